@@ -1,0 +1,8 @@
+/* Time as decisions want it. Monotonic seconds never go back, whatever happens to the wall clock. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+double clock_monotonic_s(void);
+double clock_wall_s(void); /* seconds since 1970, for names and metadata only */
+
+#endif

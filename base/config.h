@@ -1,0 +1,123 @@
+/*
+ * The configuration of a run: one struct, filled from defaults, then config.json, then flags.
+ *
+ * One table (base/config_keys.c) gives for every key its JSON path, type, range, default, description, scope and change
+ * class. From it come the JSON parser, the flags (a key's flag is the last part of its path: train.batch_size is
+ * --batch_size), `config schema`, `config show` and the reference text of `help`.
+ *
+ * A struct config owns everything it points to; config_free releases it. It is not changed after start-up, and any
+ * thread may read it.
+ */
+#ifndef BASE_CONFIG_H
+#define BASE_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+enum {
+    CONFIG_MAX_LAYERS = 16,   /* entries of model.layers: the input, hidden layers, the output */
+    CONFIG_MAX_WIDTH = 65536, /* units in a layer */
+    CONFIG_MAX_HOSTS = 1024,
+    CONFIG_DIGEST_HEX = 64, /* BLAKE2b-256 in hex */
+};
+
+enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER };
+enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
+enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
+enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAGRAD, OPTIMIZER_ADADELTA, OPTIMIZER_ADAM };
+enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
+enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512 };
+enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC };
+
+struct string_list {
+    char **items;
+    int count;
+};
+
+struct config_cluster {
+    enum job_name job_name;
+    int task_index;
+    struct string_list ps_hosts;     /* "host:port" */
+    struct string_list worker_hosts; /* "host:port" */
+    bool issync;
+};
+
+struct config_model {
+    int layers[CONFIG_MAX_LAYERS]; /* units: input, hidden ..., classes */
+    int layer_count;               /* entries of layers, 2..CONFIG_MAX_LAYERS */
+    enum activation activation;    /* of the hidden layers */
+    enum initializer initializer;  /* of the weights */
+    double init_stddev;            /* of truncated_normal */
+    double init_bias;              /* every bias starts here */
+};
+
+struct config_train {
+    enum optimizer_kind optimizer;
+    double learning_rate;   /* 0 in the file or unset: the optimizer's own default, filled in by config_finish */
+    double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
+    int64_t lr_decay_steps; /* 0 = the steps of one epoch */
+    bool lr_staircase;
+    double momentum;
+    bool nesterov;
+    double adagrad_init; /* initial accumulator */
+    double rho;          /* adadelta */
+    double beta1, beta2; /* adam */
+    double epsilon;      /* adam and adadelta */
+    double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
+    double ema_decay;    /* 0 = no moving averages */
+    int batch_size;
+    int micro_batches;
+    int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no bound */
+    double epochs;          /* 0 = no bound */
+    double target_accuracy; /* stop once validation reaches it; 0 = never */
+    int patience;           /* stop after so many validations without a new best; 0 = never */
+    int64_t seed;
+    int num_threads; /* 0 = the CPUs this process may use */
+    enum device_kind device;
+    int device_index; /* of gpu:N */
+    enum cpu_kernels cpu_kernels;
+};
+
+struct config_data {
+    char *data_dir;
+    enum data_source source;
+    int validation_size; /* images held out from the end... of the training set; 0 = none */
+    int synthetic_train, synthetic_test;
+};
+
+struct config_output {
+    char *train_dir;           /* "" = keep nothing */
+    int64_t save_steps;        /* 0 = not by steps */
+    double save_model_secs;    /* 0 = not by time */
+    int max_to_keep;           /* 0 = all */
+    double keep_every_n_hours; /* 0 = none kept for good */
+    int64_t log_steps;
+    int64_t validate_steps; /* 0 = at the end of every epoch */
+    enum log_format log_format;
+    bool progress; /* a progress bar where standard output is a terminal */
+};
+
+struct config_security {
+    char *fleet_key; /* "" = fleet.key beside the config */
+};
+
+struct config_fleet {
+    char *name;
+    int64_t version;
+};
+
+struct config {
+    struct config_cluster cluster;
+    struct config_model model;
+    struct config_train train;
+    struct config_data data;
+    struct config_output output;
+    struct config_security security;
+    struct config_fleet fleet;
+};
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * A fixed team of threads, and the barrier that they meet at.
+ *
+ * The caller of pool_run is thread 0 of the team; the others are created once and sleep between runs. A pool is
+ * driven by one thread at a time. Waiting spins for a short while (only if the team fits the CPUs it may use) and
+ * then sleeps, so that an oversubscribed box makes progress.
+ */
+#ifndef BASE_THREADS_H
+#define BASE_THREADS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+
+enum { POOL_MAX_THREADS = 64 };
+
+struct pool;
+
+/* The CPUs this process may use: its affinity mask, bounded by the cgroup's CPU quota; at least 1. */
+int threads_available(void);
+
+/* threads: 1..POOL_MAX_THREADS. */
+bool pool_create(struct pool **pool, int threads, struct error *error);
+void pool_destroy(struct pool *pool); /* NULL is fine */
+int pool_threads(const struct pool *pool);
+
+/* Runs work(context, thread) once on every thread of the team, thread = 0..pool_threads-1, and waits for all. */
+void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *context);
+
+/* Called inside pool_run by every thread of the team: nobody leaves before all have come. A full memory barrier. */
+void pool_barrier(struct pool *pool);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * The model as the store, the wire and the engines see it: one flat vector of float32, in which named variables lie
+ * one after another, each row-major with a padded row stride.
+ *
+ * Layer l has "layer<l>/weights" [in, out] and "layer<l>/biases" [1, out]. The stride of a variable is its columns
+ * rounded up to ROW_ALIGN floats (one cache line) and then made an odd number of cache lines, so that rows one below
+ * another do not fall into the same cache set. Padding holds zeros, always: no optimizer moves it, for its gradient is
+ * zero. Checkpoints and summaries leave it out.
+ */
+#ifndef PS_MODEL_H
+#define PS_MODEL_H
+
+#include <stddef.h>
+
+#include "base/config.h"
+
+enum {
+    MODEL_ROW_ALIGN = 16, /* floats */
+    MODEL_MAX_VARIABLES = 2 * (CONFIG_MAX_LAYERS - 1),
+};
+
+struct variable {
+    char name[24];
+    int rows, cols;
+    int stride;      /* floats from one row to the next */
+    size_t offset;   /* of its first float in the flat vector; a multiple of MODEL_ROW_ALIGN */
+    bool is_weights; /* L2 applies to weights, not to biases */
+};
+
+struct model {
+    int layer_count; /* weight layers: one less than config's entries */
+    int widths[CONFIG_MAX_LAYERS];
+    enum activation activation;
+    struct variable variables[MODEL_MAX_VARIABLES]; /* weights of layer l at 2l, biases at 2l+1 */
+    int variable_count;
+    size_t float_count;     /* of the flat vector, padding included; a multiple of MODEL_ROW_ALIGN */
+    size_t parameter_count; /* without padding */
+};
+
+/* Lays out the model that the (valid) config describes. */
+void model_layout(struct model *model, const struct config_model *config);
+
+/* Sets every parameter to its initial value, a function of (config, seed) alone. parameters: [float_count]. */
+void model_initialise(const struct model *model, const struct config_model *config, int64_t seed, float *parameters);
+
+#endif

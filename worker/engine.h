@@ -1,0 +1,88 @@
+/*
+ * An engine computes: it owns parameters, slots, averages and whatever it needs to train on them, wherever they live.
+ *
+ * The CPU engine (worker/cpu_engine.c) and the GPU engine (cuda/) implement this table. An engine is driven by one
+ * thread; it uses others inside. After engine creation a training step allocates nothing.
+ */
+#ifndef WORKER_ENGINE_H
+#define WORKER_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/model.h"
+#include "ps/store.h"
+#include "worker/dataset.h"
+
+/* A batch to compute on, picked from examples by index. */
+struct batch {
+    const uint8_t *images;  /* [examples, inputs] row-major, uint8 0..255, of the whole set */
+    const int32_t *labels;  /* [examples] */
+    const int32_t *indexes; /* [count]: which of them */
+    int count;              /* 1..batch_size of the engine */
+};
+
+struct train_result {
+    int64_t steps;   /* done: less than asked for only if finite is false */
+    double loss_sum; /* over the steps done, of the mean cross-entropy of each step (without L2) */
+    double last_loss;
+    int64_t correct; /* images of these steps that the model, before the update, put into their class */
+    int64_t images;
+    bool finite;     /* false: the next step's loss is not finite; its update was not applied */
+    double bad_loss; /* that loss, if not finite */
+};
+
+struct engine;
+
+struct engine_table {
+    const char *name; /* "cpu", "gpu" */
+
+    /*
+     * Runs n steps of the job from the store's global step on: draws the batches of its tasks (micro-batch i of m draws
+     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device.
+     */
+    bool (*train)(struct engine *engine, int64_t n, struct train_result *result, struct error *error);
+
+    /*
+     * The gradient of the mean cross-entropy of one batch at the present parameters into the sink, which the caller
+     * prepared; result gets this one step. The store is not touched, unless it is the sink.
+     */
+    bool (*step)(struct engine *engine, const struct batch *batch, const struct gradient_sink *sink,
+                 struct train_result *result, struct error *error);
+
+    /* Logits of images [first, first + count) into logits [count, classes] row-major; averaged: with the averages. */
+    bool (*forward)(struct engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
+                    struct error *error);
+
+    /* Floats [first, first + count) of one vector of the model, in the layout of ps/model.h. */
+    bool (*read)(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
+                 struct error *error);
+    bool (*write)(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
+                  struct error *error);
+
+    int64_t (*global_step)(const struct engine *engine);
+    void (*set_global_step)(struct engine *engine, int64_t global_step);
+
+    /* One line for `version` and the log: kernels, threads, and why these. */
+    void (*describe)(const struct engine *engine, char *text, size_t size);
+    void (*destroy)(struct engine *engine);
+};
+
+/* Every engine begins with this. */
+struct engine {
+    const struct engine_table *table;
+};
+
+struct engine_options {
+    const struct model *model; /* borrowed, as all pointers here */
+    const struct config *config;
+    const struct examples *train; /* what train() draws from; NULL if only step() and forward() will be used */
+    uint32_t first_task;          /* 0 for local training */
+};
+
+bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
+
+#endif
