@@ -16,14 +16,16 @@ bool error_set(struct error *error, const char *format, ...)
 
 bool error_wrap(struct error *error, const char *format, ...)
 {
-    char inner[sizeof error->text];
-    memcpy(inner, error->text, sizeof inner);
+    char context[sizeof error->text / 2];
     va_list arguments;
     va_start(arguments, format);
-    int used = vsnprintf(error->text, sizeof error->text, format, arguments);
+    vsnprintf(context, sizeof context - 2, format, arguments);
     va_end(arguments);
-    if (used >= 0 && (size_t)used < sizeof error->text) {
-        snprintf(error->text + used, sizeof error->text - (size_t)used, ": %s", inner);
-    }
+    strcat(context, ": ");
+    size_t used = strlen(context);
+    size_t kept = strnlen(error->text, sizeof error->text - 1 - used);
+    memmove(error->text + used, error->text, kept); /* what does not fit is the end of the inner text */
+    memcpy(error->text, context, used);
+    error->text[used + kept] = '\0';
     return false;
 }

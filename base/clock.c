@@ -1,0 +1,20 @@
+#include "base/clock.h"
+
+#include <time.h>
+
+static double seconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double clock_monotonic_s(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double clock_wall_s(void)
+{
+    return seconds_of(CLOCK_REALTIME);
+}

@@ -1,0 +1,219 @@
+/*
+ * Writes go to a temporary file in the same folder, so that the rename stays within one file system, and the folder
+ * itself is synced, since the rename is a change of the folder. The temporary name holds the process id: a leftover of
+ * a killed process is recognised by its ".tmp" and never taken for the real file.
+ */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error)
+{
+    struct stat status;
+    if (fstat(fd, &status) != 0) {
+        return error_set(error, "%s: cannot be examined: %s", path, strerror(errno));
+    }
+    if (S_ISDIR(status.st_mode)) {
+        return error_set(error, "%s: is a folder, a file is needed", path);
+    }
+    size_t capacity = S_ISREG(status.st_mode) && status.st_size >= 0 ? (size_t)status.st_size : 4096;
+    if (capacity > limit) {
+        return error_set(error, "%s: is larger than the %zu bytes allowed for such a file", path, limit);
+    }
+    uint8_t *content = malloc(capacity + 1);
+    size_t used = 0;
+    for (;;) {
+        if (!content) {
+            return error_set(error, "%s: no memory for its %zu bytes", path, capacity);
+        }
+        /* One byte more than expected is asked for, so that the end shows and a growing file is noticed. */
+        ssize_t got = read(fd, content + used, capacity + 1 - used);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            error_set(error, "%s: cannot be read: %s", path, strerror(errno));
+            free(content);
+            return false;
+        }
+        if (got == 0) {
+            break;
+        }
+        used += (size_t)got;
+        if (used > limit) {
+            free(content);
+            return error_set(error, "%s: is larger than the %zu bytes allowed for such a file", path, limit);
+        }
+        if (used > capacity) {
+            capacity = capacity * 2 < limit ? capacity * 2 : limit;
+            uint8_t *larger = realloc(content, capacity + 1);
+            if (!larger) {
+                free(content);
+            }
+            content = larger;
+        }
+    }
+    content[used] = 0;
+    *bytes = content;
+    *size = used;
+    return true;
+}
+
+bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    }
+    bool done = read_open_file(fd, path, limit, bytes, size, error);
+    close(fd);
+    return done;
+}
+
+static bool write_all(int fd, const char *path, const void *bytes, size_t size, struct error *error)
+{
+    const uint8_t *next = bytes;
+    while (size > 0) {
+        ssize_t written = write(fd, next, size);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            return error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+        }
+        next += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+static bool sync_folder_of(const char *path, struct error *error)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash) {
+        snprintf(folder, sizeof folder, ".");
+    } else {
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    }
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return error_set(error, "%s: cannot be opened: %s", folder, strerror(errno));
+    }
+    /* Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there. */
+    bool synced = fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
+    int reason = errno;
+    close(fd);
+    return synced || error_set(error, "%s: cannot be synced to disk: %s", folder, strerror(reason));
+}
+
+bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error)
+{
+    char temporary[PATH_MAX];
+    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof temporary) {
+        return error_set(error, "%s: the path is too long", path);
+    }
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return error_set(error, "%s: cannot be created: %s", temporary, strerror(errno));
+    }
+    bool done = true;
+    for (int i = 0; i < count && done; i++) {
+        done = write_all(fd, path, parts[i].bytes, parts[i].size, error);
+    }
+    if (done && fsync(fd) != 0) {
+        done = error_set(error, "%s: cannot be synced to disk: %s", path, strerror(errno));
+    }
+    if (close(fd) != 0 && done) {
+        done = error_set(error, "%s: cannot be closed: %s", path, strerror(errno));
+    }
+    if (done && rename(temporary, path) != 0) {
+        done = error_set(error, "%s: cannot be put in place: %s", path, strerror(errno));
+    }
+    if (!done) {
+        unlink(temporary);
+        return false;
+    }
+    return sync_folder_of(path, error);
+}
+
+bool file_make_folder(const char *path, struct error *error)
+{
+    char partial[PATH_MAX];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof partial) {
+        return error_set(error, "\"%s\" is no name for a folder", path);
+    }
+    memcpy(partial, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (partial[i] != '/' && partial[i] != '\0') {
+            continue;
+        }
+        partial[i] = '\0';
+        if (mkdir(partial, 0777) != 0 && errno != EEXIST) {
+            return error_set(error, "%s: the folder cannot be created: %s", partial, strerror(errno));
+        }
+        partial[i] = path[i];
+    }
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) {
+        return error_set(error, "%s: is there, but is not a folder", path);
+    }
+    return true;
+}
+
+bool file_lock(const char *path, const char *purpose, int *fd, struct error *error)
+{
+    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock < 0) {
+        return error_set(error, "%s: cannot be created: %s", path, strerror(errno));
+    }
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (fcntl(lock, F_SETLK, &whole) != 0) {
+        int reason = errno;
+        if (reason == EACCES || reason == EAGAIN) {
+            if (fcntl(lock, F_GETLK, &whole) == 0 && whole.l_type != F_UNLCK && whole.l_pid > 0) {
+                error_set(error, "%s is in use by process %ld; wait for it, stop it, or choose another folder", purpose,
+                          (long)whole.l_pid);
+            } else {
+                error_set(error, "%s is in use by another process; stop it, or choose another folder", purpose);
+            }
+        } else {
+            error_set(error, "%s: cannot be locked: %s", path, strerror(reason));
+        }
+        close(lock);
+        return false;
+    }
+    char text[32];
+    int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(lock, 0) != 0 || pwrite(lock, text, (size_t)length, 0) != length) {
+        /* The id is for people who look into the folder; the lock itself holds without it. */
+    }
+    *fd = lock;
+    return true;
+}
+
+bool file_join(char *buffer, size_t size, const char *folder, const char *name, struct error *error)
+{
+    size_t length = strlen(folder);
+    const char *separator = length > 0 && folder[length - 1] == '/' ? "" : "/";
+    int used = snprintf(buffer, size, "%s%s%s", folder, separator, name);
+    if (used < 0 || (size_t)used >= size) {
+        return error_set(error, "%s/%s: the path is too long", folder, name);
+    }
+    return true;
+}
+
+bool file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}

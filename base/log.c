@@ -1,0 +1,151 @@
+/*
+ * A line is formatted into a buffer of its own and leaves in one write, under one lock. What is longer than the buffer
+ * is cut: a log line is for people, and a JSON line that does not fit is printed by cJSON into memory of its own.
+ */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const level_names[] = {"debug", "info", "warning", "error"};
+
+static struct {
+    pthread_mutex_t lock;
+    enum log_format format;
+    enum log_level lowest;
+    void (*erase)(void *context);
+    void (*draw)(void *context);
+    void *context;
+} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .lowest = LOG_INFO};
+
+void log_setup(enum log_format format, enum log_level lowest)
+{
+    log_state.format = format;
+    log_state.lowest = lowest;
+}
+
+enum log_format log_format(void)
+{
+    return log_state.format;
+}
+
+void log_set_status_line(void (*erase)(void *context), void (*draw)(void *context), void *context)
+{
+    pthread_mutex_lock(&log_state.lock);
+    log_state.erase = erase;
+    log_state.draw = draw;
+    log_state.context = context;
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+/* A reader that went away (a closed pipe) must not end training: what can't be written is dropped. */
+static void write_whole(int fd, const char *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t written = write(fd, bytes, size);
+        if (written <= 0) {
+            return;
+        }
+        bytes += written;
+        size -= (size_t)written;
+    }
+}
+
+static void write_line(int fd, const char *line, size_t size)
+{
+    pthread_mutex_lock(&log_state.lock);
+    if (log_state.erase) {
+        log_state.erase(log_state.context);
+    }
+    write_whole(fd, line, size);
+    if (log_state.draw) {
+        log_state.draw(log_state.context);
+    }
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+/* Formats prefix + text + newline into buffer, cut to fit; returns the length. Control characters become spaces. */
+static size_t format_line(char *buffer, size_t size, const char *prefix, const char *format, va_list arguments)
+{
+    size_t used = (size_t)snprintf(buffer, size, "%s", prefix);
+    int more = vsnprintf(buffer + used, size - used - 1, format, arguments);
+    used = more < 0 ? used : used + (size_t)more;
+    if (used > size - 2) {
+        used = size - 2;
+    }
+    for (size_t i = 0; i < used; i++) {
+        if ((unsigned char)buffer[i] < 0x20 && buffer[i] != '\t') {
+            buffer[i] = ' ';
+        }
+    }
+    buffer[used] = '\n';
+    buffer[used + 1] = '\0';
+    return used + 1;
+}
+
+static void write_json(cJSON *object)
+{
+    char *text = object ? cJSON_PrintUnformatted(object) : NULL;
+    if (text) {
+        size_t length = strlen(text);
+        text[length] = '\n'; /* in place of the terminator: the line leaves in one write */
+        write_line(STDOUT_FILENO, text, length + 1);
+    }
+    cJSON_free(text);
+    cJSON_Delete(object);
+}
+
+void log_message(enum log_level level, const char *format, ...)
+{
+    if (level < log_state.lowest) {
+        return;
+    }
+    static const char *const prefixes[] = {"debug: ", "", "trainer: warning: ", "trainer: error: "};
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    size_t size = format_line(line, sizeof line, prefixes[level], format, arguments);
+    va_end(arguments);
+    if (log_state.format == LOG_JSON) {
+        line[size - 1] = '\0';
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "event", "log");
+        cJSON_AddStringToObject(object, "level", level_names[level]);
+        cJSON_AddStringToObject(object, "message", line + strlen(prefixes[level]));
+        write_json(object);
+        line[size - 1] = '\n';
+        if (level == LOG_ERROR) {
+            write_line(STDERR_FILENO, line, size);
+        }
+        return;
+    }
+    write_line(level >= LOG_WARNING ? STDERR_FILENO : STDOUT_FILENO, line, size);
+}
+
+void log_event(const char *name, cJSON *fields, const char *text, ...)
+{
+    if (log_state.format == LOG_JSON) {
+        cJSON *object = fields ? fields : cJSON_CreateObject();
+        cJSON *event = cJSON_CreateString(name);
+        if (event) {
+            cJSON_AddItemToObject(object, "event", event);
+            cJSON_DetachItemViaPointer(object, event);
+            cJSON_InsertItemInArray(object, 0, event);
+        }
+        write_json(object);
+        return;
+    }
+    cJSON_Delete(fields);
+    if (text) {
+        char line[2048];
+        va_list arguments;
+        va_start(arguments, text);
+        size_t size = format_line(line, sizeof line, "", text, arguments);
+        va_end(arguments);
+        write_line(STDOUT_FILENO, line, size);
+    }
+}

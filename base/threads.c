@@ -1,0 +1,199 @@
+/*
+ * A team is woken by a counter that grows with every run, and meets at a counter that grows with every barrier. Both
+ * are waited for in the same way: spin for some tens of microseconds, then sleep in the kernel on that very word. The
+ * waker enters the kernel only if somebody sleeps.
+ */
+#include "base/threads.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { CACHE_LINE = 64, SPIN_ROUNDS = 2000 };
+
+/* A word that only grows, and those asleep until it does. */
+struct counter {
+    _Alignas(CACHE_LINE) atomic_uint value;
+    atomic_uint sleepers;
+};
+
+struct member {
+    struct pool *pool;
+    pthread_t thread;
+    int number;
+};
+
+struct pool {
+    struct counter runs;
+    struct counter barriers;
+    _Alignas(CACHE_LINE) atomic_uint arrived;
+    void (*work)(void *context, int thread);
+    void *context;
+    bool stopping;
+    int threads;
+    int spin_rounds;
+    struct member *members;
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Returns the new value once it is not `old` any more. */
+static void counter_await(struct counter *counter, unsigned old, int spin_rounds)
+{
+    for (int i = 0; i < spin_rounds; i++) {
+        if (atomic_load_explicit(&counter->value, memory_order_acquire) != old) {
+            return;
+        }
+        relax();
+    }
+    atomic_fetch_add(&counter->sleepers, 1);
+    while (atomic_load(&counter->value) == old) {
+        syscall(SYS_futex, &counter->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    }
+    atomic_fetch_sub(&counter->sleepers, 1);
+}
+
+static void counter_advance(struct counter *counter)
+{
+    atomic_fetch_add(&counter->value, 1);
+    if (atomic_load(&counter->sleepers) > 0) {
+        syscall(SYS_futex, &counter->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+/* cgroup v2 says "quota period" or "max period" in microseconds, v1 has a file for each. 0 = no limit. */
+static int cgroup_cpus(void)
+{
+    long quota = -1;
+    long period = 0;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file) {
+        if (fscanf(file, "%ld %ld", &quota, &period) != 2) {
+            quota = -1;
+        }
+        fclose(file);
+    } else {
+        FILE *quota_file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
+        FILE *period_file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
+        if (!quota_file || !period_file || fscanf(quota_file, "%ld", &quota) != 1 ||
+            fscanf(period_file, "%ld", &period) != 1) {
+            quota = -1;
+        }
+        if (quota_file) {
+            fclose(quota_file);
+        }
+        if (period_file) {
+            fclose(period_file);
+        }
+    }
+    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
+}
+
+int threads_available(void)
+{
+    cpu_set_t set;
+    int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int quota = cgroup_cpus();
+    if (quota > 0 && quota < cpus) {
+        cpus = quota;
+    }
+    return cpus < 1 ? 1 : cpus > POOL_MAX_THREADS ? POOL_MAX_THREADS : cpus;
+}
+
+static void *member_main(void *argument)
+{
+    struct member *member = argument;
+    struct pool *pool = member->pool;
+    for (unsigned run = 0;; run++) {
+        counter_await(&pool->runs, run, pool->spin_rounds);
+        if (pool->stopping) {
+            return NULL;
+        }
+        pool->work(pool->context, member->number);
+        pool_barrier(pool);
+    }
+}
+
+bool pool_create(struct pool **out, int threads, struct error *error)
+{
+    assert(threads >= 1 && threads <= POOL_MAX_THREADS);
+    struct pool *pool = aligned_alloc(CACHE_LINE, (sizeof *pool + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    struct member *members = calloc((size_t)threads, sizeof *members);
+    if (!pool || !members) {
+        free(pool);
+        free(members);
+        return error_set(error, "no memory for a team of %d threads", threads);
+    }
+    memset(pool, 0, sizeof *pool);
+    pool->members = members;
+    pool->spin_rounds = threads <= threads_available() ? SPIN_ROUNDS : 0;
+    pool->threads = 1;
+    for (int i = 1; i < threads; i++) {
+        members[i] = (struct member){.pool = pool, .number = i};
+        int reason = pthread_create(&members[i].thread, NULL, member_main, &members[i]);
+        if (reason != 0) {
+            pool_destroy(pool);
+            return error_set(error, "thread %d of %d cannot be started: %s; choose a smaller --num_threads", i + 1,
+                             threads, strerror(reason));
+        }
+        pool->threads = i + 1;
+    }
+    *out = pool;
+    return true;
+}
+
+void pool_destroy(struct pool *pool)
+{
+    if (!pool) {
+        return;
+    }
+    pool->stopping = true;
+    counter_advance(&pool->runs);
+    for (int i = 1; i < pool->threads; i++) {
+        pthread_join(pool->members[i].thread, NULL);
+    }
+    free(pool->members);
+    free(pool);
+}
+
+int pool_threads(const struct pool *pool)
+{
+    return pool->threads;
+}
+
+void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *context)
+{
+    pool->work = work;
+    pool->context = context;
+    counter_advance(&pool->runs);
+    work(context, 0);
+    pool_barrier(pool);
+}
+
+void pool_barrier(struct pool *pool)
+{
+    if (pool->threads == 1) {
+        return;
+    }
+    unsigned barrier = atomic_load_explicit(&pool->barriers.value, memory_order_acquire);
+    if (atomic_fetch_add(&pool->arrived, 1) + 1 == (unsigned)pool->threads) {
+        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
+        counter_advance(&pool->barriers);
+    } else {
+        counter_await(&pool->barriers, barrier, pool->spin_rounds);
+    }
+}

@@ -1,0 +1,149 @@
+/* Whole reads with limits, replacement that is all or nothing, locks that name their holder. */
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static char folder[] = "/tmp/test_file.XXXXXX";
+static char path[256];
+static struct error error;
+
+static int enter(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) && file_join(path, sizeof path, folder, "file", &error) ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    char command[512];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static void assert_content(const char *expected)
+{
+    uint8_t *bytes;
+    size_t size;
+    assert_true(file_read(path, 1000, &bytes, &size, &error));
+    assert_int_equal(size, strlen(expected));
+    assert_string_equal((char *)bytes, expected);
+    free(bytes);
+}
+
+static void write_then_read(void **state)
+{
+    (void)state;
+    const struct file_part parts[] = {{"hello ", 6}, {"", 0}, {"world", 5}};
+    assert_true(file_write_atomic(path, parts, 3, &error));
+    assert_content("hello world");
+    assert_true(file_exists(path));
+}
+
+static void limit_is_kept(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    assert_false(file_read(path, 10, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "larger than the 10 bytes"));
+    assert_true(file_read(path, 11, &bytes, &size, &error));
+    free(bytes);
+    assert_false(file_read("/dev/zero", 100000, &bytes, &size, &error)); /* no size of its own, no end */
+    assert_non_null(strstr(error.text, "larger than"));
+}
+
+static void absent_and_folder_are_named(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    assert_false(file_read("/nowhere/at/all", 10, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "/nowhere/at/all: cannot be opened: No such file"));
+    assert_false(file_read(folder, 10, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "is a folder"));
+}
+
+/* A write that fails half way (here at a limit on the file size) leaves the old content and no temporary file. */
+static void failed_write_keeps_the_old(void **state)
+{
+    (void)state;
+    static char large[65536];
+    const struct file_part part = {large, sizeof large};
+    struct rlimit old;
+    getrlimit(RLIMIT_FSIZE, &old);
+    struct rlimit small = {4096, old.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    bool done = file_write_atomic(path, &part, 1, &error);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_false(done);
+    assert_non_null(strstr(error.text, "cannot be written: File too large"));
+    assert_content("hello world");
+    char temporary[512];
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    assert_false(file_exists(temporary));
+}
+
+static void folders_with_parents(void **state)
+{
+    (void)state;
+    char deep[512];
+    snprintf(deep, sizeof deep, "%s/a/b//c/", folder);
+    assert_true(file_make_folder(deep, &error));
+    assert_true(file_make_folder(deep, &error));
+    snprintf(deep, sizeof deep, "%s/file/x", folder);
+    assert_false(file_make_folder(deep, &error));
+    assert_false(file_make_folder("", &error));
+}
+
+static void lock_names_its_holder(void **state)
+{
+    (void)state;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    char lock_path[512];
+    snprintf(lock_path, sizeof lock_path, "%s/lock", folder);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd;
+        bool held = file_lock(lock_path, "the folder", &fd, &error);
+        _exit(write(ready[1], held ? "y" : "n", 1) == 1 && pause() ? 1 : 0);
+    }
+    char answer = 0;
+    assert_int_equal(read(ready[0], &answer, 1), 1);
+    assert_int_equal(answer, 'y');
+    int fd;
+    assert_false(file_lock(lock_path, "the folder", &fd, &error));
+    char expected[64];
+    snprintf(expected, sizeof expected, "the folder is in use by process %ld;", (long)child);
+    assert_non_null(strstr(error.text, expected));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_true(file_lock(lock_path, "the folder", &fd, &error)); /* the kernel released it */
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(write_then_read),
+        cmocka_unit_test(limit_is_kept),
+        cmocka_unit_test(absent_and_folder_are_named),
+        cmocka_unit_test(failed_write_keeps_the_old),
+        cmocka_unit_test(folders_with_parents),
+        cmocka_unit_test(lock_names_its_holder),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}

@@ -1,0 +1,123 @@
+/* Lines as their readers get them: standard output and standard error are caught in files. */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static char output[16384];
+
+/* Runs `act` with descriptor fd caught; its text is in `output` afterwards. */
+static void catch (int fd, void (*act)(void))
+{
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    int kept = dup(fd);
+    assert_true(kept >= 0 && dup2(fileno(file), fd) >= 0);
+    act();
+    dup2(kept, fd);
+    close(kept);
+    rewind(file);
+    size_t size = fread(output, 1, sizeof output - 1, file);
+    output[size] = '\0';
+    fclose(file);
+}
+
+static void say_all(void)
+{
+    log_debug("quiet");
+    log_info("one\ntwo");
+    log_warning("careful");
+    log_error("broken \"%s\"", "x");
+}
+
+static void say_event(void)
+{
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddNumberToObject(fields, "steps", 12);
+    log_event("done", fields, "all done after %d steps", 12);
+    log_event("bare", NULL, NULL);
+}
+
+static void say_too_much(void)
+{
+    char text[4000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    log_info("%s", text);
+}
+
+static void text_goes_where_it_belongs(void **state)
+{
+    (void)state;
+    log_setup(LOG_TEXT, LOG_INFO);
+    catch (STDOUT_FILENO, say_all);
+    assert_string_equal(output, "one two\n");
+    catch (STDERR_FILENO, say_all);
+    assert_string_equal(output, "trainer: warning: careful\ntrainer: error: broken \"x\"\n");
+    catch (STDOUT_FILENO, say_event);
+    assert_string_equal(output, "all done after 12 steps\n");
+}
+
+static void json_is_one_object_a_line(void **state)
+{
+    (void)state;
+    log_setup(LOG_JSON, LOG_INFO);
+    catch (STDOUT_FILENO, say_all);
+    assert_string_equal(output, "{\"event\":\"log\",\"level\":\"info\",\"message\":\"one two\"}\n"
+                                "{\"event\":\"log\",\"level\":\"warning\",\"message\":\"careful\"}\n"
+                                "{\"event\":\"log\",\"level\":\"error\",\"message\":\"broken \\\"x\\\"\"}\n");
+    catch (STDERR_FILENO, say_all);
+    assert_string_equal(output, "trainer: error: broken \"x\"\n");
+    catch (STDOUT_FILENO, say_event);
+    assert_string_equal(output, "{\"event\":\"done\",\"steps\":12}\n{\"event\":\"bare\"}\n");
+    log_setup(LOG_TEXT, LOG_INFO);
+}
+
+static void long_lines_are_cut_to_one(void **state)
+{
+    (void)state;
+    catch (STDOUT_FILENO, say_too_much);
+    size_t length = strlen(output);
+    assert_true(length > 1000 && length < 2048);
+    assert_ptr_equal(strchr(output, '\n'), output + length - 1);
+}
+
+static char drawing[64];
+
+static void note_erase(void *context)
+{
+    (void)context;
+    strcat(drawing, "e");
+}
+
+static void note_draw(void *context)
+{
+    (void)context;
+    strcat(drawing, "d");
+}
+
+static void status_line_makes_room(void **state)
+{
+    (void)state;
+    log_set_status_line(note_erase, note_draw, NULL);
+    catch (STDOUT_FILENO, say_event);
+    log_set_status_line(NULL, NULL, NULL);
+    assert_string_equal(drawing, "ed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_goes_where_it_belongs),
+        cmocka_unit_test(json_is_one_object_a_line),
+        cmocka_unit_test(long_lines_are_cut_to_one),
+        cmocka_unit_test(status_line_makes_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

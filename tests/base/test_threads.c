@@ -1,0 +1,93 @@
+/* The team: every thread runs once a run, and nobody passes a barrier before all have come. */
+#include "base/threads.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { ROUNDS = 300 };
+
+struct shared {
+    struct pool *pool;
+    atomic_int calls[POOL_MAX_THREADS];
+    int values[POOL_MAX_THREADS]; /* plain on purpose: only the barrier orders them */
+    atomic_int wrong;
+};
+
+static void count_call(void *context, int thread)
+{
+    struct shared *shared = context;
+    atomic_fetch_add(&shared->calls[thread], 1);
+}
+
+/* Each round every thread writes its own value, all meet, and each reads everybody's. */
+static void exchange(void *context, int thread)
+{
+    struct shared *shared = context;
+    int threads = pool_threads(shared->pool);
+    for (int round = 1; round <= ROUNDS; round++) {
+        shared->values[thread] = round;
+        pool_barrier(shared->pool);
+        for (int i = 0; i < threads; i++) {
+            if (shared->values[i] != round) {
+                atomic_fetch_add(&shared->wrong, 1);
+            }
+        }
+        pool_barrier(shared->pool);
+    }
+}
+
+static void team_of(int threads)
+{
+    static struct shared shared;
+    shared = (struct shared){0};
+    struct error error;
+    assert_true(pool_create(&shared.pool, threads, &error));
+    assert_int_equal(pool_threads(shared.pool), threads);
+    for (int run = 0; run < ROUNDS; run++) {
+        pool_run(shared.pool, count_call, &shared);
+    }
+    for (int i = 0; i < POOL_MAX_THREADS; i++) {
+        assert_int_equal(shared.calls[i], i < threads ? ROUNDS : 0);
+    }
+    pool_run(shared.pool, exchange, &shared);
+    assert_int_equal(shared.wrong, 0);
+    pool_destroy(shared.pool);
+}
+
+static void every_team_size(void **state)
+{
+    (void)state;
+    const int sizes[] = {1, 2, 3, 7, 16}; /* more than the CPUs too: then they must sleep, not spin */
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        team_of(sizes[i]);
+    }
+}
+
+static void unused_team_ends(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    struct error error;
+    assert_true(pool_create(&pool, 4, &error));
+    pool_destroy(pool);
+    pool_destroy(NULL);
+}
+
+static void some_cpu_is_available(void **state)
+{
+    (void)state;
+    assert_in_range(threads_available(), 1, POOL_MAX_THREADS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_team_size),
+        cmocka_unit_test(unused_team_ends),
+        cmocka_unit_test(some_cpu_is_available),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
