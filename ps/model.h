@@ -10,7 +10,9 @@
 #ifndef PS_MODEL_H
 #define PS_MODEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/config.h"
 
@@ -40,7 +42,11 @@ struct model {
 /* Lays out the model that the (valid) config describes. */
 void model_layout(struct model *model, const struct config_model *config);
 
-/* Sets every parameter to its initial value, a function of (config, seed) alone. parameters: [float_count]. */
+/*
+ * Sets every parameter to its initial value, a function of (config, seed) alone. parameters: [float_count]; padding
+ * becomes zero. Weights as TensorFlow's truncated_normal(stddev), glorot_uniform and variance_scaling(2, fan_in,
+ * truncated_normal); biases are init_bias.
+ */
 void model_initialise(const struct model *model, const struct config_model *config, int64_t seed, float *parameters);
 
 #endif

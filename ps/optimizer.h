@@ -2,17 +2,24 @@
  * Optimizers by TensorFlow 1.x's definitions. The scalar formulas stand in ps/optimizer_math.h, which C and CUDA share;
  * this is the loop over ranges of a variable, compiled once per instruction set and giving the same bits in each
  * (no contraction of multiply and add, correctly rounded division and square root).
+ *
+ * Everything here is pure: any thread may call it on data of its own.
  */
 #ifndef PS_OPTIMIZER_H
 #define PS_OPTIMIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/config.h"
 
 enum { OPTIMIZER_MAX_SLOTS = 2 };
 
-/* What one global step needs, worked out once per step in double precision and then rounded. */
+/*
+ * What one global step needs, worked out once per step in double precision and then rounded. All of 1 - momentum,
+ * 1 - beta1 and so on are taken from the rounded values, as TensorFlow's kernels do.
+ */
 struct update {
     enum optimizer_kind kind;
     bool nesterov;
@@ -22,24 +29,63 @@ struct update {
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
 
-int optimizer_slots(enum optimizer_kind kind);                       /* 0..OPTIMIZER_MAX_SLOTS */
-const char *optimizer_slot_name(enum optimizer_kind kind, int slot); /* TensorFlow's: "momentum", "adam_m", ... */
+int optimizer_slots(enum optimizer_kind kind);        /* 0..OPTIMIZER_MAX_SLOTS */
+const char *optimizer_name(enum optimizer_kind kind); /* as in config.json: "sgd", "momentum", ... */
+
+/* What TensorFlow appends to a variable's name in its checkpoints: "Momentum"; "Adam" and "Adam_1"; ... */
+const char *optimizer_slot_name(enum optimizer_kind kind, int slot);
+#define OPTIMIZER_AVERAGE_NAME "ExponentialMovingAverage"
+
 float optimizer_slot_initial(const struct config_train *config, int slot);
 double optimizer_default_learning_rate(enum optimizer_kind kind);
 
-/* Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay. */
+/*
+ * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay:
+ * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase. Unless lr_decay is 1,
+ * lr_decay_steps must be positive by now: who knows how many steps an epoch has fills in that default.
+ */
 double schedule_learning_rate(const struct config_train *config, int64_t global_step);
 
-/* Fills `update` for the step that takes global_step to global_step + 1. */
+/*
+ * Fills `update` for the step that takes global_step to global_step + 1. The averages' ramp, min(ema_decay,
+ * (1 + n) / (10 + n)), counts this step too (n = global_step + 1): the averages follow the update, as in TensorFlow
+ * programs that apply them after the gradients.
+ */
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step);
 
 /* True if a zero gradient leaves every parameter, slot and average as it is: absent blocks may then be skipped. */
 bool update_zero_is_noop(const struct update *update);
 
+/* The same for places whose slots still hold their initial values: then momentum and adam do not move either. */
+bool update_zero_is_noop_at_start(const struct update *update);
+
 /*
- * Applies one update to n consecutive floats. gradient may be NULL: zeros. slot0, slot1, average: as many as the
- * optimizer has, else NULL. All arrays 64-byte aligned? not required; they do not overlap.
+ * Around calls of loops, on the thread that calls them: numbers below 1e-38 become zero, as in TensorFlow's threads.
+ * Momentum and adam's mean of a weight that gets no gradient sink there within a thousand steps, and arithmetic on such
+ * numbers is a hundred times slower. Leave gets what enter returned, and puts the thread's own mode back.
  */
+unsigned optimizer_enter(void);
+void optimizer_leave(unsigned mode);
+
+/*
+ * Applies one update to n consecutive floats. gradient: zeros if the loop was asked for without one, and then ignored.
+ * slot0, slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
+ */
+typedef void (*optimizer_loop)(const struct update *update, size_t n, const float *gradient, float *parameters,
+                               float *slot0, float *slot1, float *average);
+
+/* The loops of one instruction set. */
+struct optimizer_kernels;
+
+/* The best that this CPU runs, but none beyond `wanted` (CPU_KERNELS_AUTO: no bound). */
+const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted);
+const char *optimizer_kernels_name(const struct optimizer_kernels *kernels); /* "reference", "avx2", "avx512" */
+
+/* The loop for an update, with or without a gradient; picked once, called for many rows. */
+optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,
+                                  bool with_gradient);
+
+/* Applies one update to n consecutive floats with this CPU's best loop; gradient may be NULL: zeros. */
 void optimizer_apply(const struct update *update, size_t n, const float *gradient, float *parameters, float *slot0,
                      float *slot1, float *average);
 

@@ -1,0 +1,180 @@
+/* What the optimizers have by definition, what a step needs, and the choice of the loops that apply it. */
+#include "ps/optimizer.h"
+
+#include <assert.h>
+#include <math.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "base/cpu.h"
+
+#define OPTIMIZER_KERNELS      optimizer_kernels_baseline
+#define OPTIMIZER_KERNELS_NAME "reference"
+#include "ps/optimizer_loops.h"
+
+static const struct {
+    const char *name;
+    int slots;
+    const char *slot_names[OPTIMIZER_MAX_SLOTS];
+    double default_learning_rate;
+} kinds[] = {
+    [OPTIMIZER_SGD] = {"sgd", 0, {NULL, NULL}, 0.5},
+    [OPTIMIZER_MOMENTUM] = {"momentum", 1, {"Momentum", NULL}, 0.1},
+    [OPTIMIZER_ADAGRAD] = {"adagrad", 1, {"Adagrad", NULL}, 0.05},
+    [OPTIMIZER_ADADELTA] = {"adadelta", 2, {"Adadelta", "Adadelta_1"}, 1.0},
+    [OPTIMIZER_ADAM] = {"adam", 2, {"Adam", "Adam_1"}, 0.001},
+};
+
+int optimizer_slots(enum optimizer_kind kind)
+{
+    return kinds[kind].slots;
+}
+
+const char *optimizer_name(enum optimizer_kind kind)
+{
+    return kinds[kind].name;
+}
+
+const char *optimizer_slot_name(enum optimizer_kind kind, int slot)
+{
+    assert(slot >= 0 && slot < kinds[kind].slots);
+    return kinds[kind].slot_names[slot];
+}
+
+float optimizer_slot_initial(const struct config_train *config, int slot)
+{
+    assert(slot >= 0 && slot < kinds[config->optimizer].slots);
+    return config->optimizer == OPTIMIZER_ADAGRAD ? (float)config->adagrad_init : 0.0f;
+}
+
+double optimizer_default_learning_rate(enum optimizer_kind kind)
+{
+    return kinds[kind].default_learning_rate;
+}
+
+double schedule_learning_rate(const struct config_train *config, int64_t global_step)
+{
+    if (config->lr_decay == 1.0) {
+        return config->learning_rate;
+    }
+    assert(config->lr_decay_steps > 0);
+    double exponent = (double)global_step / (double)config->lr_decay_steps;
+    if (config->lr_staircase) {
+        exponent = (double)(global_step / config->lr_decay_steps);
+    }
+    return config->learning_rate * pow(config->lr_decay, exponent);
+}
+
+void update_prepare(struct update *update, const struct config_train *config, int64_t global_step)
+{
+    double applied = (double)global_step + 1.0; /* steps, once this one is done */
+    double learning_rate = schedule_learning_rate(config, global_step);
+    *update = (struct update){
+        .kind = config->optimizer,
+        .nesterov = config->nesterov,
+        .momentum = (float)config->momentum,
+        .rho = (float)config->rho,
+        .beta1 = (float)config->beta1,
+        .beta2 = (float)config->beta2,
+        .epsilon = (float)config->epsilon,
+        .l2 = (float)config->l2,
+        .ema_decay = -1.0f,
+    };
+    if (config->optimizer == OPTIMIZER_ADAM) {
+        /* From the rounded betas: the correction has to fit the averages, which are kept with those. */
+        double correction1 = 1.0 - pow((double)update->beta1, applied);
+        double correction2 = 1.0 - pow((double)update->beta2, applied);
+        learning_rate *= sqrt(correction2) / correction1;
+    }
+    update->learning_rate = (float)learning_rate;
+    if (config->ema_decay > 0.0) {
+        update->ema_decay = (float)fmin(config->ema_decay, (1.0 + applied) / (10.0 + applied));
+    }
+}
+
+bool update_zero_is_noop_at_start(const struct update *update)
+{
+    /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. */
+    return update->l2 == 0.0f && update->ema_decay < 0.0f;
+}
+
+bool update_zero_is_noop(const struct update *update)
+{
+    return update_zero_is_noop_at_start(update) && (update->kind == OPTIMIZER_SGD || update->kind == OPTIMIZER_ADAGRAD);
+}
+
+const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted)
+{
+#if defined(__x86_64__)
+    const struct cpu_features *cpu = cpu_features_get();
+    if (cpu->avx512 && (wanted == CPU_KERNELS_AUTO || wanted == CPU_KERNELS_AVX512)) {
+        return &optimizer_kernels_avx512;
+    }
+    if (cpu->avx2 && wanted != CPU_KERNELS_REFERENCE) {
+        return &optimizer_kernels_avx2;
+    }
+#endif
+    (void)wanted;
+    return &optimizer_kernels_baseline;
+}
+
+const char *optimizer_kernels_name(const struct optimizer_kernels *kernels)
+{
+    return kernels->name;
+}
+
+static enum optimizer_formula formula_of(const struct update *update)
+{
+    switch (update->kind) {
+    case OPTIMIZER_SGD:
+        return FORMULA_SGD;
+    case OPTIMIZER_MOMENTUM:
+        return update->nesterov ? FORMULA_NESTEROV : FORMULA_MOMENTUM;
+    case OPTIMIZER_ADAGRAD:
+        return FORMULA_ADAGRAD;
+    case OPTIMIZER_ADADELTA:
+        return FORMULA_ADADELTA;
+    case OPTIMIZER_ADAM:
+        return FORMULA_ADAM;
+    }
+    assert(!"an optimizer without a formula");
+    return FORMULA_SGD;
+}
+
+optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,
+                                  bool with_gradient)
+{
+    return kernels->loops[formula_of(update)][update->l2 != 0.0f][update->ema_decay >= 0.0f][with_gradient];
+}
+
+unsigned optimizer_enter(void)
+{
+#if defined(__x86_64__)
+    const unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040;
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | flush_to_zero | denormals_are_zero);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+void optimizer_leave(unsigned mode)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+void optimizer_apply(const struct update *update, size_t n, const float *gradient, float *parameters, float *slot0,
+                     float *slot1, float *average)
+{
+    optimizer_loop loop = optimizer_loop_get(optimizer_kernels_get(CPU_KERNELS_AUTO), update, gradient != NULL);
+    unsigned mode = optimizer_enter();
+    loop(update, n, gradient, parameters, slot0, slot1, average);
+    optimizer_leave(mode);
+}

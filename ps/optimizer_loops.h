@@ -1,0 +1,102 @@
+/*
+ * The optimizers' loops, compiled once per instruction set: ps/optimizer.c includes this for the baseline,
+ * ps/optimizer_avx2.c and ps/optimizer_avx512.c with the flags that the names say. Each defines
+ *
+ *     OPTIMIZER_KERNELS       the name of the table to define
+ *     OPTIMIZER_KERNELS_NAME  its name for users
+ *
+ * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
+ * 6 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each
+ * element sees the same correctly rounded operations in the same order.
+ */
+#include "ps/optimizer_kernels.h"
+#include "ps/optimizer_math.h"
+
+#if defined(__clang__)
+#define OPTIMIZER_VECTORISE _Pragma("clang loop vectorize(enable) interleave(enable)")
+#else
+#define OPTIMIZER_VECTORISE _Pragma("GCC ivdep")
+#endif
+
+static inline __attribute__((always_inline)) void
+optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_average, bool with_gradient,
+                    const struct update *shared, size_t n, const float *restrict gradient, float *restrict parameters,
+                    float *restrict slot0, float *restrict slot1, float *restrict average)
+{
+    const struct update update = *shared; /* a copy that no store below can alias */
+    const bool moves = with_gradient || with_l2 || formula == FORMULA_MOMENTUM || formula == FORMULA_NESTEROV ||
+                       formula == FORMULA_ADAM;
+    OPTIMIZER_VECTORISE
+    for (size_t i = 0; i < n; i++) {
+        float parameter = parameters[i];
+        float g = with_gradient ? gradient[i] : 0.0f;
+        if (with_l2) {
+            g = optimizer_gradient(&update, g, parameter);
+        }
+        if (formula == FORMULA_SGD) {
+            optimizer_sgd(&update, g, &parameter);
+        } else if (formula == FORMULA_MOMENTUM) {
+            optimizer_momentum(&update, g, &parameter, &slot0[i]);
+        } else if (formula == FORMULA_NESTEROV) {
+            optimizer_nesterov(&update, g, &parameter, &slot0[i]);
+        } else if (formula == FORMULA_ADAGRAD) {
+            optimizer_adagrad(&update, g, &parameter, &slot0[i]);
+        } else if (formula == FORMULA_ADADELTA) {
+            optimizer_adadelta(&update, g, &parameter, &slot0[i], &slot1[i]);
+        } else {
+            optimizer_adam(&update, g, &parameter, &slot0[i], &slot1[i]);
+        }
+        if (with_average) {
+            optimizer_average(&update, parameter, &average[i]);
+        }
+        if (moves) {
+            parameters[i] = parameter;
+        }
+    }
+}
+
+#define LOOP_NAME(formula, l2, average, gradient) loop_##formula##_##l2##average##gradient
+#define DEFINE_LOOP(formula, l2, with_average, with_gradient)                                                          \
+    static void LOOP_NAME(formula, l2, with_average, with_gradient)(const struct update *update, size_t n,             \
+                                                                    const float *gradient, float *parameters,          \
+                                                                    float *slot0, float *slot1, float *average)        \
+    {                                                                                                                  \
+        optimizer_loop_body(formula, l2, with_average, with_gradient, update, n, gradient, parameters, slot0, slot1,   \
+                            average);                                                                                  \
+    }
+#define DEFINE_LOOPS(formula)                                                                                          \
+    DEFINE_LOOP(formula, 0, 0, 0)                                                                                      \
+    DEFINE_LOOP(formula, 0, 0, 1)                                                                                      \
+    DEFINE_LOOP(formula, 0, 1, 0)                                                                                      \
+    DEFINE_LOOP(formula, 0, 1, 1)                                                                                      \
+    DEFINE_LOOP(formula, 1, 0, 0)                                                                                      \
+    DEFINE_LOOP(formula, 1, 0, 1)                                                                                      \
+    DEFINE_LOOP(formula, 1, 1, 0)                                                                                      \
+    DEFINE_LOOP(formula, 1, 1, 1)
+#define LIST_LOOPS(formula)                                                                                            \
+    {                                                                                                                  \
+        {{LOOP_NAME(formula, 0, 0, 0), LOOP_NAME(formula, 0, 0, 1)},                                                   \
+         {LOOP_NAME(formula, 0, 1, 0), LOOP_NAME(formula, 0, 1, 1)}},                                                  \
+            {{LOOP_NAME(formula, 1, 0, 0), LOOP_NAME(formula, 1, 0, 1)},                                               \
+             {LOOP_NAME(formula, 1, 1, 0), LOOP_NAME(formula, 1, 1, 1)}},                                              \
+    }
+
+DEFINE_LOOPS(FORMULA_SGD)
+DEFINE_LOOPS(FORMULA_MOMENTUM)
+DEFINE_LOOPS(FORMULA_NESTEROV)
+DEFINE_LOOPS(FORMULA_ADAGRAD)
+DEFINE_LOOPS(FORMULA_ADADELTA)
+DEFINE_LOOPS(FORMULA_ADAM)
+
+const struct optimizer_kernels OPTIMIZER_KERNELS = {
+    .name = OPTIMIZER_KERNELS_NAME,
+    .loops =
+        {
+            [FORMULA_SGD] = LIST_LOOPS(FORMULA_SGD),
+            [FORMULA_MOMENTUM] = LIST_LOOPS(FORMULA_MOMENTUM),
+            [FORMULA_NESTEROV] = LIST_LOOPS(FORMULA_NESTEROV),
+            [FORMULA_ADAGRAD] = LIST_LOOPS(FORMULA_ADAGRAD),
+            [FORMULA_ADADELTA] = LIST_LOOPS(FORMULA_ADADELTA),
+            [FORMULA_ADAM] = LIST_LOOPS(FORMULA_ADAM),
+        },
+};

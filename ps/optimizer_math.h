@@ -1,0 +1,80 @@
+/*
+ * One element of each optimizer, as TensorFlow 1.x defines it, for C and CUDA alike.
+ *
+ * Source: tensorflow/core/kernels/training_ops.cc (ApplyGradientDescent, ApplyMomentum, ApplyAdagrad, ApplyAdadelta,
+ * ApplyAdam) and tensorflow/python/training/moving_averages.py. Where TensorFlow multiplies by an approximate
+ * reciprocal square root, this divides by the correctly rounded square root, so that every instruction set gives the
+ * same bits. For the same reason it must be compiled without contraction (-ffp-contract=off, nvcc -fmad=false).
+ *
+ * gradient is that of the loss without L2; optimizer_gradient adds L2's share first.
+ */
+#ifndef PS_OPTIMIZER_MATH_H
+#define PS_OPTIMIZER_MATH_H
+
+#include <math.h>
+
+#include "ps/optimizer.h"
+
+#ifdef __CUDACC__
+#define OPTIMIZER_INLINE static __host__ __device__ __forceinline__
+#else
+#define OPTIMIZER_INLINE static inline __attribute__((always_inline))
+#endif
+
+/* The derivative of loss + l2/2 x |parameters|^2 (tf.nn.l2_loss). */
+OPTIMIZER_INLINE float optimizer_gradient(const struct update *update, float gradient, float parameter)
+{
+    return gradient + update->l2 * parameter;
+}
+
+OPTIMIZER_INLINE void optimizer_sgd(const struct update *update, float gradient, float *parameter)
+{
+    *parameter -= update->learning_rate * gradient;
+}
+
+OPTIMIZER_INLINE void optimizer_momentum(const struct update *update, float gradient, float *parameter,
+                                         float *accumulator)
+{
+    *accumulator = *accumulator * update->momentum + gradient;
+    *parameter -= *accumulator * update->learning_rate;
+}
+
+OPTIMIZER_INLINE void optimizer_nesterov(const struct update *update, float gradient, float *parameter,
+                                         float *accumulator)
+{
+    *accumulator = *accumulator * update->momentum + gradient;
+    *parameter -= gradient * update->learning_rate + *accumulator * update->momentum * update->learning_rate;
+}
+
+OPTIMIZER_INLINE void optimizer_adagrad(const struct update *update, float gradient, float *parameter,
+                                        float *accumulator)
+{
+    *accumulator += gradient * gradient;
+    *parameter -= gradient * update->learning_rate / sqrtf(*accumulator);
+}
+
+OPTIMIZER_INLINE void optimizer_adadelta(const struct update *update, float gradient, float *parameter,
+                                         float *accumulator, float *accumulated_update)
+{
+    float rest = 1.0f - update->rho;
+    *accumulator = *accumulator * update->rho + gradient * gradient * rest;
+    float step = sqrtf((*accumulated_update + update->epsilon) / (*accumulator + update->epsilon)) * gradient;
+    *accumulated_update = *accumulated_update * update->rho + step * step * rest;
+    *parameter -= step * update->learning_rate;
+}
+
+OPTIMIZER_INLINE void optimizer_adam(const struct update *update, float gradient, float *parameter, float *mean,
+                                     float *variance)
+{
+    *mean += (gradient - *mean) * (1.0f - update->beta1);
+    *variance += (gradient * gradient - *variance) * (1.0f - update->beta2);
+    *parameter -= *mean * update->learning_rate / (sqrtf(*variance) + update->epsilon);
+}
+
+/* The average follows the parameter as it is after the update. */
+OPTIMIZER_INLINE void optimizer_average(const struct update *update, float parameter, float *average)
+{
+    *average -= (*average - parameter) * (1.0f - update->ema_decay);
+}
+
+#endif
