@@ -1,0 +1,65 @@
+/*
+ * A channel: messages in frames on a connection. It owns the connection, and memory for one received message, which
+ * grows to what has come, within the type's limit.
+ *
+ * Requests and answers: whoever asks chooses a request number, and answers repeat it. An answer of several frames ends
+ * with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the receiver
+ * to read to where it belongs, and whatever of it is still there is read and dropped by the next channel_receive.
+ *
+ * Rules for threads, deadlines and failure are the connection's.
+ */
+#ifndef NET_CHANNEL_H
+#define NET_CHANNEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+#include "net/connection.h"
+#include "net/frame.h"
+#include "net/message.h"
+
+struct channel {
+    struct connection *connection; /* NULL: closed */
+    uint16_t version;              /* of the protocol, agreed on by the handshake */
+    uint32_t generation;           /* put into frames that are sent */
+    uint64_t next_request;         /* of channel_call */
+    struct frame frame;            /* the last one received */
+    union message message;         /* likewise, until the next channel_receive */
+    uint32_t bulk_left;            /* of it, not yet read */
+    uint8_t *buffer;
+    size_t buffer_size;
+};
+
+/* Takes over the connection. */
+void channel_open(struct channel *channel, struct connection *connection);
+void channel_close(struct channel *channel); /* also fine on one that is closed, or all zeros */
+
+/*
+ * Sends one frame. bulk: its parts in order, NULL with bulk_parts 0. With FRAME_LAST in flags the frame is on its way
+ * when this returns; without it, it may wait for more in the connection's buffer.
+ */
+bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
+                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s,
+                  struct error *error);
+
+/* Receives the next frame into channel->frame and channel->message. */
+bool channel_receive(struct channel *channel, double deadline_s, struct error *error);
+
+/* Reads the next `size` bytes of the frame's bulk; size must not exceed bulk_left. */
+bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double deadline_s, struct error *error);
+
+/*
+ * Sends a request of one frame without bulk and receives the first frame of its answer, which must have type `answer`.
+ * An error that the peer answers with becomes ours, with *code (may be NULL) telling its enum error_code; it is 0 for
+ * failures of the connection. Answers to earlier requests are dropped.
+ */
+bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
+                  double deadline_s, uint16_t *code, struct error *error);
+
+/* Answers a request by an error message. */
+bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,
+                        struct error *error, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * A connection to a peer: bytes in order, over TLS 1.3 or plain TCP behind one small table.
+ *
+ * Calls block until done, until their deadline (seconds of clock_monotonic_s) or until the connection's wake is raised.
+ * One thread at a time uses a connection, except that its wake may be raised by anyone. A call that fails leaves the
+ * connection good for nothing but connection_close, with one exception: connection_wait may time out without harm.
+ * Errors name the peer and what was awaited: "no answer from ps 0 (a:2222) within 10 s".
+ *
+ * Memory: CONNECTION_BUFFER bytes for each direction, and with TLS about 40 KiB more, taken when it is opened.
+ */
+#ifndef NET_CONNECTION_H
+#define NET_CONNECTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+#include "net/address.h"
+#include "net/credentials.h"
+#include "net/member.h"
+#include "net/socket.h"
+
+enum {
+    CONNECTION_BUFFER = 256 * 1024, /* bytes gathered into one send or receive */
+    CONNECTION_NAME = ADDRESS_TEXT + MEMBER_TEXT + 4,
+};
+
+struct connection;
+
+enum connection_state {
+    CONNECTION_OPEN,
+    CONNECTION_TIMED_OUT, /* a deadline passed in the middle of something */
+    CONNECTION_WOKEN,     /* its wake was raised */
+    CONNECTION_CLOSED,    /* the peer closed it, in order */
+    CONNECTION_BROKEN,    /* anything else: reset, cut, an alert, a bad record */
+};
+
+/*
+ * Connects to `address` and shakes hands. credentials NULL: plain TCP. expected: who must answer, checked against its
+ * certificate where that names a member, and shown in errors as "ps 0 (a:2222)". wake may be NULL; it is borrowed for
+ * the connection's life.
+ */
+bool connection_connect(struct connection **connection, const struct address *address, const struct member *expected,
+                        const struct credentials *credentials, const struct wake *wake, double deadline_s,
+                        struct error *error);
+
+/*
+ * The other side, on a socket from socket_accept, which it owns from now on, also if it fails. peer: the address as
+ * text. The error of a refused peer names its address and the reason, and is meant to be logged as it is, once.
+ */
+bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
+                      const struct wake *wake, double deadline_s, struct error *error);
+
+/* Tells the peer that no more will come, if that needs no waiting, and frees. NULL is fine. */
+void connection_close(struct connection *connection);
+
+/* Reads exactly `size` bytes. */
+bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error);
+
+/* Writes all parts, in order; when it returns they are on their way. */
+bool connection_write(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
+                      struct error *error);
+
+/* The same, but may keep up to CONNECTION_BUFFER bytes back for the next write; connection_flush sends them. */
+bool connection_write_more(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
+                           struct error *error);
+bool connection_flush(struct connection *connection, double deadline_s, struct error *error);
+
+/* Waits until a read would find something (data, an end or an error). *ready: false after the deadline or a wake. */
+bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error);
+
+enum connection_state connection_state(const struct connection *connection);
+
+/* How errors and logs name the peer. The server renames it once it knows who it is: "worker 1 (10.0.0.3:41234)". */
+const char *connection_name(const struct connection *connection);
+const char *connection_peer(const struct connection *connection); /* its address alone */
+void connection_rename(struct connection *connection, const struct member *member);
+
+/* Whom the peer's certificate names; MEMBER_NONE with a fleet key or plain TCP. */
+struct member connection_credential(const struct connection *connection);
+const char *connection_cipher(const struct connection *connection); /* "TLS1-3-AES-256-GCM-SHA384", "plain TCP" */
+
+/* Bytes on the wire since it was opened. */
+uint64_t connection_bytes_in(const struct connection *connection);
+uint64_t connection_bytes_out(const struct connection *connection);
+
+/* A passing descriptor for poll; data may also lie in buffers, so ask connection_pending first. */
+int connection_fd(const struct connection *connection);
+bool connection_pending(const struct connection *connection);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * What a member proves itself with, and whom it trusts.
+ *
+ * One PEM file, in one of two forms, told apart by its content:
+ *  - a fleet key: a private key and a self-signed certificate, the same file on all members. Every member presents it
+ *    and accepts exactly it; dates and names in it mean nothing, so no clock is needed. While keys are being changed, a
+ *    second one is trusted: `FILE.next` or `FILE.previous` beside it.
+ *  - a member's key: a private key, its certificate, and the certificate of the authority that signed it. The
+ *    certificate's common name is the member ("worker:1", "ps" for any ps, "operator"); signature, dates and name are
+ *    checked on both sides.
+ *
+ * Credentials are immutable once loaded and may be shared by all connections and threads. Private keys are wiped when
+ * freed and never appear in a message.
+ */
+#ifndef NET_CREDENTIALS_H
+#define NET_CREDENTIALS_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "net/member.h"
+
+struct credentials;
+
+enum { CREDENTIALS_MAX_FILE = 64 * 1024 }; /* bytes */
+
+/* Fails if the file can be read by others than its owner and group. The caller frees *credentials. */
+bool credentials_load(struct credentials **credentials, const char *path, struct error *error);
+void credentials_free(struct credentials *credentials); /* NULL is fine */
+
+/* Whom the certificate names; MEMBER_NONE for a fleet key, which may be anybody. */
+struct member credentials_member(const struct credentials *credentials);
+
+/* Writes a new fleet key to `path`, mode 0600; fails if the file is there. */
+bool credentials_create_fleet_key(const char *path, struct error *error);
+
+/* Writes `folder`/ca.key (the authority's private key and certificate, mode 0600); fails if it is there. */
+bool credentials_create_authority(const char *folder, struct error *error);
+
+/* Writes a key for `member`, signed by `folder`/ca.key and valid for `days`, to `path`, mode 0600. */
+bool credentials_create_member(const char *folder, const struct member *member, int days, const char *path,
+                               struct error *error);
+
+#endif

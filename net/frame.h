@@ -1,0 +1,49 @@
+/*
+ * Frames: what travels on a connection. A header of fixed size, then a message (message.h), then bulk bytes.
+ *
+ * The header is the same in every protocol version, little-endian:
+ *
+ *     offset  size  field
+ *          0     4  magic, the bytes "TRNR"
+ *          4     2  version: of the protocol; the sender's lowest in hello and refused, else the one agreed on
+ *          6     2  type of the message
+ *          8     8  request: chosen by whoever asks; an answer repeats it
+ *         16     4  generation of the training state that the message is about; 0 before there is one
+ *         20     4  flags: FRAME_LAST; the rest is zero
+ *         24     4  message_bytes: size of the message
+ *         28     4  bulk_bytes: size of what follows the message
+ *
+ * Decoding is a pure function of bytes. Every type has a limit for message and bulk (net/message_table.h), which is
+ * checked here, before anybody allocates or waits for what the header announces.
+ */
+#ifndef NET_FRAME_H
+#define NET_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+    FRAME_HEADER = 32,        /* bytes */
+    FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
+    PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
+    PROTOCOL_VERSION_MAX = 1,
+};
+
+struct frame {
+    uint16_t version;
+    uint16_t type; /* enum message_type */
+    uint64_t request;
+    uint32_t generation;
+    uint32_t flags;
+    uint32_t message_bytes;
+    uint32_t bulk_bytes;
+};
+
+void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
+
+/* Checks magic, type, flags and limits; whether the version is the right one is for the caller to say. */
+bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error);
+
+#endif

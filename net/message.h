@@ -1,0 +1,130 @@
+/*
+ * Messages: structs made from the one table (net/message_table.h), and their encoding, which is a pure function.
+ *
+ * A decoded message borrows: its texts and ranges point into the bytes that it was decoded from.
+ */
+#ifndef NET_MESSAGE_H
+#define NET_MESSAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "net/frame.h"
+#include "net/message_table.h"
+
+/* MESSAGE_hello = 1, ... */
+#define MESSAGE_AS_ENUM(number, name, bulk, text) MESSAGE_##name = (number),
+enum message_type { MESSAGE_TABLE(MESSAGE_AS_ENUM) MESSAGE_TYPES };
+#undef MESSAGE_AS_ENUM
+
+/* Why a hello is refused. The values travel: never renumber. */
+enum refusal {
+    REFUSAL_VERSION = 1,   /* no protocol version in common */
+    REFUSAL_CLUSTER = 2,   /* another cluster's name */
+    REFUSAL_MEMBER = 3,    /* not who it claims to be, or not who was expected */
+    REFUSAL_CONFIG = 4,    /* the job configs differ */
+    REFUSAL_DUPLICATE = 5, /* another process has this role and index, and is alive */
+    REFUSAL_REPLACED = 6,  /* a newer process took over this role and index */
+    REFUSAL_BUSY = 7,      /* no room for another connection */
+    REFUSAL_SECURITY = 8,  /* plain text where TLS is wanted */
+};
+
+/* Why a request is answered by an error. The values travel: never renumber. */
+enum error_code {
+    ERROR_BAD_REQUEST = 1,    /* it makes no sense: a bug or an attack; the connection ends */
+    ERROR_NOT_ALLOWED = 2,    /* not from this role */
+    ERROR_NOT_READY = 3,      /* no parameters yet */
+    ERROR_OLD_GENERATION = 4, /* the training state was restored since: ask for the model again */
+    ERROR_JOB_OVER = 5,
+    ERROR_TOO_LATE = 6, /* wait_ms is over */
+    ERROR_INTERNAL = 7, /* out of memory and the like */
+};
+
+/* How a member is. The values travel: never renumber. */
+enum member_state {
+    STATE_ABSENT = 0,   /* never seen */
+    STATE_STARTING = 1, /* waits for others */
+    STATE_READY = 2,    /* a ps that holds parameters */
+    STATE_TRAINING = 3,
+    STATE_WAITING = 4, /* for a token, or for slower workers */
+    STATE_SAVING = 5,
+    STATE_DONE = 6,
+    STATE_LOST = 7, /* its lease ran out */
+    STATE_FAILED = 8,
+};
+
+enum dtype { DTYPE_FLOAT32 = 0, DTYPE_BFLOAT16 = 1 };
+static inline size_t dtype_size(enum dtype dtype)
+{
+    return dtype == DTYPE_FLOAT32 ? 4 : 2;
+}
+
+/* Parts of a flat vector, as they lie on the wire: RANGE_BYTES each. */
+enum { RANGE_BYTES = 12 };
+struct ranges {
+    const uint8_t *bytes; /* [count * RANGE_BYTES]; need not be aligned */
+    uint32_t count;
+};
+struct range {
+    uint64_t first; /* index of its first float */
+    uint32_t count; /* floats, at least 1 */
+};
+struct range range_get(const struct ranges *ranges, uint32_t i); /* i < count */
+void range_put(uint8_t *bytes, uint32_t i, struct range range);  /* into room for at least i + 1 */
+uint64_t ranges_total(const struct ranges *ranges);              /* floats in all of them */
+
+/* struct message_hello { uint16_t version_min; ... }, ... */
+#define FIELD_TYPE_U8                            uint8_t
+#define FIELD_TYPE_U16                           uint16_t
+#define FIELD_TYPE_U32                           uint32_t
+#define FIELD_TYPE_U64                           uint64_t
+#define FIELD_TYPE_I32                           int32_t
+#define FIELD_TYPE_I64                           int64_t
+#define FIELD_TYPE_F32                           float
+#define FIELD_TYPE_F64                           double
+#define FIELD_TYPE_TEXT                          const char *
+#define FIELD_TYPE_RANGES                        struct ranges
+#define FIELD_AS_MEMBER(kind, name, limit, text) FIELD_TYPE_##kind name;
+#define MESSAGE_AS_STRUCT(number, name, bulk, text)                                                                    \
+    struct message_##name {                                                                                            \
+        MESSAGE_FIELDS_##name(FIELD_AS_MEMBER)                                                                         \
+    };
+MESSAGE_TABLE(MESSAGE_AS_STRUCT)
+#undef MESSAGE_AS_STRUCT
+#undef FIELD_AS_MEMBER
+
+/* Any of them; which one is told by the frame's type. */
+#define MESSAGE_AS_UNION(number, name, bulk, text) struct message_##name name;
+union message {
+    MESSAGE_TABLE(MESSAGE_AS_UNION)
+};
+#undef MESSAGE_AS_UNION
+
+bool message_known(uint16_t type);
+const char *message_name(uint16_t type);  /* "push"; "unknown" */
+uint32_t message_max_size(uint16_t type); /* bytes; 0 for an unknown type */
+uint32_t message_max_bulk(uint16_t type);
+
+/*
+ * Bytes that the message takes; `message` points to the struct of that type. A NULL text counts as empty. What is
+ * longer than its limit is our own bug, except for texts, which are cut.
+ */
+size_t message_size(uint16_t type, const void *message);
+void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t size);
+
+/*
+ * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte,
+ * ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. The message borrows from bytes.
+ */
+bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,
+                    struct error *error);
+
+/*
+ * The part of a hello that is the same in every version. Fails only if even that is not there.
+ */
+bool message_decode_versions(const uint8_t *bytes, size_t size, uint16_t *version_min, uint16_t *version_max,
+                             struct error *error);
+
+#endif

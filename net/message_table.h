@@ -1,0 +1,221 @@
+/*
+ * All messages, in one table. From it come the structs (message.h), the encoder and decoder (message.c), the limits
+ * that frames are checked against, and the tables in PROTOCOL.md, which a test compares with this file.
+ *
+ *     MESSAGE(number, name, largest bulk in bytes, what it says)   followed in MESSAGE_FIELDS_name by
+ *     FIELD(kind, name, limit, what it means)
+ *
+ * Kinds: U8 U16 U32 U64 I32 I64 F32 F64: numbers, little-endian, IEEE 754; limit: the largest value allowed of an
+ * unsigned number, 0 for no limit. TEXT: u32 size, so many bytes of UTF-8 without zero bytes, one zero byte; limit:
+ * the largest size. RANGES: u32 count, then count times (u64 first, u32 count): parts of a flat vector of floats,
+ * ascending, not overlapping, none empty; limit: the largest number of them.
+ *
+ * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
+ * (bfloat16) each. Numbers are never used again for something else; fields are only added under a new protocol version.
+ */
+#ifndef NET_MESSAGE_TABLE_H
+#define NET_MESSAGE_TABLE_H
+
+#define MESSAGE_BULK (64 << 20)
+
+/* clang-format off */
+#define MESSAGE_TABLE(MESSAGE)                                                                                         \
+    MESSAGE( 1, hello,         0,            "the first message of whoever connected: who it is, what it runs")        \
+    MESSAGE( 2, welcome,       0,            "answers hello: come in")                                                 \
+    MESSAGE( 3, refused,       0,            "answers hello: the connection ends here, and why")                       \
+    MESSAGE( 4, error,         0,            "answers any request that could not be done")                             \
+    MESSAGE( 5, done,          0,            "answers requests that need no other answer")                             \
+    MESSAGE( 6, ping,          0,            "are you alive; from either side, at any time")                           \
+    MESSAGE( 7, pong,          0,            "answers ping")                                                           \
+    MESSAGE( 8, get_model,     0,            "asks what this shard holds and whether it is initialised")               \
+    MESSAGE( 9, model,         0,            "answers get_model")                                                      \
+    MESSAGE(10, begin_restore, 0,            "from the chief: a new generation, named in the header, is being written")\
+    MESSAGE(11, write,         MESSAGE_BULK, "from the chief: values of one vector; between begin and end_restore")    \
+    MESSAGE(12, end_restore,   0,            "from the chief: all is written, release those who wait")                 \
+    MESSAGE(13, snapshot,      0,            "from the chief: keep the state of a step for reading")                   \
+    MESSAGE(14, read,          0,            "asks for values of one vector, of a snapshot or as they are; answered by values") \
+    MESSAGE(15, release,       0,            "from the chief: forget a snapshot")                                      \
+    MESSAGE(16, pull,          0,            "asks for parameters newer than a version; answered by values")           \
+    MESSAGE(17, values,        MESSAGE_BULK, "answers read and pull; as many frames as it takes, the last one flagged")\
+    MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard; as many frames as it takes, the last one flagged; applied once the last is in") \
+    MESSAGE(19, pushed,        MESSAGE_BULK, "answers push: what became of it, and the parameters that changed; as many frames as it takes") \
+    MESSAGE(20, heartbeat,     0,            "I am alive, and this is how I am")                                       \
+    MESSAGE(21, lease,         0,            "answers heartbeat: how long you count as alive, and how the job is")     \
+    MESSAGE(22, end_job,       0,            "from the chief: training is over")                                       \
+    MESSAGE(23, leave,         0,            "the sender leaves in order")                                             \
+    MESSAGE(24, get_status,    0,            "asks about the cluster; answered by status")                             \
+    MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")
+
+#define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
+    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks; here for ever")           \
+    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks; here for ever")          \
+    FIELD(TEXT,   program,         64,      "name and version of the program; here for ever")                          \
+    FIELD(U8,     role,            3,       "of the sender: 1 ps, 2 worker, 3 operator")                               \
+    FIELD(I32,    index,           0,       "of the sender; -1 for operators")                                         \
+    FIELD(U8,     expected_role,   3,       "whom the sender means to talk to; 0: anybody")                            \
+    FIELD(I32,    expected_index,  0,       "its index; -1: any")                                                      \
+    FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
+    FIELD(TEXT,   cluster,         256,     "name of the cluster")                                                     \
+    FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
+    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex; empty: an operator without one")      \
+    FIELD(TEXT,   job,             65536,   "the job config as canonical JSON, so that a difference can be named")
+
+#define MESSAGE_FIELDS_welcome(FIELD)                                                                                  \
+    FIELD(U16,    version,         0,       "the protocol version to speak from now on")                               \
+    FIELD(TEXT,   program,         64,      "name and version of the program")                                         \
+    FIELD(U8,     role,            3,       "of the sender")                                                           \
+    FIELD(I32,    index,           0,       "of the sender")                                                           \
+    FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
+    FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
+    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex")                                      \
+    FIELD(U32,    lease_ms,        0,       "a member not heard of for so long counts as lost; 0: no heartbeats wanted")
+
+#define MESSAGE_FIELDS_refused(FIELD)                                                                                  \
+    FIELD(U16,    reason,          0,       "see the list of reasons; here for ever")                                  \
+    FIELD(TEXT,   sentence,        1024,    "for the user; here for ever")                                             \
+    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks; here for ever")           \
+    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks; here for ever")
+
+#define MESSAGE_FIELDS_error(FIELD)                                                                                    \
+    FIELD(U16,    code,            0,       "see the list of error codes")                                             \
+    FIELD(TEXT,   sentence,        1024,    "for the user")
+
+#define MESSAGE_FIELDS_done(FIELD)                                                                                     \
+    FIELD(I64,    global_step,     0,       "of the sender's training state; -1: it has none")
+
+#define MESSAGE_FIELDS_ping(FIELD)                                                                                     \
+    FIELD(U64,    nonce,           0,       "any number")
+
+#define MESSAGE_FIELDS_pong(FIELD)                                                                                     \
+    FIELD(U64,    nonce,           0,       "that of the ping")
+
+#define MESSAGE_FIELDS_get_model(FIELD)                                                                                \
+    FIELD(U32,    wait_ms,         600000,  "answer once the shard is initialised, or after so long as it is then")
+
+#define MESSAGE_FIELDS_model(FIELD)                                                                                    \
+    FIELD(U8,     state,           2,       "of the shard: 0 uninitialised, 1 being written, 2 ready")                 \
+    FIELD(U64,    float_count,     0,       "floats in the whole model's flat vector, padding included")               \
+    FIELD(RANGES, ranges,          65536,   "of that vector, held here")                                               \
+    FIELD(U8,     vectors,         16,      "vectors held: 0 parameters, 1 and 2 the optimizer's slots, 3 averages; bit i set: vector i") \
+    FIELD(I64,    global_step,     0,       "steps applied; -1 unless ready")                                          \
+    FIELD(U64,    version,         0,       "counts the changes of this shard within the generation")                  \
+    FIELD(TEXT,   sentence,        1024,    "what is being waited for, for the user; may be empty")
+
+#define MESSAGE_FIELDS_begin_restore(FIELD)                                                                            \
+    FIELD(TEXT,   source,          4096,    "where the values come from, for logs: \"initialised\" or a checkpoint")
+
+#define MESSAGE_FIELDS_write(FIELD)                                                                                    \
+    FIELD(U8,     vector,          3,       "as in model")                                                             \
+    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
+
+#define MESSAGE_FIELDS_end_restore(FIELD)                                                                              \
+    FIELD(I64,    global_step,     0,       "at which training goes on")
+
+#define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
+    FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0")                                  \
+    FIELD(I64,    at_step,         0,       "taken once this global step is reached; -1: now")                         \
+    FIELD(U32,    wait_ms,         600000,  "give up after so long")
+
+#define MESSAGE_FIELDS_read(FIELD)                                                                                     \
+    FIELD(U8,     vector,          3,       "as in model")                                                             \
+    FIELD(U64,    snapshot,        0,       "number of a snapshot; 0: as it is now")                                   \
+    FIELD(RANGES, ranges,          65536,   "which floats; empty: all that are held")
+
+#define MESSAGE_FIELDS_release(FIELD)                                                                                  \
+    FIELD(U64,    snapshot,        0,       "its number")
+
+#define MESSAGE_FIELDS_pull(FIELD)                                                                                     \
+    FIELD(U8,     dtype,           1,       "wanted for the bulk of the answer")                                       \
+    FIELD(U64,    since_version,   0,       "only what changed after this version; 0: all")                            \
+    FIELD(I64,    after_step,      0,       "answer once the global step is past this one; -1: now")                   \
+    FIELD(U32,    wait_ms,         600000,  "and after so long in any case")                                           \
+    FIELD(RANGES, ranges,          65536,   "which floats; empty: all that are held")
+
+#define MESSAGE_FIELDS_values(FIELD)                                                                                   \
+    FIELD(U8,     vector,          3,       "as in model")                                                             \
+    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(U64,    version,         0,       "of the shard when these values were taken")                               \
+    FIELD(I64,    global_step,     0,       "when they were taken")                                                    \
+    FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
+    FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
+
+#define MESSAGE_FIELDS_push(FIELD)                                                                                     \
+    FIELD(U64,    sequence,        0,       "counts the worker's pushes to this shard from 1; a push sent again repeats it and counts once") \
+    FIELD(U64,    base_version,    0,       "of the shard, that the gradient was computed on")                         \
+    FIELD(I64,    base_step,       0,       "global step that the gradient was computed at")                           \
+    FIELD(I64,    token,           0,       "synchronous training: the step it belongs to; -1: none")                  \
+    FIELD(I64,    local_step,      0,       "of the worker")                                                           \
+    FIELD(U32,    examples,        0,       "that the gradient is the mean of: its weight")                            \
+    FIELD(F32,    loss,            0,       "of those examples")                                                       \
+    FIELD(U8,     answer_dtype,    1,       "wanted for the bulk of the answer")                                       \
+    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; what no frame of the push names is zero")
+
+#define MESSAGE_FIELDS_pushed(FIELD)                                                                                   \
+    FIELD(U8,     outcome,         5,       "0 applied, 1 was applied before, 2 staged for an aggregate, 3 stale and dropped, 4 refused: not finite, 5 not wanted: the job is over") \
+    FIELD(U64,    sequence,        0,       "of the push")                                                             \
+    FIELD(U64,    version,         0,       "of the shard now")                                                        \
+    FIELD(I64,    global_step,     0,       "now")                                                                     \
+    FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
+    FIELD(U32,    staleness,       0,       "global steps between what the gradient was computed on and its application") \
+    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(RANGES, ranges,          65536,   "parameters that changed since the push's base_version, as in the bulk")
+
+#define MESSAGE_FIELDS_heartbeat(FIELD)                                                                                \
+    FIELD(U8,     state,           8,       "of the sender: see the list of states")                                   \
+    FIELD(I64,    global_step,     0,       "the last one it knows of")                                                \
+    FIELD(I64,    local_step,      0,       "its own steps")                                                           \
+    FIELD(F32,    steps_per_s,     0,       "its own steps")                                                           \
+    FIELD(F32,    loss,            0,       "of its last step")                                                        \
+    FIELD(U32,    staleness,       0,       "of its last step, in global steps")                                       \
+    FIELD(U64,    retries,         0,       "connections and requests tried again since its start")                    \
+    FIELD(U64,    bytes_in,        0,       "on the wire since its start")                                             \
+    FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
+    FIELD(TEXT,   host,            255,     "its machine's name")                                                      \
+    FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
+    FIELD(TEXT,   sentence,        1024,    "what it waits for or does, for the user; may be empty")
+
+#define MESSAGE_FIELDS_lease(FIELD)                                                                                    \
+    FIELD(U32,    lease_ms,        0,       "the member counts as lost if it is not heard of for so long")             \
+    FIELD(U8,     job_state,       4,       "0 waiting, 1 training, 2 restoring, 3 done, 4 failed")                    \
+    FIELD(I64,    global_step,     0,       "now; -1: none yet")                                                       \
+    FIELD(F32,    test_accuracy,   0,       "once done; NaN before, or if there is none")                              \
+    FIELD(TEXT,   sentence,        1024,    "for the user; may be empty")
+
+#define MESSAGE_FIELDS_end_job(FIELD)                                                                                  \
+    FIELD(U8,     job_state,       4,       "3 done, 4 failed")                                                        \
+    FIELD(I64,    global_step,     0,       "the last one")                                                            \
+    FIELD(F32,    test_accuracy,   0,       "NaN if there is none")                                                    \
+    FIELD(TEXT,   sentence,        1024,    "for the user; may be empty")
+
+#define MESSAGE_FIELDS_leave(FIELD)                                                                                    \
+    FIELD(TEXT,   sentence,        1024,    "why, for the user; may be empty")
+
+#define MESSAGE_FIELDS_get_status(FIELD)                                                                               \
+    FIELD(U8,     members,         1,       "0: of the one that is asked; 1: of all it knows of")
+
+#define MESSAGE_FIELDS_status(FIELD)                                                                                   \
+    FIELD(U8,     role,            3,       "of the member")                                                           \
+    FIELD(I32,    index,           0,       "of the member")                                                           \
+    FIELD(U64,    incarnation,     0,       "of its process; 0: never seen")                                           \
+    FIELD(U8,     state,           8,       "see the list of states")                                                  \
+    FIELD(U32,    silent_ms,       0,       "since it was last heard of")                                              \
+    FIELD(U32,    generation,      0,       "of the training state")                                                   \
+    FIELD(I64,    global_step,     0,       "the last one it knows of; -1: none")                                      \
+    FIELD(I64,    local_step,      0,       "its own steps, or pushes applied")                                        \
+    FIELD(F32,    steps_per_s,     0,       "its own steps, or pushes applied")                                        \
+    FIELD(F32,    loss,            0,       "of its last step; NaN: none")                                             \
+    FIELD(U32,    staleness,       0,       "of its last step, in global steps")                                       \
+    FIELD(U64,    retries,         0,       "connections and requests tried again since its start")                    \
+    FIELD(U64,    bytes_in,        0,       "on the wire since its start")                                             \
+    FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
+    FIELD(U64,    fleet_version,   0,       "fleet.version of its config")                                             \
+    FIELD(TEXT,   digest,          64,      "of its job config, in hex")                                               \
+    FIELD(TEXT,   program,         64,      "name and version of its program")                                         \
+    FIELD(TEXT,   host,            255,     "its machine's name or address")                                           \
+    FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
+    FIELD(TEXT,   sentence,        1024,    "what it waits for or does; may be empty")
+/* clang-format on */
+
+#endif
