@@ -1,0 +1,302 @@
+# trainer: `make run` builds and trains, `make test` proves it, `make help` lists the rest.
+#
+# The product is one static PIE on musl, whose compiler wrapper base/deps/build makes (build/deps/musl/bin/musl-cc).
+# Unit tests, `debug` and `fuzz` compile the same sources against the system's libc with sanitizers.
+# All that is made lies under build/; downloads are kept in the user's cache folder (base/deps/fetch).
+
+VERSION   := 0.1.0
+CC        := gcc
+CLANG     := clang
+PREFIX    ?= /usr/local
+DESTDIR   ?=
+ARGS      ?=
+T         ?=
+DATA_DIR  ?= data
+FUZZ_SECONDS      ?= 20
+FUZZ_TEST_SECONDS ?= 3
+
+# Folder of unpacked upstream sources, instead of Debian's source packages: see README.md.
+DEPS_DIR  ?=
+export DEPS_DIR DEPS_CACHE DEPS_SUITES MNIST_URL CC
+
+# All processors, unless -j says otherwise.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+.SECONDARY:
+SHELL := /bin/sh
+
+all: build/trainer
+
+# --- What is compiled --------------------------------------------------------------------------------------------------
+
+rooms   := base net ps worker cuda
+sources := $(filter-out test_%,$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c)))
+headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h) tests/*/*.h)
+tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
+fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+
+warnings := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wundef \
+	-Wcast-qual -Wwrite-strings -Wvla -Werror
+
+# No contraction: the reference and every kernel round alike, so that results do not depend on the compiler's mood.
+mathflags := -ffp-contract=off -fno-math-errno -fno-trapping-math
+cppflags  := -I. -isystem build/deps/include -D_GNU_SOURCE \
+	$(if $(wildcard net/mbedtls_config.h),-DMBEDTLS_USER_CONFIG_FILE='"net/mbedtls_config.h"')
+product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections -fstack-protector-strong \
+	-ffile-prefix-map=$(CURDIR)/= $(warnings)
+sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
+	-fsanitize=address,undefined -fno-sanitize-recover=undefined
+fuzzed    := $(sanitized) -fsanitize=fuzzer-no-link
+
+# Files named for an instruction set are compiled for it; everything else runs on any x86-64.
+flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
+	$(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
+
+libraries   := cjson libsodium zlib mbedtls
+musl_libs   := $(foreach library,$(libraries),build/deps/$(library).musl)
+native_libs := $(foreach library,$(libraries),build/deps/$(library).native)
+link_with   := -lmbedtls -lcjson -lsodium -lz -lm -lpthread
+
+# --- Third-party libraries: base/deps fetches and builds them ----------------------------------------------------------
+
+build/deps/%.source: | base/deps/fetch build/packages-build
+	@base/deps/fetch $* build/deps/source/$*
+	@touch $@
+
+build/deps/musl.musl: build/deps/musl.source | base/deps/build
+	@echo "build: musl"
+	+@MAKE="$(MAKE)" base/deps/build musl musl build/deps/source/musl build/deps
+	@touch $@
+
+$(musl_libs): build/deps/%.musl: build/deps/%.source build/deps/musl.musl | base/deps/build
+	@echo "build: $*"
+	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(wildcard net/mbedtls_config.h) \
+		base/deps/build $* musl build/deps/source/$* build/deps
+	@touch $@
+
+# After the musl flavour, which puts the headers in place.
+$(native_libs): build/deps/%.native: build/deps/%.musl
+	@echo "build: $* (for sanitizer builds)"
+	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(wildcard net/mbedtls_config.h) \
+		base/deps/build $* native build/deps/source/$* build/deps
+	@touch $@
+
+build/deps/mbedtls.musl: $(wildcard net/mbedtls_config.h)
+
+# System packages, by what they are for; only what is asked for is ever installed.
+build/packages-%: base/deps/packages
+	@mkdir -p build
+	@base/deps/packages $*
+	@touch $@
+
+# --- The product -------------------------------------------------------------------------------------------------------
+
+objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
+musl_cc := build/deps/musl/bin/musl-cc
+
+# Debugging information is kept beside the program that is copied around, which finds it by its link.
+build/trainer: build/trainer.debug
+	@objcopy --strip-debug --add-gnu-debuglink=$< $< $@.new
+	@mv $@.new $@
+	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB"
+
+build/trainer.debug: $(objects) $(musl_libs) build/product/flags
+	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with)
+
+build/product/%.o: %.c build/product/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $<"
+	@$(musl_cc) $(product) $(cppflags) $(call flags_for,$<) $(defines) -MMD -MP -c -o $@ $<
+
+build/product/base/version.o: build/version
+build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \
+	-DTRAINER_LIBC='"musl $(shell cat build/deps/source/musl/.trainer-version)"'
+
+# --- With sanitizers, against the system's libc ------------------------------------------------------------------------
+
+san_objects := $(sources:%.c=build/san/%.o)
+
+debug: build/debug/trainer
+
+build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
+	@mkdir -p $(@D)
+	@$(CC) $(sanitized) -o $@ $(san_objects) build/san/trainer.o -Lbuild/deps/native/lib $(link_with)
+	@echo "build: $@ (AddressSanitizer, UndefinedBehaviorSanitizer)"
+
+build/san/%.o: %.c build/san/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (sanitizers)"
+	@$(CC) $(sanitized) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
+
+build/san/tests/%.o: build/packages-test
+
+# One archive, so that a test program takes in only the modules it uses.
+build/san/rooms.a: $(san_objects)
+	@rm -f $@
+	@ar rcs $@ $^
+
+# `mirrors the tree`: tests/base/test_file.c becomes build/san/tests/base/test_file.
+unit_programs := $(tests:%.c=build/san/%)
+
+$(unit_programs): %: %.o build/san/rooms.a $(native_libs)
+	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
+
+# --- Fuzzing -----------------------------------------------------------------------------------------------------------
+
+fuzz_objects  := $(sources:%.c=build/fuzz/%.o)
+fuzz_programs := $(fuzzers:%=build/fuzz/%)
+
+build/fuzz/%.o: %.c build/fuzz/flags $(musl_libs) build/packages-fuzz
+	@mkdir -p $(@D)
+	@echo "cc $< (fuzzing)"
+	@$(CLANG) $(fuzzed) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
+
+build/fuzz/rooms.a: $(fuzz_objects)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(native_libs)
+	@$(CLANG) $(sanitized) -fsanitize=fuzzer -o $@ $< build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
+
+fuzz: $(fuzz_programs)
+	@tests/fuzz/run $(FUZZ_SECONDS) $(fuzzers)
+
+# --- Running -----------------------------------------------------------------------------------------------------------
+
+# Without digits in DATA_DIR and without a network the program makes its own: that is no reason to stop here.
+run: build/trainer data-if-possible
+	build/trainer --config=config.json $(ARGS)
+
+data-if-possible: build/packages-build
+	@ls $(DATA_DIR)/train-images*idx3-ubyte* >/dev/null 2>&1 || { base/deps/packages run && base/deps/mnist $(DATA_DIR); } || \
+		echo "make run: going on without MNIST; the program generates digits itself"
+
+mnist:
+	@base/deps/packages run
+	@base/deps/mnist $(DATA_DIR)
+
+install: build/trainer
+	install -D -m 755 build/trainer $(DESTDIR)$(PREFIX)/bin/trainer
+	install -D -m 644 config.json $(DESTDIR)$(PREFIX)/share/doc/trainer/config.json
+	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/trainer/README.md
+	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/trainer/LICENSE
+
+# --- Tests -------------------------------------------------------------------------------------------------------------
+
+# With T=name: the unit-test programs and pytest's tests whose names contain it, without lint and fuzzing. Everything is
+# built before anything runs, and the parts run one after the other: tests that measure time want the machine.
+test_parts := $(unit_programs) build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs))
+
+test: $(test_parts)
+	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
+	@tests/run "$(T)" $(unit_programs)
+
+test-full: export TRAINER_TEST_FULL = 1
+test-full: FUZZ_TEST_SECONDS = 60
+test-full: test
+
+# Python tools live in virtual environments of their own, one for each purpose; none is part of the product.
+build/venv%/ready: tests/requirements%.txt build/packages-python
+	@echo "python: $(@D)"
+	@python3 -m venv $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+build/venv/ready: tests/requirements.txt build/packages-python
+	@echo "python: $(@D)"
+	@python3 -m venv $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+# Ratios against what a user would pick instead; tests/bench/README.md.
+bench: build/trainer build/venv-bench/ready
+	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
+
+# Remakes the reference figures that the unit tests compare with.
+vectors: build/venv-vectors/ready
+	@for script in tests/vectors/*.py; do echo "$$script"; build/venv-vectors/bin/python "$$script" || exit 1; done
+
+# --- Lint --------------------------------------------------------------------------------------------------------------
+
+# A file is looked at again when its object was made again, which is when it or a header of its own has changed.
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) trainer.c $(tests) $(wildcard tests/fuzz/*.c))
+header_stamps := $(headers:%=build/lint/%.alone)
+
+lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps)
+
+formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c)
+
+# From the virtual environment, at one version: releases of clang-format disagree about details.
+build/lint/format: $(formatted) .clang-format build/venv/ready
+	@mkdir -p $(@D)
+	@build/venv/bin/clang-format --dry-run -Werror $(formatted)
+	@touch $@
+
+format: build/venv/ready
+	@build/venv/bin/clang-format -i $(formatted)
+
+build/lint/%.tidy: build/san/%.o .clang-tidy build/packages-lint
+	@mkdir -p $(@D)
+	@echo "lint $*.c"
+	@clang-tidy --quiet --warnings-as-errors='*' $*.c -- -std=gnu11 $(cppflags) $(call flags_for,$*.c) 2>build/lint/$*.log || \
+		{ cat build/lint/$*.log >&2; exit 1; }
+	@touch $@
+
+build/lint/cppcheck: $(sources) trainer.c $(headers) build/packages-lint
+	@mkdir -p $(@D)/cppcheck-work
+	@echo "lint: cppcheck"
+	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--suppress=missingIncludeSystem --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c
+	@touch $@
+
+build/lint/%.h.alone: %.h $(headers) build/san/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo '#include "$*.h"' | $(CC) -std=gnu11 $(warnings) -Wno-unused-macros $(cppflags) -x c -fsyntax-only -
+	@touch $@
+
+build/lint/includes: $(sources) trainer.c $(headers) tests/lint/includes.awk
+	@mkdir -p $(@D)
+	@awk -f tests/lint/includes.awk $(sources) trainer.c $(filter-out tests/%,$(headers))
+	@touch $@
+
+# --- Housekeeping ------------------------------------------------------------------------------------------------------
+
+# Files that change only when their content does, so that other flags or another commit rebuild what depends on them.
+build/product/flags: content = $(product) $(cppflags) $(link_with)
+build/san/flags: content = $(CC) $(sanitized) $(cppflags) $(link_with)
+build/fuzz/flags: content = $(CLANG) $(fuzzed) $(cppflags) $(link_with)
+build/version: content = $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || \
+	echo $(VERSION)$$(git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/'))
+
+build/product/flags build/san/flags build/fuzz/flags build/version: always
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(content))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(content))' >$@
+
+clean:
+	rm -rf build/product build/san build/fuzz build/debug build/lint build/trainer build/trainer.debug build/version
+
+distclean:
+	rm -rf build
+
+help:
+	@echo "make [all]     build/trainer"
+	@echo "make run       build, get data, train as config.json says; ARGS='--train_steps=1000' adds flags"
+	@echo "make test      everything that checks it; T=name: only tests whose names contain name"
+	@echo "make test-full the same with longer repeats"
+	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format rewrites"
+	@echo "make bench     figures beside those of other programs"
+	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
+	@echo "make vectors   remake the tests' reference figures"
+	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR="
+	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
+	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
+
+.PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz install clean distclean help always
+
+-include $(objects:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(fuzz_objects:.o=.d) \
+	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

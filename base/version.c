@@ -1,0 +1,19 @@
+/* The texts come from the Makefile's rule for this file. */
+#include "base/version.h"
+
+#ifndef TRAINER_VERSION
+#define TRAINER_VERSION "unknown"
+#endif
+#ifndef TRAINER_LIBC
+#define TRAINER_LIBC "system libc"
+#endif
+
+const char *version_trainer(void)
+{
+    return TRAINER_VERSION;
+}
+
+const char *version_libc(void)
+{
+    return TRAINER_LIBC;
+}

@@ -1,0 +1,13 @@
+/*
+ * What this build is. The Makefile hands both texts to this one object, so that a new commit recompiles nothing else.
+ */
+#ifndef BASE_VERSION_H
+#define BASE_VERSION_H
+
+/* The product's version: `git describe`, or the number in the Makefile and the commit; never NULL. */
+const char *version_trainer(void);
+
+/* The C library's: "musl 1.2.5", or "system libc" in sanitizer builds. (musl has no macro or call that tells.) */
+const char *version_libc(void);
+
+#endif
