@@ -1,0 +1,64 @@
+#include "cuda/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads the driver's version out of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...". */
+static bool driver_version(const char *root, char *version, size_t size)
+{
+    char path[512], line[256] = "";
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/version", root);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        return false;
+    }
+    bool any = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    snprintf(version, size, "of unknown version");
+    char *rest = NULL;
+    for (char *word = strtok_r(line, " \t\n", &rest); word; word = strtok_r(NULL, " \t\n", &rest)) {
+        if (word[0] >= '0' && word[0] <= '9' && strchr(word, '.')) {
+            snprintf(version, size, "%s", word);
+            break;
+        }
+    }
+    return any;
+}
+
+/* Device files are numbered from 0, but a container may be given any of them. */
+static int count_devices(const char *root)
+{
+    enum { MAX_DEVICES = 32 };
+    int count = 0;
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/dev/nvidia%d", root, i);
+        count += access(path, F_OK) == 0;
+    }
+    return count;
+}
+
+void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices)
+{
+    char version[64];
+    *probe = (struct gpu_probe){0};
+    if (visible_devices && (visible_devices[0] == '\0' || visible_devices[0] == '-')) {
+        snprintf(probe->reason, sizeof probe->reason, "CUDA_VISIBLE_DEVICES hides all GPUs");
+    } else if (!driver_version(root, version, sizeof version)) {
+        snprintf(probe->reason, sizeof probe->reason, "no NVIDIA driver is loaded");
+    } else if (count_devices(root) == 0) {
+        snprintf(probe->reason, sizeof probe->reason, "NVIDIA driver %s is loaded, but there is no /dev/nvidia*",
+                 version);
+    } else {
+        probe->usable = true;
+        snprintf(probe->reason, sizeof probe->reason, "NVIDIA driver %s, %d GPU%s", version, count_devices(root),
+                 count_devices(root) == 1 ? "" : "s");
+    }
+}
+
+void gpu_probe(struct gpu_probe *probe)
+{
+    gpu_probe_at(probe, "", getenv("CUDA_VISIBLE_DEVICES"));
+}

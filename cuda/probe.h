@@ -1,0 +1,17 @@
+/* Whether this machine has an NVIDIA GPU that this process may use, from what the kernel shows; loads no driver. */
+#ifndef CUDA_PROBE_H
+#define CUDA_PROBE_H
+
+#include <stdbool.h>
+
+struct gpu_probe {
+    bool usable;      /* there is one, and it is not hidden from this process */
+    char reason[160]; /* one clause: why not, or what is there: "no NVIDIA driver is loaded" */
+};
+
+void gpu_probe(struct gpu_probe *probe);
+
+/* The same for a machine whose /dev and /proc lie below `root`, and a value of CUDA_VISIBLE_DEVICES (NULL: unset). */
+void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices);
+
+#endif
