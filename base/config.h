@@ -1,7 +1,7 @@
 /*
  * The configuration of a run: one struct, filled from defaults, then config.json, then flags.
  *
- * One table (base/config_keys.c) gives for every key its JSON path, type, range, default, description, scope and change
+ * One table (base/config/keys.c) gives for every key its JSON path, type, range, default, description, scope and change
  * class. From it come the JSON parser, the flags (a key's flag is the last part of its path: train.batch_size is
  * --batch_size), `config schema`, `config show` and the reference text of `help`.
  *
@@ -84,7 +84,7 @@ struct config_train {
 
 struct config_data {
     char *data_dir;
-    enum data_source source;
+    enum data_source data_source;
     int validation_size; /* the first so many training images are held out; 0 = none */
     int synthetic_train, synthetic_test;
 };
@@ -110,7 +110,7 @@ struct config_fleet {
     int64_t version;
 };
 
-struct config_origin; /* where a value came from: base/config_keys.h */
+struct config_origin; /* where a value came from: base/config/keys.h */
 
 struct config {
     struct config_cluster cluster;
@@ -130,8 +130,8 @@ struct config_setting {
     const char *text;
 };
 
-/* Everything at its default, as with no config.json and no flags. What fails is memory, and that aborts. */
-void config_defaults(struct config *config);
+/* Everything at its default, as with no config.json and no flags; for want of memory alone it can fail. */
+bool config_defaults(struct config *config, struct error *error);
 
 /*
  * Defaults, then the file, then the settings; ranges and relations checked. path NULL: config.json in the current
@@ -153,10 +153,19 @@ void config_free(struct config *config);
  * What the members of a job must agree on: BLAKE2b-256, in hex, over the effective values of the job-scoped keys in a
  * canonical text. Order and white space of the file do not matter, nor whether a value was written down or is a default.
  */
-void config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
+bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error);
 
-/* That text: one JSON object of the job-scoped keys, sections and keys in the table's order. The caller frees it. */
+/*
+ * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. The caller frees it; NULL
+ * without memory.
+ */
 char *config_job_text(const struct config *config);
+
+/*
+ * What this process's role needs beyond valid keys: a ps or worker its host lists, and a task_index within them. Those
+ * that take up a role call it; local training needs nothing.
+ */
+bool config_check_role(const struct config *config, struct error *error);
 
 /*
  * The learning rate of an optimizer that is told none: reaches 97.8% on MNIST with 784-500-10 in the default number of
@@ -164,8 +173,10 @@ char *config_job_text(const struct config *config);
  */
 double config_default_learning_rate(enum optimizer_kind kind);
 
-/* The words for enum values, as in the file; NULL-terminated lists stand in base/config_keys.c. */
+/* The words for enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
+const char *config_initializer_name(enum initializer initializer);
+const char *config_cpu_kernels_name(enum cpu_kernels kernels);
 
 #endif

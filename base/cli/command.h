@@ -1,15 +1,12 @@
 /*
  * Commands: what `trainer NAME ...` can do.
  *
- * Each command lives in the room that does its work and describes itself in one `const struct command`; trainer.c lists
- * them all in one table, which both parses the command line and documents it. A command gets its call parsed and
- * checked: the configuration from config.json and flags, the values of the flags that it alone has, its operands.
- *
- *     const struct command command_eval = {
- *         .name = "eval", .summary = "test accuracy of a checkpoint", .flags = flags, .takes_config = true, .run = run};
+ * trainer.c lists them in one table, which both parses the command line and documents it. A command gets its call
+ * parsed and checked: the configuration from config.json and flags, the values of the flags that it alone has, and its
+ * operands.
  */
-#ifndef BASE_COMMAND_H
-#define BASE_COMMAND_H
+#ifndef BASE_CLI_COMMAND_H
+#define BASE_CLI_COMMAND_H
 
 #include <stdbool.h>
 
@@ -29,11 +26,12 @@ struct command_flag {
 
 struct command_call {
     const struct command *command;
-    struct config *config;                 /* NULL unless takes_config; belongs to the caller of run */
+    const struct command *const *commands; /* the whole table, for the help */
+    struct config *config;                 /* NULL unless takes_config; freed after run */
     char *const *operands;                 /* what stands on the command line besides flags */
-    int operand_count;                     /* within the command's limits */
+    int operand_count;                     /* at most the command's max_operands */
     char *const *arguments;                /* the whole command line, as main got it */
-    const char *values[COMMAND_MAX_FLAGS]; /* of command->flags: text, "1" or "0" for a switch, NULL if not given */
+    const char *values[COMMAND_MAX_FLAGS]; /* in the order of command->flags; command_value reads them */
 };
 
 struct command {
@@ -41,16 +39,22 @@ struct command {
     const char *operands; /* what follows, in the help: "[topic]"; NULL: nothing may */
     int max_operands;
     const char *summary;              /* one line, no capital, no full stop */
-    const char *details;              /* more lines for `help NAME`; may be NULL */
+    const char *details;              /* paragraphs for `help NAME`, lines of at most 100 columns; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
-    bool takes_config; /* load config.json and take its keys as flags; log_setup was called with its log_format */
+    bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
 
-/* The value given for one of the command's own flags, NULL if it was not given. The name must be in its table. */
+/* The text given for one of the command's own flags, NULL if it was not given. The name must be in its table. */
 const char *command_value(const struct command_call *call, const char *name);
 
 /* True if a switch of the command's own was given and is on. */
 bool command_switch(const struct command_call *call, const char *name);
+
+/*
+ * Finds the command that argv names (none: the table's first), parses its flags and operands, loads the configuration,
+ * and runs it. Returns the exit status. commands ends with NULL; one of them is named "help", and --help stands for it.
+ */
+int command_main(const struct command *const *commands, int argc, char *const *argv);
 
 #endif

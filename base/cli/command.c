@@ -1,0 +1,279 @@
+/* From argv to a call of one command. */
+#include "base/cli/command.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config/keys.h"
+#include "base/cli/flags.h"
+#include "base/log.h"
+#include "base/text/suggest.h"
+
+/* All flags of one command, in one list: its own, then (takes_config) --config and those of the keys, then --help. */
+struct flag_set {
+    struct flag *flags;
+    const char **values;
+    int count, own_count;
+    int config_at, help_at; /* -1: no --config */
+};
+
+static int index_of(const struct command *command, const char *name)
+{
+    int index = 0;
+    while (command->flags[index].name != NULL && strcmp(command->flags[index].name, name) != 0) {
+        index++;
+    }
+    assert(command->flags[index].name != NULL);
+    return index;
+}
+
+const char *command_value(const struct command_call *call, const char *name)
+{
+    return call->values[index_of(call->command, name)];
+}
+
+bool command_switch(const struct command_call *call, const char *name)
+{
+    const char *text = command_value(call, name);
+    return text != NULL && strcmp(text, "true") == 0;
+}
+
+static bool flag_set_create(struct flag_set *set, const struct command *command, struct error *error)
+{
+    int most = COMMAND_MAX_FLAGS + 2 + config_key_count;
+    *set = (struct flag_set){.flags = calloc((size_t)most, sizeof *set->flags),
+                             .values = calloc((size_t)most, sizeof *set->values),
+                             .config_at = -1};
+    if (set->flags == NULL || set->values == NULL) {
+        return error_set(error, "out of memory");
+    }
+    for (const struct command_flag *flag = command->flags; flag != NULL && flag->name != NULL; flag++) {
+        assert(set->own_count < COMMAND_MAX_FLAGS);
+        set->flags[set->own_count++] = (struct flag){flag->name, flag->value == NULL};
+    }
+    set->count = set->own_count;
+    if (command->takes_config) {
+        set->config_at = set->count;
+        set->flags[set->count++] = (struct flag){"config", false};
+        for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+            if (!key->no_flag) {
+                set->flags[set->count++] = (struct flag){key->name, key->type == KEY_SWITCH};
+            }
+        }
+    }
+    set->help_at = set->count;
+    set->flags[set->count++] = (struct flag){"help", true};
+    return true;
+}
+
+static void flag_set_free(struct flag_set *set)
+{
+    free(set->flags);
+    free(set->values);
+}
+
+/* Everything that one run of main owns. */
+struct run {
+    struct command_call call;
+    struct flag_set set;
+    struct config config;
+    struct config_setting *settings;
+    char **operands;
+};
+
+/* Words of the command's name that argv begins with: 0 if it is another one. */
+static int match_name(const struct command *command, int argc, char *const *argv)
+{
+    const char *blank = strchr(command->name, ' ');
+    if (blank == NULL) {
+        return argc >= 1 && strcmp(argv[0], command->name) == 0 ? 1 : 0;
+    }
+    size_t first = (size_t)(blank - command->name);
+    bool both = argc >= 2 && strlen(argv[0]) == first && memcmp(argv[0], command->name, first) == 0 &&
+                strcmp(argv[1], blank + 1) == 0;
+    return both ? 2 : 0;
+}
+
+/* What is wrong with a first word that names no command, or with the second word of a family. */
+static bool unknown_command(const struct command *const *commands, int argc, char *const *argv, struct error *error)
+{
+    char members[256] = "", first[64], nearest[64];
+    struct suggestion suggestion = {.word = argv[0]};
+    size_t length = strlen(argv[0]);
+    for (int i = 0; commands[i] != NULL; i++) {
+        const char *name = commands[i]->name;
+        if (strncmp(name, argv[0], length) == 0 && name[length] == ' ') {
+            size_t used = strlen(members);
+            snprintf(members + used, sizeof members - used, "%s%s", used > 0 ? ", " : "", name + length + 1);
+        }
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(name, " "), name);
+        suggest_offer(&suggestion, first);
+        if (suggestion.best == first) {
+            suggestion.best = strcpy(nearest, first);
+        }
+    }
+    if (members[0] != '\0' && argc > 1 && argv[1][0] != '-') {
+        return error_set(error, "unknown command %s %.64s; there are: %s", argv[0], argv[1], members);
+    }
+    if (members[0] != '\0') {
+        return error_set(error, "%s needs one of these words after it: %s", argv[0], members);
+    }
+    if (suggestion.best != NULL) {
+        return error_set(error, "unknown command %.64s; did you mean %s?", argv[0], suggestion.best);
+    }
+    return error_set(error, "unknown command %.64s; `trainer help` lists them all", argv[0]);
+}
+
+static const struct command *command_named(const struct command *const *commands, const char *name)
+{
+    for (int i = 0; commands[i] != NULL; i++) {
+        if (strcmp(commands[i]->name, name) == 0) {
+            return commands[i];
+        }
+    }
+    return NULL;
+}
+
+/* *words: how many of argv are the command's name. */
+static const struct command *find_command(const struct command *const *commands, int argc, char *const *argv,
+                                          int *words, struct error *error)
+{
+    *words = 0;
+    if (argc > 0 && (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "-h") == 0)) {
+        *words = 1;
+        return command_named(commands, argv[0][1] == 'h' ? "help" : "version");
+    }
+    if (argc == 0 || argv[0][0] == '-') {
+        return commands[0];
+    }
+    for (int i = 0; commands[i] != NULL; i++) {
+        *words = match_name(commands[i], argc, argv);
+        if (*words > 0) {
+            return commands[i];
+        }
+    }
+    unknown_command(commands, argc, argv, error);
+    return NULL;
+}
+
+static bool check_operands(const struct command_call *call, struct error *error)
+{
+    const struct command *command = call->command;
+    if (call->operand_count <= command->max_operands) {
+        return true;
+    }
+    const char *stray = call->operands[command->max_operands];
+    if (command->max_operands > 0) {
+        return error_set(error, "%.64s: one word too many; `trainer help %s` shows what %s takes", stray, command->name,
+                         command->name);
+    }
+    return error_set(error, "%.64s: %s takes flags only, written --name=value", stray, command->name);
+}
+
+static bool load_config(struct run *run, struct error *error)
+{
+    int count = 0;
+    run->settings = calloc((size_t)run->set.count, sizeof *run->settings);
+    if (run->settings == NULL) {
+        return error_set(error, "out of memory");
+    }
+    for (int i = run->set.config_at + 1; i < run->set.help_at; i++) {
+        if (run->set.values[i] != NULL) {
+            run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
+        }
+    }
+    if (!config_load(&run->config, run->set.values[run->set.config_at], run->settings, count, error)) {
+        return false;
+    }
+    run->call.config = &run->config;
+    log_setup(run->config.output.log_format, LOG_INFO);
+    return true;
+}
+
+/* argv without the command's name. */
+static bool prepare(struct run *run, int argc, char *const *argv, struct error *error)
+{
+    const struct command *command = run->call.command;
+    run->operands = calloc((size_t)argc + 1, sizeof *run->operands);
+    if (run->operands == NULL) {
+        return error_set(error, "out of memory");
+    }
+    if (!flag_set_create(&run->set, command, error) ||
+        !flags_parse(run->set.flags, run->set.count, argc, argv, run->set.values, run->operands,
+                     &run->call.operand_count, error)) {
+        return false;
+    }
+    memcpy(run->call.values, run->set.values, (size_t)run->set.own_count * sizeof run->call.values[0]);
+    run->call.operands = run->operands;
+    return check_operands(&run->call, error) && (!command->takes_config || load_config(run, error));
+}
+
+/* Errors that come before the configuration is known, or are about it, must already speak the format asked for. */
+static enum log_format asked_log_format(int argc, char *const *argv)
+{
+    static const char flag[] = "--log_format";
+    for (int i = 0; i < argc; i++) {
+        bool two_words = strcmp(argv[i], flag) == 0 && i + 1 < argc && strcmp(argv[i + 1], "json") == 0;
+        if (two_words || strcmp(argv[i], "--log_format=json") == 0) {
+            return LOG_JSON;
+        }
+    }
+    return LOG_TEXT;
+}
+
+static bool asks_for_help(int argc, char *const *argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `trainer eval --help` is `trainer help eval`, and `trainer --help` is `trainer help`. */
+static int show_help(const struct command *const *commands, const struct command *about, int words)
+{
+    char topic[64];
+    char *operands[] = {topic};
+    snprintf(topic, sizeof topic, "%s", about->name);
+    struct command_call call = {.command = command_named(commands, "help"), .commands = commands, .operands = operands};
+    call.operand_count = words > 0 && about != call.command ? 1 : 0;
+    return call.command->run(&call);
+}
+
+/* A full disk or a closed pipe behind standard output is a failure, whatever the command thought of itself. */
+static int finish_output(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return status;
+    }
+    log_error("writing to standard output: %s", strerror(errno));
+    return status == COMMAND_DONE ? COMMAND_FAILED : status;
+}
+
+int command_main(const struct command *const *commands, int argc, char *const *argv)
+{
+    struct error error;
+    struct run run = {.call = {.commands = commands, .arguments = argv}};
+    int words, status = COMMAND_MISUSED;
+    int count = argc > 0 ? argc - 1 : 0;
+    char *const *rest = argv + (argc - count);
+    log_setup(asked_log_format(count, rest), LOG_INFO);
+    run.call.command = find_command(commands, count, rest, &words, &error);
+    if (run.call.command != NULL && asks_for_help(count, rest)) {
+        status = show_help(commands, run.call.command, words);
+    } else if (run.call.command == NULL || !prepare(&run, count - words, rest + words, &error)) {
+        log_error("%s", error.text);
+    } else {
+        status = run.call.command->run(&run.call);
+    }
+    config_free(&run.config);
+    flag_set_free(&run.set);
+    free(run.settings);
+    free(run.operands);
+    return finish_output(status);
+}

@@ -1,0 +1,118 @@
+/* One pass over the words; each is an operand, or a flag that may take the next word with it. */
+#include "base/cli/flags.h"
+
+#include <string.h>
+
+#include "base/text/suggest.h"
+
+enum { SHOWN = 64 }; /* characters of a word that errors quote */
+
+bool flags_switch(const char *text, bool *on)
+{
+    static const char *const words[][2] = {{"false", "true"}, {"0", "1"}, {"no", "yes"}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(text, words[i][0]) == 0 || strcmp(text, words[i][1]) == 0) {
+            *on = strcmp(text, words[i][1]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The flag that name[0..length) is; *off tells --noflag from --flag. -1: none. */
+static int find_flag(const struct flag *flags, int flag_count, const char *name, size_t length, bool *off)
+{
+    *off = false;
+    for (int i = 0; i < flag_count; i++) {
+        if (strlen(flags[i].name) == length && memcmp(flags[i].name, name, length) == 0) {
+            return i;
+        }
+    }
+    if (length > 2 && memcmp(name, "no", 2) == 0) {
+        int index = find_flag(flags, flag_count, name + 2, length - 2, off);
+        *off = true;
+        return index >= 0 && flags[index].is_switch ? index : -1;
+    }
+    return -1;
+}
+
+static bool unknown_flag(const struct flag *flags, int flag_count, const char *name, size_t length, struct error *error)
+{
+    char word[SHOWN + 1] = "";
+    memcpy(word, name, length < SHOWN ? length : SHOWN);
+    struct suggestion suggestion = {.word = word};
+    for (int i = 0; i < flag_count; i++) {
+        suggest_offer(&suggestion, flags[i].name);
+    }
+    if (suggestion.best != NULL) {
+        return error_set(error, "unknown flag --%s; did you mean --%s?", word, suggestion.best);
+    }
+    return error_set(error, "unknown flag --%s; `trainer help flags` lists them all", word);
+}
+
+/* value NULL: the flag stands alone. */
+static bool set_switch(const struct flag *flag, const char *value, bool off, const char **text, struct error *error)
+{
+    bool on = !off;
+    if (off && value != NULL) {
+        return error_set(error, "--no%s takes no value; write --%s=%.*s", flag->name, flag->name, SHOWN, value);
+    }
+    if (value != NULL && !flags_switch(value, &on)) {
+        return error_set(error, "--%s: must be true or false, not \"%.*s\"", flag->name, SHOWN, value);
+    }
+    *text = on ? "true" : "false";
+    return true;
+}
+
+/* argv[*at] begins with a dash; *at moves on to its last word. */
+static bool parse_flag(const struct flag *flags, int flag_count, int argc, char *const *argv, int *at,
+                       const char **values, struct error *error)
+{
+    const char *word = argv[*at];
+    const char *name = word + (word[1] == '-' ? 2 : 1);
+    size_t length = strcspn(name, "=");
+    const char *value = name[length] == '=' ? name + length + 1 : NULL;
+    bool off;
+    int index = find_flag(flags, flag_count, name, length, &off);
+    if (length == 0) {
+        return error_set(error, "%s is no flag; a flag is written --name=value", word);
+    }
+    if (index < 0) {
+        return unknown_flag(flags, flag_count, name, length, error);
+    }
+    const struct flag *flag = &flags[index];
+    if (word[1] != '-') {
+        return error_set(error, "%.*s: flags begin with two dashes: --%s", SHOWN, word, flag->name);
+    }
+    if (values[index] != NULL) {
+        return error_set(error, "--%s is given twice", flag->name);
+    }
+    if (flag->is_switch) {
+        return set_switch(flag, value, off, &values[index], error);
+    }
+    if (value == NULL) {
+        if (*at + 1 == argc || strncmp(argv[*at + 1], "--", 2) == 0) {
+            return error_set(error, "--%s needs a value: --%s=...", flag->name, flag->name);
+        }
+        value = argv[++*at];
+    }
+    values[index] = value;
+    return true;
+}
+
+bool flags_parse(const struct flag *flags, int flag_count, int argc, char *const *argv, const char **values,
+                 char **operands, int *operand_count, struct error *error)
+{
+    for (int i = 0; i < flag_count; i++) {
+        values[i] = NULL;
+    }
+    *operand_count = 0;
+    for (int at = 0; at < argc; at++) {
+        if (argv[at][0] != '-') {
+            operands[(*operand_count)++] = argv[at];
+        } else if (!parse_flag(flags, flag_count, argc, argv, &at, values, error)) {
+            return false;
+        }
+    }
+    return true;
+}

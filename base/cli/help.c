@@ -1,0 +1,293 @@
+/* Help is printed to standard output, so that `trainer help config | less` works. */
+#include "base/cli/help.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config/keys.h"
+#include "base/log.h"
+#include "base/text/suggest.h"
+
+enum { WIDTH = 100, COLUMN = 28 };
+
+/* Prints text from column `at` on (where the cursor is already), broken at blanks, further lines indented to `indent`. */
+static void print_wrapped(int at, int indent, const char *text)
+{
+    int column = at;
+    while (*text != '\0') {
+        int length = (int)strcspn(text, " ");
+        bool first = column == at;
+        if (!first && column + 1 + length > WIDTH) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        } else if (!first) {
+            putchar(' ');
+            column++;
+        }
+        printf("%.*s", length, text);
+        column += length;
+        text += length;
+        text += strspn(text, " ");
+        at = -1;
+    }
+    putchar('\n');
+}
+
+/* "  term        text", the text on a line of its own if the term is too long. */
+static void print_entry(const char *term, const char *text)
+{
+    int length = printf("  %s", term);
+    if (length + 2 > COLUMN) {
+        printf("\n%*s", COLUMN, "");
+    } else {
+        printf("%*s", COLUMN - length, "");
+    }
+    print_wrapped(COLUMN, COLUMN, text);
+}
+
+static void print_overview(const struct command *const *commands)
+{
+    printf("trainer trains small dense networks (softmax regression, multi-layer perceptrons) on one box.\n\n"
+           "Usage: trainer [command] [--flag=value ...]\n\nCommands; the first one is meant where none is named:\n");
+    for (int i = 0; commands[i] != NULL; i++) {
+        char term[64];
+        const char *operands = commands[i]->operands;
+        snprintf(term, sizeof term, "%s%s%s", commands[i]->name, operands != NULL ? " " : "",
+                 operands != NULL ? operands : "");
+        print_entry(term, commands[i]->summary);
+    }
+    printf("\nMore:\n");
+    print_entry("help COMMAND", "one command and its flags; also `trainer COMMAND --help`");
+    print_entry("help config", "every key of config.json");
+    print_entry("help flags", "every key as a flag");
+    print_entry("help KEY", "one key or flag");
+    print_entry("help files", "which files are read and written");
+    printf("\nExample: trainer --layers=784,500,10 --optimizer=adam --epochs=5 --train_dir=run1\n");
+}
+
+static void print_command(const struct command *command)
+{
+    printf("trainer %s%s%s%s\n\n  ", command->name, command->operands != NULL ? " " : "",
+           command->operands != NULL ? command->operands : "",
+           command->takes_config || command->flags != NULL ? " [--flag=value ...]" : "");
+    print_wrapped(2, 2, command->summary);
+    if (command->details != NULL) {
+        printf("\n%s\n", command->details);
+    }
+    if (command->flags != NULL) {
+        printf("\nFlags of its own:\n");
+    }
+    for (const struct command_flag *flag = command->flags; flag != NULL && flag->name != NULL; flag++) {
+        char term[64];
+        snprintf(term, sizeof term, "--%s%s%s", flag->name, flag->value != NULL ? "=" : "",
+                 flag->value != NULL ? flag->value : "");
+        print_entry(term, flag->description);
+    }
+    if (command->takes_config) {
+        printf("\n");
+        print_entry("--config=FILE", "read this file instead of config.json in the current folder (if there is one)");
+        print_entry("--KEY=VALUE", "any key of config.json: `trainer help flags`");
+    }
+}
+
+static void print_key(const struct config_key *key)
+{
+    char text[512], allowed[256];
+    config_key_allowed(key, allowed, sizeof allowed);
+    const char *initial = key->initial[0] == '\0' ? "empty" : key->initial;
+    snprintf(text, sizeof text, "%s; default %s; %s, %s", allowed, initial, config_scope_name(key->scope),
+             config_change_name(key->change));
+    print_entry(key->name, key->description);
+    printf("%*s", COLUMN, "");
+    print_wrapped(COLUMN, COLUMN, text);
+}
+
+static void print_key_legend(void)
+{
+    printf("\nAfter each key: what is allowed; its default; whose business it is and when a running job takes a new\n"
+           "value. job: all members of a job must agree, and it enters the job's digest; machine: each has its own.\n"
+           "live: at one step, on every member; local: when this member restarts; job: through a checkpoint and a\n"
+           "restart of the whole job.\n");
+}
+
+static void print_config(const char *only_section)
+{
+    printf("config.json is one JSON object of sections, each an object of keys; what is left out keeps its default.\n"
+           "Flags override it; `trainer config show` tells what is in effect, and where it came from.\n");
+    const char *section = "";
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (only_section != NULL && strcmp(key->section, only_section) != 0) {
+            continue;
+        }
+        if (strcmp(section, key->section) != 0) {
+            section = key->section;
+            printf("\n%s\n", section);
+        }
+        print_key(key);
+    }
+    print_key_legend();
+}
+
+static const char *flag_value_name(const struct config_key *key)
+{
+    static const char *const names[] = {
+        [KEY_COUNT] = "N",
+        [KEY_LONG] = "N",
+        [KEY_NUMBER] = "X",
+        [KEY_TEXT] = "TEXT",
+        [KEY_WORD] = "WORD",
+        [KEY_LAYERS] = "N,N,...",
+        [KEY_HOSTS] = "HOST:PORT,...",
+        [KEY_DEVICE] = "cpu|gpu|gpu:N|auto",
+    };
+    return names[key->type];
+}
+
+static void print_flag(const struct config_key *key)
+{
+    char term[96], text[512], allowed[256] = "";
+    const char *initial = key->initial[0] == '\0' ? "empty" : key->initial;
+    if (key->type == KEY_SWITCH) {
+        snprintf(term, sizeof term, "--[no]%s", key->name);
+    } else {
+        snprintf(term, sizeof term, "--%s=%s", key->name, flag_value_name(key));
+    }
+    if (key->type == KEY_WORD) {
+        config_key_allowed(key, allowed, sizeof allowed);
+    }
+    snprintf(text, sizeof text, "%s%s%s (%s)", key->description, allowed[0] != '\0' ? ": " : "", allowed, initial);
+    print_entry(term, text);
+}
+
+static void print_flags(void)
+{
+    printf("Flags override config.json. They are written --flag=value or --flag value; switches --issync, --noissync\n"
+           "or --issync=true|false; lists with commas. In parentheses the default.\n");
+    const char *section = "";
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (key->no_flag) {
+            continue;
+        }
+        if (strcmp(section, key->section) != 0) {
+            section = key->section;
+            printf("\n%s\n", section);
+        }
+        print_flag(key);
+    }
+    printf("\nbesides\n");
+    print_entry("--config=FILE", "read this file instead of config.json in the current folder");
+    print_entry("--help", "the help of the command that it stands with");
+}
+
+static void print_files(void)
+{
+    printf("Read:\n");
+    print_entry("config.json", "in the current folder, if it is there; --config=FILE names another");
+    print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+                             "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own");
+    printf("\nWritten, if train_dir is set:\n");
+    print_entry("train_dir/",
+                "checkpoints, one safetensors file each: parameters, the optimizer's slots, averages, step. "
+                "Training resumes from the newest good one, so a new run needs a new train_dir");
+    printf("\nNothing else is read or written.\n");
+}
+
+static void suggest_topic(const struct command *const *commands, const char *topic)
+{
+    struct suggestion suggestion = {.word = topic};
+    for (int i = 0; commands[i] != NULL; i++) {
+        suggest_offer(&suggestion, commands[i]->name);
+    }
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        suggest_offer(&suggestion, key->name);
+    }
+    static const char *const topics[] = {"config", "flags", "files"};
+    for (int i = 0; i < 3; i++) {
+        suggest_offer(&suggestion, topics[i]);
+    }
+    if (suggestion.best != NULL) {
+        log_error("no help on %.64s; did you mean `trainer help %s`?", topic, suggestion.best);
+    } else {
+        log_error("no help on %.64s; `trainer help` lists the topics", topic);
+    }
+}
+
+/* Keys by flag, dashes let pass, or by path. */
+static const struct config_key *find_key(const char *topic)
+{
+    topic += strspn(topic, "-");
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE];
+        config_key_path(key, path);
+        if (strcmp(path, topic) == 0 || (!key->no_flag && strcmp(key->name, topic) == 0)) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+static bool show_commands(const struct command *const *commands, const char *topic)
+{
+    bool found = false;
+    size_t length = strlen(topic);
+    for (int i = 0; commands[i] != NULL; i++) {
+        const char *name = commands[i]->name;
+        if (strncmp(name, topic, length) == 0 && (name[length] == '\0' || name[length] == ' ')) {
+            printf("%s", found ? "\n" : "");
+            print_command(commands[i]);
+            found = true;
+        }
+    }
+    return found;
+}
+
+static bool show_section(const char *topic)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (strcmp(key->section, topic) == 0) {
+            print_config(topic);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int show(const struct command *const *commands, const char *topic)
+{
+    if (strcmp(topic, "config") == 0) {
+        print_config(NULL);
+        printf("\n");
+        show_commands(commands, topic);
+    } else if (strcmp(topic, "flags") == 0) {
+        print_flags();
+    } else if (strcmp(topic, "files") == 0) {
+        print_files();
+    } else if (find_key(topic) != NULL) {
+        print_key(find_key(topic));
+        print_key_legend();
+    } else if (!show_commands(commands, topic) && !show_section(topic)) {
+        suggest_topic(commands, topic);
+        return COMMAND_MISUSED;
+    }
+    return COMMAND_DONE;
+}
+
+static int run(const struct command_call *call)
+{
+    char topic[128];
+    if (call->operand_count == 0) {
+        print_overview(call->commands);
+        return COMMAND_DONE;
+    }
+    snprintf(topic, sizeof topic, "%s%s%s", call->operands[0], call->operand_count > 1 ? " " : "",
+             call->operand_count > 1 ? call->operands[1] : "");
+    return show(call->commands, topic);
+}
+
+const struct command command_help = {
+    .name = "help",
+    .operands = "[topic]",
+    .max_operands = 2,
+    .summary = "this overview, or help on a topic",
+    .run = run,
+};

@@ -1,0 +1,166 @@
+/* config check, show and schema: what a configuration is, said to people and to programs. */
+#include "base/config/commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cJSON.h>
+
+#include "base/config/keys.h"
+#include "base/config/schema.h"
+#include "base/log.h"
+
+enum { SHOWN_DIGEST = 16 }; /* hex digits that are enough for people */
+
+static int no_memory(void)
+{
+    log_error("out of memory");
+    return COMMAND_FAILED;
+}
+
+static int run_check(const struct command_call *call)
+{
+    struct error error;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (!config_check_role(call->config, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_MISUSED;
+    }
+    if (!config_digest(call->config, digest, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    const char *path = call->config->path != NULL ? call->config->path : "built-in defaults";
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "config", path);
+    cJSON_AddStringToObject(fields, "digest", digest);
+    log_event("config", fields, "%s: fine, digest of the job %.*s", path, SHOWN_DIGEST, digest);
+    return COMMAND_DONE;
+}
+
+/* "default", "config.json:12:5" or "--flag". */
+static void source_text(const struct config *config, const struct config_key *key, char *text, size_t size)
+{
+    const struct config_origin *origin = config_origin_of(config, key);
+    if (origin->source == SOURCE_FILE) {
+        snprintf(text, size, "%s:%d:%d", config->path, origin->line, origin->column);
+    } else if (origin->source == SOURCE_FLAG) {
+        snprintf(text, size, "--%s", key->name);
+    } else {
+        snprintf(text, size, "default");
+    }
+}
+
+static cJSON *key_report(const struct config *config, const struct config_key *key)
+{
+    char source[512];
+    source_text(config, key, source, sizeof source);
+    cJSON *object = cJSON_CreateObject();
+    cJSON *value = config_key_json(key, config);
+    if (value == NULL || !cJSON_AddItemToObject(object, "value", value)) {
+        cJSON_Delete(value);
+        cJSON_Delete(object);
+        return NULL;
+    }
+    cJSON_AddStringToObject(object, "from", source);
+    cJSON_AddStringToObject(object, "scope", config_scope_name(key->scope));
+    cJSON_AddStringToObject(object, "change", config_change_name(key->change));
+    return object;
+}
+
+static int show_json(const struct config *config, const char *digest)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "event", "config");
+    cJSON_AddStringToObject(root, "digest", digest);
+    cJSON *keys = cJSON_AddObjectToObject(root, "keys");
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE];
+        config_key_path(key, path);
+        cJSON *report = key_report(config, key);
+        if (report == NULL || !cJSON_AddItemToObject(keys, path, report)) {
+            cJSON_Delete(report);
+            cJSON_Delete(root);
+            return no_memory();
+        }
+    }
+    char *text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    if (text == NULL) {
+        return no_memory();
+    }
+    puts(text);
+    cJSON_free(text);
+    return COMMAND_DONE;
+}
+
+static int show_text(const struct config *config, const char *digest)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE], source[512];
+        config_key_path(key, path);
+        source_text(config, key, source, sizeof source);
+        char *value = config_key_text(key, config);
+        if (value == NULL) {
+            return no_memory();
+        }
+        printf("%-28s %-32s %s\n", path, value[0] != '\0' ? value : "(empty)", source);
+        free(value);
+    }
+    printf("\ndigest of the job            %s\n", digest);
+    return COMMAND_DONE;
+}
+
+static int run_show(const struct command_call *call)
+{
+    struct error error;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (!config_digest(call->config, digest, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    bool json = command_switch(call, "json") || log_format() == LOG_JSON;
+    return json ? show_json(call->config, digest) : show_text(call->config, digest);
+}
+
+static int run_schema(const struct command_call *call)
+{
+    (void)call;
+    cJSON *schema = config_schema();
+    char *text = schema != NULL ? cJSON_Print(schema) : NULL;
+    cJSON_Delete(schema);
+    if (text == NULL) {
+        return no_memory();
+    }
+    puts(text);
+    cJSON_free(text);
+    return COMMAND_DONE;
+}
+
+static const struct command_flag show_flags[] = {
+    {"json", NULL, "one JSON object: value, origin, scope and change class of every key"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_config_check = {
+    .name = "config check",
+    .summary = "check config.json and flags, and print the job's digest",
+    .takes_config = true,
+    .run = run_check,
+};
+
+const struct command command_config_show = {
+    .name = "config show",
+    .summary = "every key with its value in effect, where that came from, and the job's digest",
+    .details =
+        "  The digest covers the job-scoped keys alone, by their values in effect: members of one job have the same.",
+    .flags = show_flags,
+    .takes_config = true,
+    .run = run_show,
+};
+
+const struct command command_config_schema = {
+    .name = "config schema",
+    .summary = "print a JSON Schema of config.json, for editors and validators",
+    .run = run_schema,
+};

@@ -1,0 +1,216 @@
+/* The table of keys: nothing else says what config.json may hold. */
+#include "base/config/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/threads.h"
+
+#define AT(member) offsetof(struct config, member)
+
+/* 2^53 - 1: the largest integer that every JSON reader keeps exact. */
+#define MAX_EXACT 9007199254740991.0
+
+static const char *const job_names[] = {"local", "ps", "worker", NULL};
+static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
+static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
+static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", NULL};
+static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", NULL};
+static const char *const sources[] = {"auto", "idx", "synthetic", NULL};
+static const char *const log_formats[] = {"text", "json", NULL};
+
+/* clang-format off */
+const struct config_key config_keys[] = {
+    {"cluster", "job_name", KEY_WORD, AT(cluster.job_name), .words = job_names, .initial = "local",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "role of this process: local trains on this box alone"},
+    {"cluster", "task_index", KEY_COUNT, AT(cluster.task_index), .maximum = CONFIG_MAX_HOSTS - 1, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "which entry of the role's host list this process is; worker 0 is the chief"},
+    {"cluster", "ps_hosts", KEY_HOSTS, AT(cluster.ps_hosts), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "addresses of the parameter servers"},
+    {"cluster", "worker_hosts", KEY_HOSTS, AT(cluster.worker_hosts), .initial = "",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "addresses of the workers"},
+    {"cluster", "issync", KEY_SWITCH, AT(cluster.issync), .initial = "false", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "average the workers' gradients into one step instead of applying each on arrival"},
+
+    {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
+     .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "units of each layer: inputs (the image's pixels), hidden ones, classes; 784,10 is softmax regression"},
+    {"model", "activation", KEY_WORD, AT(model.activation), .words = activations, .initial = "relu",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "of the hidden layers"},
+    {"model", "initializer", KEY_WORD, AT(model.initializer), .words = initializers, .initial = "glorot",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "how the weights begin"},
+    {"model", "init_stddev", KEY_NUMBER, AT(model.init_stddev), .maximum = 10, .initial = "0.1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "standard deviation of initializer truncated_normal"},
+    {"model", "init_bias", KEY_NUMBER, AT(model.init_bias), .minimum = -10, .maximum = 10, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "where every bias begins"},
+
+    {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "sgd",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "how gradients move parameters, by TensorFlow's formulas"},
+    {"train", "learning_rate", KEY_NUMBER, AT(train.learning_rate), .maximum = 1000, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "at step 0; 0 = the optimizer's own default"},
+    {"train", "lr_decay", KEY_NUMBER, AT(train.lr_decay), .maximum = 1, .above_minimum = true, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "the learning rate is multiplied by lr_decay^(step / lr_decay_steps); 1 = constant"},
+    {"train", "lr_decay_steps", KEY_LONG, AT(train.lr_decay_steps), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "0 = the steps of one epoch"},
+    {"train", "lr_staircase", KEY_SWITCH, AT(train.lr_staircase), .initial = "true",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay in whole stairs: the exponent is rounded down"},
+    {"train", "momentum", KEY_NUMBER, AT(train.momentum), .maximum = 1, .below_maximum = true, .initial = "0.9",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "of optimizer momentum"},
+    {"train", "nesterov", KEY_SWITCH, AT(train.nesterov), .initial = "false",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "Nesterov's momentum, with optimizer momentum"},
+    {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
+     .initial = "0.1", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "where the accumulators of optimizer adagrad begin"},
+    {"train", "rho", KEY_NUMBER, AT(train.rho), .maximum = 1, .below_maximum = true, .initial = "0.95",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay of optimizer adadelta's averages"},
+    {"train", "beta1", KEY_NUMBER, AT(train.beta1), .maximum = 1, .below_maximum = true, .initial = "0.9",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay of optimizer adam's first moment"},
+    {"train", "beta2", KEY_NUMBER, AT(train.beta2), .maximum = 1, .below_maximum = true, .initial = "0.999",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay of optimizer adam's second moment"},
+    {"train", "epsilon", KEY_NUMBER, AT(train.epsilon), .maximum = 1, .above_minimum = true, .initial = "1e-08",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "keeps adam and adadelta from dividing by zero"},
+    {"train", "l2", KEY_NUMBER, AT(train.l2), .maximum = 1000, .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "adds l2/2 x the sum of the squared weights to the loss"},
+    {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "evaluate with moving averages of the parameters that decay so; 0 = without"},
+    {"train", "batch_size", KEY_COUNT, AT(train.batch_size), .minimum = 1, .maximum = 65536, .initial = "100",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "images in a batch"},
+    {"train", "micro_batches", KEY_COUNT, AT(train.micro_batches), .minimum = 1, .maximum = 1024, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "batches whose gradients are averaged into one step"},
+    {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "the last global step; 0 = no bound"},
+    {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "times through the training images; 0 = no bound; set alone, it replaces the default of train_steps"},
+    {"train", "target_accuracy", KEY_NUMBER, AT(train.target_accuracy), .maximum = 1, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "stop once validation accuracy is this (0.97); 0 = never"},
+    {"train", "patience", KEY_COUNT, AT(train.patience), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "stop after this many validations without a new best; 0 = never"},
+    {"train", "seed", KEY_LONG, AT(train.seed), .maximum = MAX_EXACT, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "of all random numbers; the same seed gives the same bits at any number of threads"},
+    {"train", "num_threads", KEY_COUNT, AT(train.num_threads), .maximum = POOL_MAX_THREADS, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "0 = as many as CPUs that this process may use"},
+    {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "what computes; auto takes a GPU if there is one"},
+    {"train", "cpu_kernels", KEY_WORD, AT(train.cpu_kernels), .words = kernels, .initial = "auto",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "instruction set to compute with; auto = the best here"},
+
+    {"data", "data_dir", KEY_TEXT, AT(data.data_dir), .initial = "data",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "folder with the four IDX files of MNIST's names, plain or .gz"},
+    {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "auto reads data_dir if files are there, else draws synthetic digits"},
+    {"data", "validation_size", KEY_COUNT, AT(data.validation_size), .maximum = 1e8, .initial = "5000",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "training images held out to validate with; 0 = none"},
+    {"data", "synthetic_train", KEY_COUNT, AT(data.synthetic_train), .minimum = 1, .maximum = 1e7, .initial = "60000",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic training images"},
+    {"data", "synthetic_test", KEY_COUNT, AT(data.synthetic_test), .minimum = 1, .maximum = 1e7, .initial = "10000",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic test images"},
+
+    {"output", "train_dir", KEY_TEXT, AT(output.train_dir), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "folder for checkpoints; training resumes from the newest good one; empty = keep nothing"},
+    {"output", "save_steps", KEY_LONG, AT(output.save_steps), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between checkpoints; 0 = not by steps"},
+    {"output", "save_model_secs", KEY_NUMBER, AT(output.save_model_secs), .maximum = 1e9, .initial = "600",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "seconds between checkpoints; 0 = not by time"},
+    {"output", "max_to_keep", KEY_COUNT, AT(output.max_to_keep), .maximum = 1e6, .initial = "5",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "newest checkpoints that stay; 0 = all"},
+    {"output", "keep_every_n_hours", KEY_NUMBER, AT(output.keep_every_n_hours), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "besides, one checkpoint of every so many hours stays for good; 0 = none"},
+    {"output", "log_steps", KEY_LONG, AT(output.log_steps), .maximum = MAX_EXACT, .initial = "100",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between log lines; 0 = none"},
+    {"output", "validate_steps", KEY_LONG, AT(output.validate_steps), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between validations; 0 = at the end of every epoch"},
+    {"output", "log_format", KEY_WORD, AT(output.log_format), .words = log_formats, .initial = "text",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "json: every line on standard output is one object"},
+    {"output", "progress", KEY_SWITCH, AT(output.progress), .initial = "true",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "a progress bar where standard output is a terminal"},
+
+    {"security", "fleet_key", KEY_TEXT, AT(security.fleet_key), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "file of the key that all members share; empty = fleet.key beside config.json"},
+
+    {"fleet", "name", KEY_TEXT, AT(fleet.name), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .no_flag = true, .description = "of the fleet that this file is for"},
+    {"fleet", "version", KEY_LONG, AT(fleet.version), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .no_flag = true,
+     .description = "of this file; goes up with every change that is rolled out"},
+    {NULL},
+};
+/* clang-format on */
+
+const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]) - 1;
+
+void config_key_path(const struct config_key *key, char path[CONFIG_PATH_SIZE])
+{
+    snprintf(path, CONFIG_PATH_SIZE, "%s.%s", key->section, key->name);
+}
+
+const struct config_key *config_key_by_flag(const char *flag)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (!key->no_flag && strcmp(key->name, flag) == 0) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+const struct config_key *config_key_by_path(const char *section, const char *name)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (strcmp(key->section, section) == 0 && strcmp(key->name, name) == 0) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+const char *config_scope_name(enum key_scope scope)
+{
+    return scope == SCOPE_JOB ? "job" : "machine";
+}
+
+const char *config_change_name(enum key_change change)
+{
+    static const char *const names[] = {"live", "local", "job"};
+    return names[change];
+}
+
+const char *config_optimizer_name(enum optimizer_kind kind)
+{
+    return optimizers[kind];
+}
+
+const char *config_activation_name(enum activation activation)
+{
+    return activations[activation];
+}
+
+const char *config_initializer_name(enum initializer initializer)
+{
+    return initializers[initializer];
+}
+
+const char *config_cpu_kernels_name(enum cpu_kernels choice)
+{
+    return kernels[choice];
+}
+
+double config_default_learning_rate(enum optimizer_kind kind)
+{
+    static const double rates[] = {
+        [OPTIMIZER_SGD] = 0.5,      [OPTIMIZER_MOMENTUM] = 0.05, [OPTIMIZER_ADAGRAD] = 0.05,
+        [OPTIMIZER_ADADELTA] = 1.0, [OPTIMIZER_ADAM] = 0.001,
+    };
+    return rates[kind];
+}

@@ -1,0 +1,312 @@
+/*
+ * From defaults, a file and flags to one checked struct config.
+ *
+ * The file's text is first checked as JSON (base/text/json.h), so that cJSON sees only what it reads rightly; then each
+ * member is looked up in the table of keys. The first thing wrong is reported, with line and column.
+ */
+#include "base/config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+#include <sodium.h>
+
+#include "base/config/keys.h"
+#include "base/config/relations.h"
+#include "base/file.h"
+#include "base/text/json.h"
+#include "base/text/suggest.h"
+
+enum { CONFIG_MAX_FILE = 1 << 20 };
+
+static const char default_path[] = "config.json";
+
+/* A file under way into a config. */
+struct reader {
+    struct config *config;
+    const char *name;
+    const char *text;
+    size_t size;
+    struct error *error;
+};
+
+/* Puts "FILE:LINE:COLUMN: " before the error. path as for json_find. */
+static bool fail_at(struct reader *reader, const int *path, int depth, bool name)
+{
+    struct json_place place = {1, 1};
+    json_find(reader->text, reader->size, path, depth, name, &place);
+    return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
+}
+
+static bool unknown_section(struct reader *reader, const char *section)
+{
+    struct suggestion suggestion = {.word = section};
+    const struct config_key *key = config_key_by_flag(section);
+    for (const struct config_key *each = config_keys; each->section != NULL; each++) {
+        suggest_offer(&suggestion, each->section);
+    }
+    if (key != NULL) {
+        return error_set(reader->error, "%.64s: no section; the key belongs into section %s", section, key->section);
+    }
+    if (suggestion.best != NULL) {
+        return error_set(reader->error, "%.64s: unknown section; did you mean %s?", section, suggestion.best);
+    }
+    return error_set(reader->error, "%.64s: unknown section; `trainer help config` lists them", section);
+}
+
+static bool unknown_key(struct reader *reader, const char *section, const char *name)
+{
+    struct suggestion suggestion = {.word = name};
+    const struct config_key *nearest = NULL;
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        const char *best = suggestion.best;
+        int distance = suggestion.distance;
+        suggest_offer(&suggestion, key->name);
+        if (suggestion.best != best || suggestion.distance != distance) {
+            nearest = key;
+        }
+    }
+    if (nearest != NULL) {
+        return error_set(reader->error, "%s.%.64s: unknown key; did you mean %s.%s?", section, name, nearest->section,
+                         nearest->name);
+    }
+    return error_set(reader->error, "%s.%.64s: unknown key; `trainer help config` lists them all", section, name);
+}
+
+static bool stands_before(const cJSON *parent, const cJSON *child)
+{
+    for (const cJSON *other = parent->child; other != child; other = other->next) {
+        if (strcmp(other->string, child->string) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* path: the indexes of section and key. */
+static bool read_key(struct reader *reader, const cJSON *section, const cJSON *member, const int *path)
+{
+    const struct config_key *key = config_key_by_path(section->string, member->string);
+    if (key == NULL) {
+        unknown_key(reader, section->string, member->string);
+        return fail_at(reader, path, 2, true);
+    }
+    if (stands_before(section, member)) {
+        error_set(reader->error, "%s.%s: stands there twice; remove one", key->section, key->name);
+        return fail_at(reader, path, 2, true);
+    }
+    int full_path[3] = {path[0], path[1], -1};
+    if (!config_key_set_json(key, reader->config, member, &full_path[2], reader->error)) {
+        if (full_path[2] >= 0) {
+            error_wrap(reader->error, "%s.%s[%d]", key->section, key->name, full_path[2]);
+        } else {
+            error_wrap(reader->error, "%s.%s", key->section, key->name);
+        }
+        return fail_at(reader, full_path, full_path[2] >= 0 ? 3 : 2, false);
+    }
+    struct json_place place = {0, 0};
+    json_find(reader->text, reader->size, path, 2, false, &place);
+    *config_origin_of(reader->config, key) =
+        (struct config_origin){.source = SOURCE_FILE, .line = place.line, .column = place.column};
+    return true;
+}
+
+static bool is_section(const char *name)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (strcmp(key->section, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_section(struct reader *reader, const cJSON *root, const cJSON *section, int index)
+{
+    int path[2] = {index, 0};
+    if (!is_section(section->string)) {
+        unknown_section(reader, section->string);
+        return fail_at(reader, path, 1, true);
+    }
+    if (stands_before(root, section)) {
+        error_set(reader->error, "%s: stands there twice; merge the two", section->string);
+        return fail_at(reader, path, 1, true);
+    }
+    if (!cJSON_IsObject(section)) {
+        error_set(reader->error, "%s: must be an object of keys: {\"%s\": {...}}", section->string, section->string);
+        return fail_at(reader, path, 1, false);
+    }
+    for (const cJSON *member = section->child; member != NULL; member = member->next, path[1]++) {
+        if (!read_key(reader, section, member, path)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_root(struct reader *reader, const cJSON *root)
+{
+    if (!cJSON_IsObject(root)) {
+        error_set(reader->error, "the file must hold one object: {\"model\": {...}, \"train\": {...}, ...}");
+        return fail_at(reader, NULL, 0, false);
+    }
+    int index = 0;
+    for (const cJSON *section = root->child; section != NULL; section = section->next, index++) {
+        if (!read_section(reader, root, section, index)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_file_text(struct reader *reader)
+{
+    struct json_place place;
+    if (reader->size > CONFIG_MAX_FILE) {
+        return error_set(reader->error, "%s: larger than %d bytes, so no config", reader->name, CONFIG_MAX_FILE);
+    }
+    if (!json_check(reader->text, reader->size, &place, reader->error)) {
+        return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
+    }
+    cJSON *root = cJSON_ParseWithLength(reader->text, reader->size);
+    if (root == NULL) {
+        return error_set(reader->error, "%s: out of memory", reader->name);
+    }
+    bool done = read_root(reader, root);
+    cJSON_Delete(root);
+    return done;
+}
+
+static bool read_setting(struct config *config, const struct config_setting *setting, struct error *error)
+{
+    const struct config_key *key = config_key_by_flag(setting->flag);
+    if (key == NULL) {
+        return error_set(error, "unknown flag --%.64s", setting->flag);
+    }
+    if (!config_key_set_text(key, config, setting->text, error)) {
+        return error_wrap(error, "--%s", key->name);
+    }
+    config_origin_of(config, key)->source = SOURCE_FLAG;
+    return true;
+}
+
+static bool set_defaults(struct config *config, struct error *error)
+{
+    config->origins = calloc((size_t)config_key_count, sizeof *config->origins);
+    if (config->origins == NULL) {
+        return error_set(error, "out of memory");
+    }
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (!config_key_set_text(key, config, key->initial, error)) {
+            return error_wrap(error, "default of %s.%s", key->section, key->name);
+        }
+    }
+    return true;
+}
+
+bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
+                  const struct config_setting *settings, int setting_count, struct error *error)
+{
+    *config = (struct config){.path = NULL};
+    if (!set_defaults(config, error)) {
+        goto fail;
+    }
+    if (bytes != NULL) {
+        struct reader reader = {config, name, (const char *)bytes, size, error};
+        config->path = strdup(name);
+        if (config->path == NULL) {
+            error_set(error, "out of memory");
+            goto fail;
+        }
+        if (!read_file_text(&reader)) {
+            goto fail;
+        }
+    }
+    for (int i = 0; i < setting_count; i++) {
+        if (!read_setting(config, &settings[i], error)) {
+            goto fail;
+        }
+    }
+    config_fill_in(config);
+    if (!config_check_relations(config, error)) {
+        goto fail;
+    }
+    return true;
+fail:
+    config_free(config);
+    return false;
+}
+
+bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
+                 struct error *error)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    *config = (struct config){.path = NULL};
+    if (path == NULL && file_exists(default_path)) {
+        path = default_path;
+    }
+    if (path != NULL && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    bool done = config_parse(config, path, bytes, size, settings, setting_count, error);
+    free(bytes);
+    return done;
+}
+
+bool config_defaults(struct config *config, struct error *error)
+{
+    return config_parse(config, NULL, NULL, 0, NULL, 0, error);
+}
+
+void config_free(struct config *config)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        config_key_clear(key, config);
+    }
+    free(config->origins);
+    free(config->path);
+    *config = (struct config){.path = NULL};
+}
+
+/* The object of one section inside root, made when its first key comes. */
+static cJSON *section_object(cJSON *root, const char *section)
+{
+    cJSON *object = cJSON_GetObjectItemCaseSensitive(root, section);
+    return object != NULL ? object : cJSON_AddObjectToObject(root, section);
+}
+
+char *config_job_text(const struct config *config)
+{
+    char *text = NULL;
+    cJSON *root = cJSON_CreateObject();
+    for (const struct config_key *key = config_keys; root != NULL && key->section != NULL; key++) {
+        if (key->scope == SCOPE_JOB) {
+            cJSON *value = config_key_json(key, config);
+            cJSON *object = section_object(root, key->section);
+            if (value == NULL || object == NULL || !cJSON_AddItemToObject(object, key->name, value)) {
+                cJSON_Delete(value);
+                goto out;
+            }
+        }
+    }
+    text = root == NULL ? NULL : cJSON_PrintUnformatted(root);
+out:
+    cJSON_Delete(root);
+    return text;
+}
+
+bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error)
+{
+    unsigned char hash[CONFIG_DIGEST_HEX / 2];
+    char *text = config_job_text(config);
+    if (text == NULL) {
+        return error_set(error, "out of memory for the digest of the configuration");
+    }
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);
+    sodium_bin2hex(digest, CONFIG_DIGEST_HEX + 1, hash, sizeof hash);
+    free(text);
+    return true;
+}

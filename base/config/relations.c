@@ -1,0 +1,149 @@
+/* Relations between keys. Each error stands at the key that the user most likely wants to change. */
+#include "base/config/relations.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config/keys.h"
+
+/* Images of one step, over all its micro-batches: they are gathered in memory before the update. */
+enum { MAX_STEP_IMAGES = 1 << 20 };
+
+static const struct config_origin *origin(const struct config *config, const char *section, const char *name)
+{
+    return config_origin_of(config, config_key_by_path(section, name));
+}
+
+/* Puts where the key's value came from before the error; returns false. */
+static bool blame(const struct config *config, const char *section, const char *name, struct error *error)
+{
+    const struct config_origin *from = origin(config, section, name);
+    if (from->source == SOURCE_FLAG) {
+        return error_wrap(error, "--%s", name);
+    }
+    error_wrap(error, "%s.%s", section, name);
+    return from->source == SOURCE_DEFAULT ? false
+                                          : error_wrap(error, "%s:%d:%d", config->path, from->line, from->column);
+}
+
+/*
+ * train_steps and epochs both bound a run, and train_steps has a default. Whichever was said more directly (a flag more
+ * than the file, the file more than the default) replaces the other; said alike, the run ends at what comes first.
+ */
+static void fill_in_length(struct config *config)
+{
+    enum config_source steps = origin(config, "train", "train_steps")->source;
+    enum config_source epochs = origin(config, "train", "epochs")->source;
+    if (config->train.epochs > 0 && epochs > steps) {
+        config->train.train_steps = 0;
+    } else if (config->train.train_steps > 0 && steps > epochs) {
+        config->train.epochs = 0;
+    }
+}
+
+void config_fill_in(struct config *config)
+{
+    if (config->train.learning_rate == 0) {
+        config->train.learning_rate = config_default_learning_rate(config->train.optimizer);
+    }
+    fill_in_length(config);
+}
+
+static bool check_hosts_disjoint(const struct config *config, struct error *error)
+{
+    const struct string_list *ps = &config->cluster.ps_hosts, *workers = &config->cluster.worker_hosts;
+    for (int i = 0; i < ps->count; i++) {
+        for (int j = 0; j < workers->count; j++) {
+            if (strcmp(ps->items[i], workers->items[j]) == 0) {
+                error_set(error, "%s is in ps_hosts too; every process needs a port of its own", ps->items[i]);
+                return blame(config, "cluster", "worker_hosts", error);
+            }
+        }
+    }
+    return true;
+}
+
+static bool check_steps(const struct config *config, struct error *error)
+{
+    int64_t images = (int64_t)config->train.batch_size * config->train.micro_batches;
+    if (images > MAX_STEP_IMAGES) {
+        error_set(error, "%d micro-batches of %d images make a step of %lld; at most %d are possible",
+                  config->train.micro_batches, config->train.batch_size, (long long)images, MAX_STEP_IMAGES);
+        return blame(config, "train", "micro_batches", error);
+    }
+    if (config->train.nesterov && config->train.optimizer != OPTIMIZER_MOMENTUM) {
+        error_set(error, "goes with optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
+        return blame(config, "train", "nesterov", error);
+    }
+    return true;
+}
+
+/* Early stopping looks at validation images; without any it would never happen. */
+static bool check_validation(const struct config *config, struct error *error)
+{
+    if (config->data.validation_size > 0) {
+        return true;
+    }
+    if (config->train.target_accuracy > 0) {
+        error_set(error, "is measured on validation images; set validation_size above 0");
+        return blame(config, "train", "target_accuracy", error);
+    }
+    if (config->train.patience > 0) {
+        error_set(error, "counts validations; set validation_size above 0");
+        return blame(config, "train", "patience", error);
+    }
+    return true;
+}
+
+/* Somebody who asks for checkpoints wants a place for them; values left at their defaults ask for nothing. */
+static bool check_checkpoints(const struct config *config, struct error *error)
+{
+    static const char *const names[] = {"save_steps", "save_model_secs", "max_to_keep", "keep_every_n_hours"};
+    if (config->output.train_dir[0] != '\0') {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const struct config_key *key = config_key_by_path("output", names[i]);
+        if (config_key_is_default(key, config)) {
+            continue;
+        }
+        bool off =
+            key->offset == offsetof(struct config, output.save_model_secs) && config->output.save_model_secs == 0;
+        if (!off) {
+            error_set(error, "is about checkpoints, and there is no folder for them; set train_dir");
+            return blame(config, "output", names[i], error);
+        }
+    }
+    return true;
+}
+
+bool config_check_relations(const struct config *config, struct error *error)
+{
+    return check_hosts_disjoint(config, error) && check_steps(config, error) && check_validation(config, error) &&
+           check_checkpoints(config, error);
+}
+
+bool config_check_role(const struct config *config, struct error *error)
+{
+    const struct config_cluster *cluster = &config->cluster;
+    if (cluster->job_name == JOB_LOCAL) {
+        return true;
+    }
+    bool is_ps = cluster->job_name == JOB_PS;
+    const char *role = is_ps ? "ps" : "worker";
+    if (cluster->ps_hosts.count == 0) {
+        error_set(error, "is empty; job_name=%s needs the address of every ps", role);
+        return blame(config, "cluster", "ps_hosts", error);
+    }
+    if (cluster->worker_hosts.count == 0) {
+        error_set(error, "is empty; job_name=%s needs the address of every worker", role);
+        return blame(config, "cluster", "worker_hosts", error);
+    }
+    int count = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
+    if (cluster->task_index >= count) {
+        error_set(error, "must be from 0 to %d, for %s_hosts lists %d, not %d", count - 1, role, count,
+                  cluster->task_index);
+        return blame(config, "cluster", "task_index", error);
+    }
+    return true;
+}

@@ -1,0 +1,615 @@
+/*
+ * One value at a time: from the text of a flag, from JSON, and back. Both ways in end in the same three setters, so that
+ * a flag and the file can never allow different things.
+ */
+#include "base/config/keys.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text/address.h"
+#include "base/cli/flags.h"
+#include "base/text/suggest.h"
+
+enum { SHOWN_SIZE = 48 }; /* of a value quoted in an error */
+
+_Static_assert(sizeof(enum optimizer_kind) == sizeof(int), "words are stored as int");
+
+static void *field_of(const struct config_key *key, struct config *config)
+{
+    return (char *)config + key->offset;
+}
+
+static const void *value_of(const struct config_key *key, const struct config *config)
+{
+    return (const char *)config + key->offset;
+}
+
+static int *companion_of(const struct config_key *key, struct config *config)
+{
+    void *field = (char *)config + key->companion;
+    return field;
+}
+
+static int companion_value(const struct config_key *key, const struct config *config)
+{
+    const void *field = (const char *)config + key->companion;
+    return *(const int *)field;
+}
+
+void config_number_text(double number, char text[32])
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) {
+            return;
+        }
+    }
+}
+
+static void allowed_number(const struct config_key *key, char *text, size_t size)
+{
+    char low[32], high[32];
+    config_number_text(key->minimum, low);
+    config_number_text(key->maximum, high);
+    if (key->above_minimum) {
+        snprintf(text, size, "a number above %s and at most %s", low, high);
+    } else if (key->below_maximum) {
+        snprintf(text, size, "a number from %s to less than %s", low, high);
+    } else {
+        snprintf(text, size, "a number from %s to %s", low, high);
+    }
+}
+
+static void allowed_words(const struct config_key *key, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (const char *const *word = key->words; *word != NULL && used < size; word++) {
+        const char *before = word == key->words ? "" : word[1] != NULL ? ", " : " or ";
+        int written = snprintf(text + used, size - used, "%s%s", before, *word);
+        used += written > 0 ? (size_t)written : 0;
+    }
+}
+
+void config_key_allowed(const struct config_key *key, char *text, size_t size)
+{
+    switch (key->type) {
+    case KEY_SWITCH:
+        snprintf(text, size, "true or false");
+        break;
+    case KEY_COUNT:
+    case KEY_LONG:
+        snprintf(text, size, "an integer from %.0f to %.0f", key->minimum, key->maximum);
+        break;
+    case KEY_NUMBER:
+        allowed_number(key, text, size);
+        break;
+    case KEY_TEXT:
+        snprintf(text, size, "a string of at most %d bytes without control characters", CONFIG_MAX_TEXT);
+        break;
+    case KEY_WORD:
+        allowed_words(key, text, size);
+        break;
+    case KEY_LAYERS:
+        snprintf(text, size, "a list of 2 to %d integers from %.0f to %.0f", CONFIG_MAX_LAYERS, key->minimum,
+                 key->maximum);
+        break;
+    case KEY_HOSTS:
+        snprintf(text, size, "a list of at most %d addresses host:port", CONFIG_MAX_HOSTS);
+        break;
+    case KEY_DEVICE:
+        snprintf(text, size, "auto, cpu, gpu or gpu:N with N from 0 to %d", CONFIG_MAX_DEVICE);
+        break;
+    }
+}
+
+/* shown: the offending value, as the user wrote it. */
+static bool reject(const struct config_key *key, const char *shown, struct error *error)
+{
+    char allowed[256];
+    config_key_allowed(key, allowed, sizeof allowed);
+    return error_set(error, "must be %s, not %s", allowed, shown);
+}
+
+static bool no_memory(struct error *error)
+{
+    return error_set(error, "out of memory");
+}
+
+/* A text in quotes, cut where it gets long, control characters as '?'. */
+static void show_text(const char *text, char shown[SHOWN_SIZE])
+{
+    size_t length = strlen(text);
+    bool cut = length > SHOWN_SIZE - 6;
+    snprintf(shown, SHOWN_SIZE, "\"%.*s%s\"", SHOWN_SIZE - 6, text, cut ? "..." : "");
+    for (char *p = shown; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7F) {
+            *p = '?';
+        }
+    }
+}
+
+static bool number_fits(const struct config_key *key, double number)
+{
+    return number >= key->minimum && number <= key->maximum && !(key->above_minimum && number == key->minimum) &&
+           !(key->below_maximum && number == key->maximum);
+}
+
+static bool set_number(const struct config_key *key, struct config *config, double number, const char *shown,
+                       struct error *error)
+{
+    if (!number_fits(key, number) || (key->type != KEY_NUMBER && number != floor(number))) {
+        return reject(key, shown, error);
+    }
+    void *field = field_of(key, config);
+    if (key->type == KEY_COUNT) {
+        *(int *)field = (int)number;
+    } else if (key->type == KEY_LONG) {
+        *(int64_t *)field = (int64_t)number;
+    } else {
+        *(double *)field = number + 0.0; /* -0 becomes 0 */
+    }
+    return true;
+}
+
+static bool set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+{
+    if (strlen(text) > CONFIG_MAX_TEXT) {
+        return reject(key, "a longer one", error);
+    }
+    for (const char *p = text; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7F) {
+            return reject(key, "one that has them", error);
+        }
+    }
+    char *copy = strdup(text);
+    if (copy == NULL) {
+        return no_memory(error);
+    }
+    char **field = field_of(key, config);
+    free(*field);
+    *field = copy;
+    return true;
+}
+
+static bool set_word(const struct config_key *key, struct config *config, const char *text, const char *shown,
+                     struct error *error)
+{
+    struct suggestion suggestion = {.word = text};
+    for (int i = 0; key->words[i] != NULL; i++) {
+        if (strcmp(text, key->words[i]) == 0) {
+            memcpy(field_of(key, config), &i, sizeof i);
+            return true;
+        }
+        suggest_offer(&suggestion, key->words[i]);
+    }
+    reject(key, shown, error);
+    if (suggestion.best != NULL) {
+        size_t used = strlen(error->text);
+        snprintf(error->text + used, sizeof error->text - used, "; did you mean %s?", suggestion.best);
+    }
+    return false;
+}
+
+static bool set_device(const struct config_key *key, struct config *config, const char *text, const char *shown,
+                       struct error *error)
+{
+    enum device_kind kind = DEVICE_GPU;
+    int index = 0;
+    if (strcmp(text, "auto") == 0) {
+        kind = DEVICE_AUTO;
+    } else if (strcmp(text, "cpu") == 0) {
+        kind = DEVICE_CPU;
+    } else if (strncmp(text, "gpu:", 4) == 0) {
+        size_t digits = strspn(text + 4, "0123456789");
+        index = digits >= 1 && digits <= 3 && text[4 + digits] == '\0' ? atoi(text + 4) : CONFIG_MAX_DEVICE + 1;
+    } else if (strcmp(text, "gpu") != 0) {
+        index = CONFIG_MAX_DEVICE + 1;
+    }
+    if (index > CONFIG_MAX_DEVICE) {
+        return reject(key, shown, error);
+    }
+    *(enum device_kind *)field_of(key, config) = kind;
+    *companion_of(key, config) = index;
+    return true;
+}
+
+static void free_list(struct string_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        free(list->items[i]);
+    }
+    free(list->items);
+    *list = (struct string_list){0};
+}
+
+/* Adds one address; the list has room for it. */
+static bool add_host(struct string_list *list, const char *text, struct error *error)
+{
+    struct address address;
+    char shown[SHOWN_SIZE];
+    show_text(text, shown);
+    if (!address_parse(text, &address, error)) {
+        return error_wrap(error, "%s is no address", shown);
+    }
+    for (int i = 0; i < list->count; i++) {
+        if (strcmp(list->items[i], text) == 0) {
+            return error_set(error, "%s stands there twice", shown);
+        }
+    }
+    list->items[list->count] = strdup(text);
+    if (list->items[list->count] == NULL) {
+        return no_memory(error);
+    }
+    list->count++;
+    return true;
+}
+
+static bool list_room(struct string_list *list, int count, struct error *error)
+{
+    list->items = calloc(count > 0 ? (size_t)count : 1, sizeof *list->items);
+    return list->items != NULL || no_memory(error);
+}
+
+static bool set_hosts(const struct config_key *key, struct config *config, const char *const *texts, int count,
+                      int *element, struct error *error)
+{
+    struct string_list list = {0};
+    if (count > CONFIG_MAX_HOSTS) {
+        return reject(key, "more of them", error);
+    }
+    if (!list_room(&list, count, error)) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        if (!add_host(&list, texts[i], error)) {
+            *element = i;
+            free_list(&list);
+            return false;
+        }
+    }
+    struct string_list *field = field_of(key, config);
+    free_list(field);
+    *field = list;
+    return true;
+}
+
+/* What a list reads its elements from; more of them than any list may have is enough to know. */
+struct elements {
+    double numbers[CONFIG_MAX_LAYERS];
+    int count;
+};
+
+static bool add_layer(const struct config_key *key, struct elements *elements, double width, const char *shown,
+                      struct error *error)
+{
+    if (!number_fits(key, width) || width != floor(width) || elements->count == CONFIG_MAX_LAYERS) {
+        return reject(key, elements->count == CONFIG_MAX_LAYERS ? "more of them" : shown, error);
+    }
+    elements->numbers[elements->count++] = width;
+    return true;
+}
+
+static bool set_layers(const struct config_key *key, struct config *config, const struct elements *elements,
+                       const char *shown, struct error *error)
+{
+    if (elements->count < 2) {
+        return reject(key, shown, error);
+    }
+    int *field = field_of(key, config);
+    memset(field, 0, CONFIG_MAX_LAYERS * sizeof *field);
+    for (int i = 0; i < elements->count; i++) {
+        field[i] = (int)elements->numbers[i];
+    }
+    *companion_of(key, config) = elements->count;
+    return true;
+}
+
+/* A number as people type it: what JSON allows, and .5 and +1 besides; no hex, no inf, no nan. NAN if it is none. */
+static double parse_number(const char *text)
+{
+    if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text)) {
+        return NAN;
+    }
+    char *end;
+    double number = strtod(text, &end);
+    return *end == '\0' ? number : NAN;
+}
+
+/* Splits at commas, in place; room for `most` parts, of which a last one may hold all the rest. */
+static int split(char *text, const char **parts, int most)
+{
+    int count = 0;
+    for (char *part = text; part != NULL && text[0] != '\0' && count < most;) {
+        char *comma = strchr(part, ',');
+        if (comma != NULL) {
+            *comma++ = '\0';
+        }
+        parts[count++] = part;
+        part = comma;
+    }
+    return count;
+}
+
+static bool text_to_list(const struct config_key *key, struct config *config, const char *text, const char *shown,
+                         struct error *error)
+{
+    bool done = false;
+    int element;
+    char *copy = strdup(text);
+    const char **parts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *parts);
+    if (copy == NULL || parts == NULL) {
+        no_memory(error);
+        goto out;
+    }
+    int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
+    if (key->type == KEY_HOSTS) {
+        done = set_hosts(key, config, parts, count, &element, error);
+        goto out;
+    }
+    struct elements elements = {.count = 0};
+    for (int i = 0; i < count; i++) {
+        if (!add_layer(key, &elements, parse_number(parts[i]), shown, error)) {
+            goto out;
+        }
+    }
+    done = set_layers(key, config, &elements, shown, error);
+out:
+    free(parts);
+    free(copy);
+    return done;
+}
+
+bool config_key_set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+{
+    char shown[SHOWN_SIZE];
+    show_text(text, shown);
+    switch (key->type) {
+    case KEY_SWITCH:
+        return flags_switch(text, field_of(key, config)) || reject(key, shown, error);
+    case KEY_COUNT:
+    case KEY_LONG:
+    case KEY_NUMBER:
+        return set_number(key, config, parse_number(text), shown, error);
+    case KEY_TEXT:
+        return set_text(key, config, text, error);
+    case KEY_WORD:
+        return set_word(key, config, text, shown, error);
+    case KEY_DEVICE:
+        return set_device(key, config, text, shown, error);
+    case KEY_LAYERS:
+    case KEY_HOSTS:
+        break;
+    }
+    return text_to_list(key, config, text, shown, error);
+}
+
+static bool json_to_layers(const struct config_key *key, struct config *config, const cJSON *array, int *element,
+                           struct error *error)
+{
+    struct elements elements = {.count = 0};
+    int index = 0;
+    for (const cJSON *child = array->child; child != NULL; child = child->next, index++) {
+        char shown[SHOWN_SIZE] = "that";
+        if (cJSON_IsNumber(child)) {
+            config_number_text(child->valuedouble, shown);
+        }
+        if (!add_layer(key, &elements, cJSON_IsNumber(child) ? child->valuedouble : NAN, shown, error)) {
+            *element = index;
+            return false;
+        }
+    }
+    return set_layers(key, config, &elements, index == 0 ? "an empty one" : "a single one", error);
+}
+
+static bool json_to_hosts(const struct config_key *key, struct config *config, const cJSON *array, int *element,
+                          struct error *error)
+{
+    const char **texts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *texts);
+    if (texts == NULL) {
+        return no_memory(error);
+    }
+    int count = 0;
+    bool good = true;
+    for (const cJSON *child = array->child; child != NULL && count <= CONFIG_MAX_HOSTS && good; child = child->next) {
+        good = cJSON_IsString(child);
+        if (good) {
+            texts[count++] = child->valuestring;
+        } else {
+            *element = count;
+            error_set(error, "must be a string host:port");
+        }
+    }
+    good = good && set_hosts(key, config, texts, count, element, error);
+    free(texts);
+    return good;
+}
+
+static void show_json(const cJSON *value, char shown[SHOWN_SIZE])
+{
+    if (cJSON_IsNumber(value)) {
+        config_number_text(value->valuedouble, shown);
+    } else if (cJSON_IsString(value)) {
+        show_text(value->valuestring, shown);
+    } else {
+        snprintf(shown, SHOWN_SIZE, "%s",
+                 cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
+                 : cJSON_IsArray(value) ? "an array"
+                 : cJSON_IsNull(value)  ? "null"
+                                        : "an object");
+    }
+}
+
+bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
+                         struct error *error)
+{
+    char shown[SHOWN_SIZE];
+    show_json(value, shown);
+    *element = -1;
+    switch (key->type) {
+    case KEY_SWITCH:
+        if (cJSON_IsBool(value)) {
+            *(bool *)field_of(key, config) = cJSON_IsTrue(value);
+            return true;
+        }
+        break;
+    case KEY_COUNT:
+    case KEY_LONG:
+    case KEY_NUMBER:
+        if (cJSON_IsNumber(value)) {
+            return set_number(key, config, value->valuedouble, shown, error);
+        }
+        break;
+    case KEY_TEXT:
+        if (cJSON_IsString(value)) {
+            return set_text(key, config, value->valuestring, error);
+        }
+        break;
+    case KEY_WORD:
+        if (cJSON_IsString(value)) {
+            return set_word(key, config, value->valuestring, shown, error);
+        }
+        break;
+    case KEY_DEVICE:
+        if (cJSON_IsString(value)) {
+            return set_device(key, config, value->valuestring, shown, error);
+        }
+        break;
+    case KEY_LAYERS:
+        if (cJSON_IsArray(value)) {
+            return json_to_layers(key, config, value, element, error);
+        }
+        break;
+    case KEY_HOSTS:
+        if (cJSON_IsArray(value)) {
+            return json_to_hosts(key, config, value, element, error);
+        }
+        break;
+    }
+    return reject(key, shown, error);
+}
+
+static cJSON *number_json(double number)
+{
+    char text[32];
+    config_number_text(number, text);
+    return cJSON_CreateRaw(text);
+}
+
+static cJSON *hosts_json(const struct string_list *list)
+{
+    cJSON *array = cJSON_CreateArray();
+    for (int i = 0; array != NULL && i < list->count; i++) {
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]))) {
+            cJSON_Delete(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static void device_text(const struct config_key *key, const struct config *config, char text[32])
+{
+    enum device_kind kind = *(const enum device_kind *)value_of(key, config);
+    int index = companion_value(key, config);
+    if (kind == DEVICE_GPU && index > 0) {
+        snprintf(text, 32, "gpu:%d", index);
+    } else {
+        snprintf(text, 32, "%s", kind == DEVICE_AUTO ? "auto" : kind == DEVICE_CPU ? "cpu" : "gpu");
+    }
+}
+
+cJSON *config_key_json(const struct config_key *key, const struct config *config)
+{
+    const void *value = value_of(key, config);
+    char text[32];
+    switch (key->type) {
+    case KEY_SWITCH:
+        return cJSON_CreateBool(*(const bool *)value);
+    case KEY_COUNT:
+        return number_json(*(const int *)value);
+    case KEY_LONG:
+        return number_json((double)*(const int64_t *)value);
+    case KEY_NUMBER:
+        return number_json(*(const double *)value);
+    case KEY_TEXT:
+        return cJSON_CreateString(*(char *const *)value);
+    case KEY_WORD:
+        return cJSON_CreateString(key->words[*(const int *)value]);
+    case KEY_LAYERS:
+        return cJSON_CreateIntArray(value, companion_value(key, config));
+    case KEY_HOSTS:
+        return hosts_json(value);
+    case KEY_DEVICE:
+        break;
+    }
+    device_text(key, config, text);
+    return cJSON_CreateString(text);
+}
+
+static char *join(const struct string_list *list)
+{
+    size_t size = 1;
+    for (int i = 0; i < list->count; i++) {
+        size += strlen(list->items[i]) + 1;
+    }
+    char *text = calloc(size, 1);
+    for (int i = 0; text != NULL && i < list->count; i++) {
+        strcat(strcat(text, i > 0 ? "," : ""), list->items[i]);
+    }
+    return text;
+}
+
+static char *layers_text(const int *widths, int count)
+{
+    char text[CONFIG_MAX_LAYERS * 12] = "";
+    for (int i = 0, used = 0; i < count; i++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
+    }
+    return strdup(text);
+}
+
+char *config_key_text(const struct config_key *key, const struct config *config)
+{
+    const void *value = value_of(key, config);
+    if (key->type == KEY_TEXT) {
+        return strdup(*(char *const *)value);
+    }
+    if (key->type == KEY_HOSTS) {
+        return join(value);
+    }
+    if (key->type == KEY_LAYERS) {
+        return layers_text(value, companion_value(key, config));
+    }
+    cJSON *json = config_key_json(key, config);
+    char *text = json == NULL ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    return text;
+}
+
+bool config_key_is_default(const struct config_key *key, const struct config *config)
+{
+    char *text = config_key_text(key, config);
+    bool same = text != NULL && strcmp(text, key->initial) == 0;
+    free(text);
+    return same;
+}
+
+void config_key_clear(const struct config_key *key, struct config *config)
+{
+    if (key->type == KEY_TEXT) {
+        char **field = field_of(key, config);
+        free(*field);
+        *field = NULL;
+    } else if (key->type == KEY_HOSTS) {
+        free_list(field_of(key, config));
+    }
+}
+
+struct config_origin *config_origin_of(const struct config *config, const struct config_key *key)
+{
+    return &config->origins[key - config_keys];
+}

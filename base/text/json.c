@@ -1,0 +1,369 @@
+/*
+ * One recursive-descent scanner does both: it checks, and on the way it can note where one given value begins. Depth is
+ * bounded, so recursion is too.
+ */
+#include "base/text/json.h"
+
+#include <stdint.h>
+#include <string.h>
+
+struct scanner {
+    const uint8_t *begin, *at, *end;
+    int depth;
+    const uint8_t *wrong; /* where the first error is; NULL: none so far */
+    struct error *error;
+
+    /* What json_find looks for; path NULL when only checking. */
+    const int *path;
+    int path_depth;
+    bool want_name;
+    const uint8_t *found;
+};
+
+static bool scan_value(struct scanner *scanner, int matched);
+
+static bool fail(struct scanner *scanner, const uint8_t *where, const char *reason)
+{
+    scanner->wrong = where;
+    return error_set(scanner->error, "%s", reason);
+}
+
+static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
+{
+    struct json_place place = {1, 1};
+    for (const uint8_t *p = begin; p < at; p++) {
+        if (*p == '\n') {
+            place.line++;
+            place.column = 1;
+        } else if ((*p & 0xC0) != 0x80) { /* continuation bytes belong to the character before */
+            place.column++;
+        }
+    }
+    return place;
+}
+
+/* Bytes of the UTF-8 character at p, 0 if it is none: RFC 3629, so no surrogates, nothing overlong, up to U+10FFFF. */
+static size_t utf8_length(const uint8_t *p, const uint8_t *end)
+{
+    uint8_t first = *p;
+    if (first < 0x80) {
+        return 1;
+    }
+    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || (size_t)(end - p) < length) {
+        return 0;
+    }
+    uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (p[1] < lowest || p[1] > highest) {
+        return 0;
+    }
+    for (size_t i = 2; i < length; i++) {
+        if ((p[i] & 0xC0) != 0x80) {
+            return 0;
+        }
+    }
+    return length;
+}
+
+static bool check_utf8(struct scanner *scanner)
+{
+    for (const uint8_t *p = scanner->begin; p < scanner->end;) {
+        size_t length = utf8_length(p, scanner->end);
+        if (length == 0) {
+            scanner->wrong = p;
+            return error_set(scanner->error, "byte 0x%02X is not UTF-8; save the file as UTF-8", *p);
+        }
+        p += length;
+    }
+    return true;
+}
+
+static int peek(const struct scanner *scanner)
+{
+    return scanner->at < scanner->end ? *scanner->at : -1;
+}
+
+/* Skips white space; a comment there is an error of its own, for it is what people try. */
+static bool skip_space(struct scanner *scanner)
+{
+    while (scanner->at < scanner->end && strchr(" \t\r\n", *scanner->at) != NULL && *scanner->at != '\0') {
+        scanner->at++;
+    }
+    if (peek(scanner) == '/' || peek(scanner) == '#') {
+        return fail(scanner, scanner->at, "JSON has no comments; remove this one");
+    }
+    return true;
+}
+
+static int hex_digit(int c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* The four digits of a \uXXXX that begins at p; -1 if they are not there. */
+static int escaped_unit(const struct scanner *scanner, const uint8_t *p)
+{
+    if (scanner->end - p < 6 || p[0] != '\\' || p[1] != 'u') {
+        return -1;
+    }
+    int unit = 0;
+    for (int i = 2; i < 6; i++) {
+        int digit = hex_digit(p[i]);
+        if (digit < 0) {
+            return -1;
+        }
+        unit = unit * 16 + digit;
+    }
+    return unit;
+}
+
+static bool scan_escape(struct scanner *scanner)
+{
+    const uint8_t *start = scanner->at;
+    if (scanner->end - start >= 2 && start[1] != '\0' && strchr("\"\\/bfnrt", start[1]) != NULL) {
+        scanner->at += 2;
+        return true;
+    }
+    int unit = escaped_unit(scanner, start);
+    if (unit < 0) {
+        return fail(scanner, start, "no escape of JSON; a backslash itself is written \\\\");
+    }
+    if (unit == 0) {
+        return fail(scanner, start, "\\u0000 can't stand in a string");
+    }
+    scanner->at += 6;
+    if (unit < 0xD800 || unit > 0xDFFF) {
+        return true;
+    }
+    int low = unit < 0xDC00 ? escaped_unit(scanner, scanner->at) : -1;
+    if (low < 0xDC00 || low > 0xDFFF) {
+        return fail(scanner, start, "half of a surrogate pair; write the character itself");
+    }
+    scanner->at += 6;
+    return true;
+}
+
+static bool scan_string(struct scanner *scanner)
+{
+    const uint8_t *start = scanner->at++;
+    for (;;) {
+        int c = peek(scanner);
+        if (c < 0 || c == '\n' || c == '\r') {
+            return fail(scanner, start, "this string does not end on its line; a closing \" is missing");
+        }
+        if (c < 0x20) {
+            return fail(scanner, scanner->at, "a control character in a string; write it as \\t or \\u00XX");
+        }
+        if (c == '\\') {
+            if (!scan_escape(scanner)) {
+                return false;
+            }
+            continue;
+        }
+        scanner->at++;
+        if (c == '"') {
+            return true;
+        }
+    }
+}
+
+static int scan_digits(struct scanner *scanner)
+{
+    int count = 0;
+    for (; peek(scanner) >= '0' && peek(scanner) <= '9'; scanner->at++) {
+        count++;
+    }
+    return count;
+}
+
+static bool scan_number(struct scanner *scanner)
+{
+    const uint8_t *start = scanner->at;
+    if (peek(scanner) == '-') {
+        scanner->at++;
+    }
+    bool zero = peek(scanner) == '0';
+    int digits = scan_digits(scanner);
+    bool good = digits == 1 || (digits > 1 && !zero);
+    if (good && peek(scanner) == '.') {
+        scanner->at++;
+        good = scan_digits(scanner) > 0;
+    }
+    if (good && (peek(scanner) == 'e' || peek(scanner) == 'E')) {
+        scanner->at++;
+        if (peek(scanner) == '+' || peek(scanner) == '-') {
+            scanner->at++;
+        }
+        good = scan_digits(scanner) > 0;
+    }
+    return good || fail(scanner, start, "no number of JSON; write it as 100, -0.5 or 1e-4");
+}
+
+static bool scan_word(struct scanner *scanner)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        size_t length = strlen(words[i]);
+        if ((size_t)(scanner->end - scanner->at) >= length && memcmp(scanner->at, words[i], length) == 0) {
+            scanner->at += length;
+            return true;
+        }
+    }
+    int c = peek(scanner);
+    if (c < 0) {
+        return fail(scanner, scanner->at, "the file ends where a value was expected");
+    }
+    if (c == '\'') {
+        return fail(scanner, scanner->at, "strings stand in double quotes");
+    }
+    return fail(scanner, scanner->at,
+                "a value was expected here: a string in double quotes, a number, true, false, [ or {");
+}
+
+static bool scan_name(struct scanner *scanner)
+{
+    if (peek(scanner) != '"') {
+        return fail(scanner, scanner->at,
+                    peek(scanner) < 0 ? "the file ends inside an object; a closing } is missing"
+                                      : "a name in double quotes was expected here");
+    }
+    if (!scan_string(scanner) || !skip_space(scanner)) {
+        return false;
+    }
+    if (peek(scanner) != ':') {
+        return fail(scanner, scanner->at, "a colon was expected after the name");
+    }
+    scanner->at++;
+    return skip_space(scanner);
+}
+
+/* After a child: a comma and one more, or the end. */
+static bool scan_separator(struct scanner *scanner, char close, bool *more)
+{
+    if (!skip_space(scanner)) {
+        return false;
+    }
+    const uint8_t *comma = scanner->at;
+    *more = peek(scanner) == ',';
+    if (!*more) {
+        if (peek(scanner) == close) {
+            return true;
+        }
+        if (peek(scanner) < 0) {
+            return fail(scanner, scanner->at,
+                        close == '}' ? "the file ends inside an object; a closing } is missing"
+                                     : "the file ends inside an array; a closing ] is missing");
+        }
+        return fail(scanner, scanner->at,
+                    close == '}' ? "a comma or } was expected here" : "a comma or ] was expected here");
+    }
+    scanner->at++;
+    if (!skip_space(scanner)) {
+        return false;
+    }
+    if (peek(scanner) == '}' || peek(scanner) == ']') {
+        return fail(scanner, comma, "a comma after the last element; remove it");
+    }
+    return true;
+}
+
+/* matched: how much of the path leads here, -1 if it leads elsewhere. */
+static bool scan_children(struct scanner *scanner, char close, int matched)
+{
+    if (++scanner->depth > JSON_MAX_DEPTH) {
+        return fail(scanner, scanner->at, "nested too deeply");
+    }
+    scanner->at++;
+    if (!skip_space(scanner)) {
+        return false;
+    }
+    bool more = peek(scanner) != close;
+    for (int index = 0; more; index++) {
+        bool on_path = matched >= 0 && matched < scanner->path_depth && scanner->path[matched] == index;
+        int next = on_path ? matched + 1 : -1;
+        if (close == '}') {
+            const uint8_t *name = scanner->at;
+            if (!scan_name(scanner)) {
+                return false;
+            }
+            if (next == scanner->path_depth && scanner->want_name && scanner->found == NULL) {
+                scanner->found = name;
+            }
+        }
+        if (!scan_value(scanner, next) || !scan_separator(scanner, close, &more)) {
+            return false;
+        }
+    }
+    scanner->at++;
+    scanner->depth--;
+    return true;
+}
+
+static bool scan_value(struct scanner *scanner, int matched)
+{
+    if (matched == scanner->path_depth && scanner->path != NULL && scanner->found == NULL) {
+        scanner->found = scanner->at;
+    }
+    int c = peek(scanner);
+    if (c == '{') {
+        return scan_children(scanner, '}', matched);
+    }
+    if (c == '[') {
+        return scan_children(scanner, ']', matched);
+    }
+    if (c == '"') {
+        return scan_string(scanner);
+    }
+    if (c == '-' || (c >= '0' && c <= '9')) {
+        return scan_number(scanner);
+    }
+    return scan_word(scanner);
+}
+
+static void scan_begin(struct scanner *scanner, const char *text, size_t size, struct error *error)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    size_t skip = size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
+    const uint8_t *bytes = (const uint8_t *)text;
+    *scanner = (struct scanner){
+        .begin = bytes + skip, .at = bytes + skip, .end = bytes + size, .error = error, .path_depth = -2};
+}
+
+static bool scan_document(struct scanner *scanner)
+{
+    if (!check_utf8(scanner) || !skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
+        return false;
+    }
+    return scanner->at == scanner->end || fail(scanner, scanner->at, "text after the end of the JSON value");
+}
+
+bool json_check(const char *text, size_t size, struct json_place *place, struct error *error)
+{
+    struct scanner scanner;
+    scan_begin(&scanner, text, size, error);
+    bool good = scan_document(&scanner);
+    if (!good) {
+        *place = place_of(scanner.begin, scanner.wrong);
+    }
+    return good;
+}
+
+bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)
+{
+    struct error ignored;
+    struct scanner scanner;
+    scan_begin(&scanner, text, size, &ignored);
+    static const int nowhere;
+    scanner.path = depth > 0 ? path : &nowhere;
+    scanner.path_depth = depth;
+    scanner.want_name = name;
+    scan_document(&scanner);
+    if (scanner.found != NULL) {
+        *place = place_of(scanner.begin, scanner.found);
+    }
+    return scanner.found != NULL;
+}

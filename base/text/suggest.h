@@ -1,0 +1,22 @@
+/*
+ * "Did you mean": the known name that a mistyped word comes nearest to.
+ */
+#ifndef BASE_TEXT_SUGGEST_H
+#define BASE_TEXT_SUGGEST_H
+
+/*
+ * Edits (insert, delete, replace, swap two neighbours) that turn one word into the other: the restricted
+ * Damerau-Levenshtein distance. Words longer than 64 bytes count as far from everything: 1000.
+ */
+int suggest_distance(const char *a, const char *b);
+
+/* A search over names, one at a time: begin with {.word = word}, offer each, and read `best`. */
+struct suggestion {
+    const char *word;
+    const char *best; /* NULL: nothing is near enough to be what was meant */
+    int distance;
+};
+
+void suggest_offer(struct suggestion *suggestion, const char *name);
+
+#endif

@@ -1,0 +1,89 @@
+/* Versions are asked from the linked libraries themselves, not from their headers: what runs is what counts. */
+#include "worker/version.h"
+
+#include <stdio.h>
+#include <sys/utsname.h>
+
+#include <cJSON.h>
+#include <mbedtls/version.h>
+#include <sodium.h>
+#include <zlib.h>
+
+#include "base/cpu.h"
+#include "base/log.h"
+#include "base/version.h"
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+struct facts {
+    char linked[256];
+    char processor[256];
+    char features[128];
+    const char *kernels;
+};
+
+static void collect(struct facts *facts)
+{
+    char mbedtls[18];
+    const struct cpu_features *cpu = cpu_features_get();
+    mbedtls_version_get_string_full(mbedtls);
+    snprintf(facts->linked, sizeof facts->linked, "%s, %s, cJSON %s, libsodium %s, zlib %s", version_libc(), mbedtls,
+             cJSON_Version(), sodium_version_string(), zlibVersion());
+    snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
+    cpu_features_text(cpu, facts->features, sizeof facts->features);
+    facts->kernels = cpu->avx512 ? "avx512" : cpu->avx2 && cpu->fma ? "avx2" : "reference";
+}
+
+static int run(const struct command_call *call)
+{
+    struct facts facts;
+    struct utsname system;
+    collect(&facts);
+    const char *kernel = uname(&system) == 0 ? system.release : "unknown";
+    if (!command_switch(call, "json")) {
+        printf("trainer %s\n", version_trainer());
+        printf("  linked     %s\n", facts.linked);
+        printf("  compiler   %s\n", COMPILER);
+        printf("  engines    cpu\n");
+        printf("  system     %s %s\n", system.sysname, kernel);
+        printf("  processor  %s\n", facts.processor);
+        printf("  features   %s\n", facts.features);
+        printf("  kernels    %s\n", facts.kernels);
+        return COMMAND_DONE;
+    }
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "event", "version");
+    cJSON_AddStringToObject(root, "version", version_trainer());
+    cJSON_AddStringToObject(root, "linked", facts.linked);
+    cJSON_AddStringToObject(root, "compiler", COMPILER);
+    cJSON_AddStringToObject(root, "engines", "cpu");
+    cJSON_AddStringToObject(root, "system", kernel);
+    cJSON_AddStringToObject(root, "processor", facts.processor);
+    cJSON_AddStringToObject(root, "features", facts.features);
+    cJSON_AddStringToObject(root, "kernels", facts.kernels);
+    char *text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    if (text == NULL) {
+        log_error("out of memory");
+        return COMMAND_FAILED;
+    }
+    puts(text);
+    cJSON_free(text);
+    return COMMAND_DONE;
+}
+
+static const struct command_flag flags[] = {
+    {"json", NULL, "one JSON object"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_version = {
+    .name = "version",
+    .summary = "what is linked in, this machine's CPU features, and the kernels chosen for it",
+    .flags = flags,
+    .run = run,
+};
