@@ -1,0 +1,748 @@
+/*
+ * The CPU engine: a team of threads that each own strips of every layer, for good.
+ *
+ * train() is one run of the team over many steps. Where the network has one hidden layer and few classes, a step has a
+ * single barrier: a thread computes its own strips of the hidden layer and what they add to the logits; behind the
+ * barrier every thread adds up all logits, does the (small) softmax for itself, and goes on to its own strips' deltas,
+ * gradients and updates, and right on to the next step's forward pass of each strip, whose weights are still in its
+ * cache. Deeper networks meet once per layer and direction.
+ *
+ * The next batch is indexed before a step's barrier, so that no thread waits for it:
+ *
+ *     step q:   draw batch q + 2 | index batch q + 1 | barrier | softmax, backward q, forward q + 1 | step q + 1 ...
+ *
+ * A fast thread may index q + 2 while a slow one still uses q, hence three indexes; draws live from q - 2 to q + 1:
+ * four. Partial sums of q + 1 are written while q's are read: two.
+ */
+#include "worker/engine.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/threads.h"
+#include "ps/collect.h"
+#include "worker/cpu/pass.h"
+#include "worker/sampler.h"
+
+enum { INDEXES = 3, DRAWS = 4 };
+
+/* Which images a batch holds. */
+struct draw {
+    int32_t *indexes; /* [capacity] */
+    int32_t *labels;  /* [capacity] */
+    int count;
+};
+
+/* What belongs to one thread of the team. */
+struct member {
+    struct scratch scratch;
+    struct index_scratch index_scratch;
+    struct workspace evaluation; /* for KERNEL_CHUNK images of forward() */
+    struct batch_index evaluation_index;
+    struct store store;         /* the engine's, with a step of its own: threads may be a step apart */
+    struct collector collector; /* of the micro-batch under way */
+};
+
+struct cpu_engine {
+    struct engine engine;
+    const struct model *model;
+    const struct config *config;
+    const struct examples *train;
+    struct network network;
+    const char *why; /* these kernels */
+    struct pool *pool;
+    int threads;
+    struct store store;
+    struct sampler sampler; /* of the first task */
+    struct workspace workspace;
+    struct batch_index indexes[INDEXES];
+    struct draw draws[DRAWS];
+    struct member members[POOL_MAX_THREADS];
+    float *gradient; /* [float_count], if there are micro-batches: their sum */
+};
+
+/* One call of train or step. */
+struct run {
+    struct cpu_engine *engine;
+    const struct gradient_sink *sink; /* of step; NULL: train */
+    const uint8_t *images;
+    int64_t first_step;
+    int64_t batches; /* of all steps, micro-batches counted one by one */
+    struct train_result *result;
+};
+
+/* ---- threads' shares ---- */
+
+static int share_first(const struct cpu_engine *engine, int items, int thread)
+{
+    return (int)((int64_t)items * thread / engine->threads);
+}
+
+/* ---- batches ---- */
+
+static int micro_batches(const struct cpu_engine *engine)
+{
+    return engine->config->train.micro_batches > 1 ? engine->config->train.micro_batches : 1;
+}
+
+static void draw_batch(const struct run *run, int64_t number)
+{
+    struct cpu_engine *engine = run->engine;
+    struct draw *draw = &engine->draws[number % DRAWS];
+    struct sampler sampler = engine->sampler;
+    sampler.task += (uint32_t)(number % micro_batches(engine));
+    draw->count = sampler_draw(&sampler, run->first_step + number / micro_batches(engine), draw->indexes);
+    for (int i = 0; i < draw->count; i++) {
+        draw->labels[i] = engine->train->labels[draw->indexes[i]];
+    }
+}
+
+static void index_batch(const struct run *run, int64_t number, int thread)
+{
+    struct cpu_engine *engine = run->engine;
+    struct batch_index *index = &engine->indexes[number % INDEXES];
+    const struct draw *draw = &engine->draws[number % DRAWS];
+    for (int block = thread; block < index->block_count; block += engine->threads) {
+        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, run->images,
+                    engine->model->widths[0], draw->indexes, draw->count);
+    }
+}
+
+/* ---- the forward pass ---- */
+
+static bool is_regression(const struct network *network)
+{
+    return network->narrow && network->layers == 1;
+}
+
+static void softmax_rows(const struct cpu_engine *engine, const struct draw *draw, const struct matrix *logits,
+                         float *losses, uint8_t *correct, int first, int end)
+{
+    struct softmax softmax = {.rows = end - first,
+                              .classes = engine->model->widths[engine->network.layers],
+                              .logits = logits->values + (size_t)first * (size_t)logits->pitch,
+                              .stride = logits->pitch,
+                              .labels = draw->labels + first,
+                              .scale = 1.0f / (float)draw->count,
+                              .losses = losses + first,
+                              .correct = correct + first};
+    engine->network.kernels->softmax(&softmax);
+}
+
+static void softmax_share(struct cpu_engine *engine, const struct draw *draw, int thread)
+{
+    softmax_rows(engine, draw, &engine->workspace.logits, engine->workspace.losses, engine->workspace.correct,
+                 share_first(engine, draw->count, thread), share_first(engine, draw->count, thread + 1));
+}
+
+/* One strip of the first layer, and its part of the logits if these come next. */
+static void forward_first(const struct run *run, int64_t number, int strip)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
+    int count = engine->draws[number % DRAWS].count;
+    struct matrix *out = network->layers > 1 ? &engine->workspace.activations[0] : &engine->workspace.logits;
+    pass_first(network, parameters, &engine->indexes[number % INDEXES], count, out, strip);
+    if (network->narrow && network->layers == 2) {
+        pass_partial(network, parameters, out, count, engine->workspace.partials[number % 2],
+                     engine->workspace.capacity, strip);
+    }
+}
+
+/* What a thread does of a batch before the first barrier. */
+static void forward_begin(const struct run *run, int64_t number, int thread)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    if (is_regression(network)) {
+        const struct draw *draw = &engine->draws[number % DRAWS];
+        pass_first_rows(network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
+                        &engine->workspace.logits, share_first(engine, draw->count, thread),
+                        share_first(engine, draw->count, thread + 1));
+        softmax_share(engine, draw, thread);
+        return;
+    }
+    int strips = network->strips[0].count;
+    for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
+        forward_first(run, number, i);
+    }
+}
+
+/* Layers 1 and up, except for narrow logits. A barrier before each. */
+static void forward_layers(const struct run *run, int64_t number, int thread)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
+    int count = engine->draws[number % DRAWS].count;
+    for (int l = 1; l < network->layers - network->narrow; l++) {
+        pool_barrier(engine->pool);
+        bool last = l + 1 == network->layers;
+        struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
+        int strips = network->strips[l].count;
+        for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
+            pass_forward(network, parameters, l, &workspace->activations[l - 1], count, out, i);
+            if (network->narrow && l + 2 == network->layers) {
+                pass_partial(network, parameters, out, count, workspace->partials[number % 2], workspace->capacity, i);
+            }
+        }
+    }
+}
+
+/* Mean loss, and how many were right. Every thread adds up for itself, in the same order. */
+static double mean_loss(const float *losses, const uint8_t *correct, int count, int *right)
+{
+    double sum = 0.0;
+    *right = 0;
+    for (int i = 0; i < count; i++) {
+        sum += (double)losses[i];
+        *right += correct[i];
+    }
+    return sum / count;
+}
+
+/* The rest of the forward pass and the softmax; *upper becomes the deltas of the logits. */
+static double forward_finish(const struct run *run, int64_t number, int thread, struct matrix *upper, int *right)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    const struct draw *draw = &engine->draws[number % DRAWS];
+    forward_layers(run, number, thread);
+    pool_barrier(engine->pool);
+    if (network->narrow && network->layers > 1) {
+        struct scratch *scratch = &engine->members[thread].scratch;
+        *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
+        pass_sum(network, workspace->partials[number % 2], workspace->capacity, draw->count, scratch->logits);
+        softmax_rows(engine, draw, upper, scratch->losses, scratch->correct, 0, draw->count);
+        return mean_loss(scratch->losses, scratch->correct, draw->count, right);
+    }
+    *upper = workspace->logits;
+    if (!is_regression(network)) {
+        softmax_share(engine, draw, thread);
+        pool_barrier(engine->pool);
+    }
+    return mean_loss(workspace->losses, workspace->correct, draw->count, right);
+}
+
+/* ---- the backward pass ---- */
+
+static void backward_first(const struct run *run, int64_t number, const struct matrix *upper, int strip, int thread,
+                           const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct batch_index *index = &engine->indexes[number % INDEXES];
+    struct scratch *scratch = &engine->members[thread].scratch;
+    int count = engine->draws[number % DRAWS].count;
+    for (int block = 0; block < index->block_count; block++) {
+        pass_first_gradient(&engine->network, index, block, upper, count, strip, scratch, sink);
+    }
+    pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);
+}
+
+/* Softmax regression: the threads share the pixels. Nobody may go on while others still read the weights. */
+static void backward_regression(const struct run *run, int64_t number, const struct matrix *upper, int thread,
+                                const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct batch_index *index = &engine->indexes[number % INDEXES];
+    struct scratch *scratch = &engine->members[thread].scratch;
+    int count = engine->draws[number % DRAWS].count;
+    for (int strip = 0; strip < engine->network.strips[0].count; strip++) {
+        for (int block = thread; block < index->block_count; block += engine->threads) {
+            pass_first_gradient(&engine->network, index, block, upper, count, strip, scratch, sink);
+        }
+        if (thread == engine->threads - 1) {
+            pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);
+        }
+    }
+    pool_barrier(engine->pool);
+}
+
+/* The biases above layer 1, whose strips nobody else looks at in this phase. */
+static void backward_biases(const struct run *run, int64_t number, int layer, const struct matrix *upper, int thread,
+                            const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    int strips = engine->network.strips[layer].count;
+    int first = share_first(engine, strips, thread);
+    int end = share_first(engine, strips, thread + 1);
+    if (layer + 1 == engine->network.layers && engine->network.narrow) {
+        /* Narrow logits: read with the first strip below, by whoever has that. */
+        first = 0;
+        end = share_first(engine, engine->network.strips[layer - 1].count, thread + 1) > 0 &&
+                      share_first(engine, engine->network.strips[layer - 1].count, thread) == 0
+                  ? strips
+                  : 0;
+    }
+    for (int i = first; i < end; i++) {
+        pass_biases(&engine->network, layer, upper, engine->draws[number % DRAWS].count, i,
+                    &engine->members[thread].scratch, sink);
+    }
+}
+
+/* The whole backward pass of a batch; `next` >= 0: each strip goes straight on to that batch's forward pass. */
+static void backward(const struct run *run, int64_t number, struct matrix upper, int thread,
+                     const struct gradient_sink *sink, int64_t next)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    if (is_regression(network)) {
+        backward_regression(run, number, &upper, thread, sink);
+        if (next >= 0) {
+            forward_begin(run, next, thread);
+        }
+        return;
+    }
+    int count = engine->draws[number % DRAWS].count;
+    for (int l = network->layers - 1; l >= 0; l--) {
+        const struct matrix *above = l + 1 == network->layers ? &upper : &workspace->deltas[l];
+        if (l > 0) {
+            backward_biases(run, number, l, above, thread, sink);
+        }
+        if (l == 0 && network->layers > 1) {
+            break; /* done below, together with layer 1 */
+        }
+        int strips = network->strips[l > 0 ? l - 1 : 0].count;
+        for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
+            if (l > 0) {
+                pass_backward(network, engine->store.vectors[STORE_PARAMETERS], l, workspace, above, count, i,
+                              &engine->members[thread].scratch, sink);
+            }
+            if (l <= 1) {
+                backward_first(run, number, l == 1 ? &workspace->deltas[0] : above, i, thread, sink);
+                if (next >= 0) {
+                    forward_first(run, next, i);
+                }
+            }
+        }
+        if (l > 1) {
+            pool_barrier(engine->pool);
+        }
+    }
+}
+
+/* ---- runs ---- */
+
+/* Applies this thread's rows of the sum over all micro-batches. */
+static void apply_collected(struct cpu_engine *engine, int thread)
+{
+    struct member *member = &engine->members[thread];
+    pool_barrier(engine->pool);
+    for (int i = 0; i < engine->model->variable_count; i++) {
+        const struct variable *variable = &engine->model->variables[i];
+        int first = share_first(engine, variable->rows, thread);
+        struct gradient_block block = {.variable = i,
+                                       .row = first,
+                                       .rows = share_first(engine, variable->rows, thread + 1) - first,
+                                       .cols = variable->cols,
+                                       .values = engine->gradient + variable->offset +
+                                                 (size_t)first * (size_t)variable->stride,
+                                       .stride = variable->stride};
+        if (block.rows > 0) {
+            store_apply(&member->store, &block);
+        }
+    }
+    pool_barrier(engine->pool);
+}
+
+/* The sink for a batch of train(): the thread's own view of the store, or of the sum over micro-batches. */
+static struct gradient_sink train_sink(const struct run *run, int64_t number, int thread)
+{
+    struct cpu_engine *engine = run->engine;
+    struct member *member = &engine->members[thread];
+    int micro = micro_batches(engine);
+    if (number % micro == 0) {
+        member->store.global_step = run->first_step + number / micro;
+        store_begin_step(&member->store);
+    }
+    if (micro == 1) {
+        return store_sink(&member->store);
+    }
+    /* All micro-batches of a step have the same size: that of this step's batch of every task. */
+    member->collector = (struct collector){
+        .model = engine->model, .sum = engine->gradient, .weight = 1.0f / (float)micro, .first = number % micro == 0};
+    return collector_sink(&member->collector);
+}
+
+static void record(const struct run *run, int64_t number, double loss, int right)
+{
+    const struct cpu_engine *engine = run->engine;
+    struct train_result *result = run->result;
+    int micro = micro_batches(engine);
+    if (number % micro == 0) {
+        result->last_loss = 0.0;
+    }
+    result->last_loss += run->sink ? loss : loss / micro;
+    result->correct += right;
+    result->images += engine->draws[number % DRAWS].count;
+    if (run->sink || (number + 1) % micro == 0) {
+        result->steps++;
+        result->loss_sum += result->last_loss;
+    }
+}
+
+static void train_thread(void *context, int thread)
+{
+    const struct run *run = context;
+    struct cpu_engine *engine = run->engine;
+    int micro = micro_batches(engine);
+    bool drawer = thread == engine->threads - 1;
+    for (int64_t i = 0; drawer && i < 2 && i < run->batches; i++) {
+        draw_batch(run, i);
+    }
+    pool_barrier(engine->pool);
+    index_batch(run, 0, thread);
+    pool_barrier(engine->pool);
+    forward_begin(run, 0, thread);
+    for (int64_t q = 0; q < run->batches; q++) {
+        if (drawer && q + 2 < run->batches) {
+            draw_batch(run, q + 2);
+        }
+        if (q + 1 < run->batches) {
+            index_batch(run, q + 1, thread);
+        }
+        struct matrix upper;
+        int right;
+        double loss = forward_finish(run, q, thread, &upper, &right);
+        if (!isfinite(loss)) {
+            if (thread == 0) {
+                run->result->finite = false;
+                run->result->bad_loss = loss;
+            }
+            return;
+        }
+        if (thread == 0) {
+            record(run, q, loss, right);
+        }
+        struct gradient_sink sink = train_sink(run, q, thread);
+        bool last = q + 1 == run->batches;
+        backward(run, q, upper, thread, &sink, last || micro > 1 ? -1 : q + 1);
+        if (micro > 1 && (q + 1) % micro == 0) {
+            apply_collected(engine, thread);
+        }
+        if (micro > 1 && !last) {
+            forward_begin(run, q + 1, thread);
+        }
+    }
+}
+
+static bool cpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error)
+{
+    (void)error;
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    assert(engine->train && n >= 0);
+    *result = (struct train_result){.finite = true};
+    struct run run = {.engine = engine,
+                      .images = engine->train->images,
+                      .first_step = engine->store.global_step,
+                      .batches = n * micro_batches(engine),
+                      .result = result};
+    if (n > 0) {
+        for (int i = 0; i < engine->threads; i++) {
+            engine->members[i].store = engine->store;
+        }
+        pool_run(engine->pool, train_thread, &run);
+        engine->store.global_step += result->steps;
+    }
+    return true;
+}
+
+static void step_thread(void *context, int thread)
+{
+    const struct run *run = context;
+    struct cpu_engine *engine = run->engine;
+    index_batch(run, 0, thread);
+    pool_barrier(engine->pool);
+    forward_begin(run, 0, thread);
+    struct matrix upper;
+    int right;
+    double loss = forward_finish(run, 0, thread, &upper, &right);
+    if (thread == 0) {
+        run->result->finite = isfinite(loss);
+        run->result->bad_loss = loss;
+    }
+    if (isfinite(loss)) {
+        if (thread == 0) {
+            record(run, 0, loss, right);
+        }
+        backward(run, 0, upper, thread, run->sink, -1);
+    }
+}
+
+static bool cpu_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
+                     struct train_result *result, struct error *error)
+{
+    (void)error;
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    assert(batch->count >= 1 && batch->count <= engine->workspace.capacity);
+    *result = (struct train_result){.finite = true};
+    struct draw *draw = &engine->draws[0];
+    draw->count = batch->count;
+    for (int i = 0; i < batch->count; i++) {
+        draw->indexes[i] = batch->indexes[i];
+        draw->labels[i] = batch->labels[batch->indexes[i]];
+    }
+    struct run run = {.engine = engine, .sink = sink, .images = batch->images, .batches = 1, .result = result};
+    pool_run(engine->pool, step_thread, &run);
+    return true;
+}
+
+/* ---- evaluation: each thread takes chunks of images through the whole network by itself ---- */
+
+struct evaluation {
+    struct cpu_engine *engine;
+    const float *parameters;
+    const uint8_t *images;
+    int count;
+    float *logits; /* [count, classes] */
+};
+
+static const float *evaluate_chunk(const struct evaluation *evaluation, struct member *member, const uint8_t *images,
+                                   int count, int *pitch)
+{
+    const struct network *network = &evaluation->engine->network;
+    struct workspace *workspace = &member->evaluation;
+    for (int i = 0; i < member->evaluation_index.block_count; i++) {
+        index_build(&member->evaluation_index, i, network->kernels, &member->index_scratch, images,
+                    network->model->widths[0], NULL, count);
+    }
+    for (int l = 0; l < network->layers; l++) {
+        bool last = l + 1 == network->layers;
+        struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
+        bool partial = last && network->narrow && l > 0;
+        int strips = network->strips[partial ? l - 1 : l].count;
+        for (int i = 0; i < strips; i++) {
+            if (l == 0) {
+                pass_first(network, evaluation->parameters, &member->evaluation_index, count, out, i);
+            } else if (partial) {
+                pass_partial(network, evaluation->parameters, &workspace->activations[l - 1], count,
+                             workspace->partials[0], workspace->capacity, i);
+            } else {
+                pass_forward(network, evaluation->parameters, l, &workspace->activations[l - 1], count, out, i);
+            }
+        }
+        if (partial) {
+            pass_sum(network, workspace->partials[0], workspace->capacity, count, member->scratch.logits);
+            *pitch = KERNEL_NARROW;
+            return member->scratch.logits;
+        }
+    }
+    *pitch = workspace->logits.pitch;
+    return workspace->logits.values;
+}
+
+static void evaluate_thread(void *context, int thread)
+{
+    const struct evaluation *evaluation = context;
+    struct cpu_engine *engine = evaluation->engine;
+    int classes = engine->model->widths[engine->network.layers];
+    int chunks = chunk_count(evaluation->count);
+    for (int chunk = thread; chunk < chunks; chunk += engine->threads) {
+        int first = chunk_first(evaluation->count, chunk);
+        int count = chunk_first(evaluation->count, chunk + 1) - first;
+        int pitch;
+        const float *logits =
+            evaluate_chunk(evaluation, &engine->members[thread],
+                           evaluation->images + (size_t)first * (size_t)engine->model->widths[0], count, &pitch);
+        for (int i = 0; i < count; i++) {
+            memcpy(evaluation->logits + (size_t)(first + i) * (size_t)classes, logits + (size_t)i * (size_t)pitch,
+                   (size_t)classes * sizeof *logits);
+        }
+    }
+}
+
+static bool cpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
+                        struct error *error)
+{
+    (void)error;
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    struct evaluation evaluation = {.engine = engine,
+                                    .images = images,
+                                    .count = count,
+                                    .logits = logits,
+                                    .parameters = engine->store.vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS]};
+    assert(evaluation.parameters);
+    if (count > 0) {
+        pool_run(engine->pool, evaluate_thread, &evaluation);
+    }
+    return true;
+}
+
+/* ---- state ---- */
+
+static float *state_at(struct engine *base, enum store_vector vector, size_t first, size_t count)
+{
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    assert(engine->store.vectors[vector]);
+    assert(first <= engine->model->float_count && count <= engine->model->float_count - first);
+    return engine->store.vectors[vector] + first;
+}
+
+static bool cpu_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
+                     struct error *error)
+{
+    (void)error;
+    memcpy(values, state_at(base, vector, first, count), count * sizeof *values);
+    return true;
+}
+
+static bool cpu_write(struct engine *base, enum store_vector vector, size_t first, size_t count, const float *values,
+                      struct error *error)
+{
+    (void)error;
+    memcpy(state_at(base, vector, first, count), values, count * sizeof *values);
+    if (vector == STORE_SLOT0 || vector == STORE_SLOT1) {
+        store_restored(&((struct cpu_engine *)base)->store);
+    }
+    return true;
+}
+
+static int64_t cpu_global_step(const struct engine *base)
+{
+    return ((const struct cpu_engine *)base)->store.global_step;
+}
+
+static void cpu_set_global_step(struct engine *base, int64_t global_step)
+{
+    ((struct cpu_engine *)base)->store.global_step = global_step;
+}
+
+static void cpu_describe(const struct engine *base, char *text, size_t size)
+{
+    const struct cpu_engine *engine = (const struct cpu_engine *)base;
+    snprintf(text, size, "CPU, %s kernels (%s), %d thread%s (%s)", engine->network.kernels->name, engine->why,
+             engine->threads, engine->threads == 1 ? "" : "s",
+             engine->config->train.num_threads > 0 ? "as asked" : "all CPUs of this process");
+}
+
+/* ---- creation ---- */
+
+static void cpu_destroy(struct engine *base)
+{
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    if (!engine) {
+        return;
+    }
+    pool_destroy(engine->pool);
+    for (int i = 0; i < POOL_MAX_THREADS; i++) {
+        scratch_destroy(&engine->members[i].scratch);
+        index_scratch_destroy(&engine->members[i].index_scratch);
+        workspace_destroy(&engine->members[i].evaluation);
+        index_destroy(&engine->members[i].evaluation_index);
+    }
+    for (int i = 0; i < INDEXES; i++) {
+        index_destroy(&engine->indexes[i]);
+    }
+    for (int i = 0; i < DRAWS; i++) {
+        free(engine->draws[i].indexes);
+        free(engine->draws[i].labels);
+    }
+    workspace_destroy(&engine->workspace);
+    store_destroy(&engine->store);
+    free(engine->gradient);
+    free(engine);
+}
+
+static bool create_draws(struct cpu_engine *engine, int capacity, struct error *error)
+{
+    for (int i = 0; i < DRAWS; i++) {
+        engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
+        engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
+        if (!engine->draws[i].indexes || !engine->draws[i].labels) {
+            return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
+        }
+    }
+    return true;
+}
+
+static bool create_members(struct cpu_engine *engine, int capacity, struct error *error)
+{
+    int most = capacity > KERNEL_CHUNK ? capacity : KERNEL_CHUNK;
+    for (int i = 0; i < engine->threads; i++) {
+        struct member *member = &engine->members[i];
+        if (!scratch_create(&member->scratch, most, error) ||
+            !index_scratch_create(&member->index_scratch, most, error) ||
+            !workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false, error) ||
+            !index_create(&member->evaluation_index, engine->network.kernels, engine->model->widths[0], KERNEL_CHUNK,
+                          error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool create_gradient(struct cpu_engine *engine, struct error *error)
+{
+    if (micro_batches(engine) > 1) {
+        engine->gradient = calloc(engine->model->float_count, sizeof(float));
+        if (!engine->gradient) {
+            return error_set(error, "no memory to add up the gradients of micro-batches: use --micro_batches=1");
+        }
+    }
+    return true;
+}
+
+static bool create_parts(struct cpu_engine *engine, struct error *error)
+{
+    const struct config_train *train = &engine->config->train;
+    const struct kernels *kernels;
+    if (!kernels_choose(&kernels, &engine->why, train->cpu_kernels, error)) {
+        return false;
+    }
+    network_plan(&engine->network, engine->model, kernels);
+    engine->threads = train->num_threads > 0 ? train->num_threads : threads_available();
+    engine->threads = engine->threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : engine->threads;
+    int capacity = train->batch_size;
+    for (int i = 0; i < INDEXES; i++) {
+        if (!index_create(&engine->indexes[i], kernels, engine->model->widths[0], capacity, error)) {
+            return false;
+        }
+    }
+    return pool_create(&engine->pool, engine->threads, error) &&
+           store_create(&engine->store, engine->model, train, error) &&
+           workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
+           create_draws(engine, capacity, error) && create_members(engine, capacity, error) &&
+           create_gradient(engine, error);
+}
+
+static const struct engine_table cpu_table = {
+    .name = "cpu",
+    .train = cpu_train,
+    .step = cpu_step,
+    .forward = cpu_forward,
+    .read = cpu_read,
+    .write = cpu_write,
+    .global_step = cpu_global_step,
+    .set_global_step = cpu_set_global_step,
+    .describe = cpu_describe,
+    .destroy = cpu_destroy,
+};
+
+bool cpu_engine_create(struct engine **out, const struct engine_options *options, struct error *error)
+{
+    struct cpu_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) {
+        return error_set(error, "no memory for the CPU engine");
+    }
+    engine->engine.table = &cpu_table;
+    engine->model = options->model;
+    engine->config = options->config;
+    engine->train = options->train;
+    engine->sampler = (struct sampler){.seed = (uint64_t)options->config->train.seed,
+                                       .task = options->first_task,
+                                       .examples = options->train ? (uint32_t)options->train->count : 0,
+                                       .batch_size = (uint32_t)options->config->train.batch_size};
+    if (!create_parts(engine, error)) {
+        cpu_destroy(&engine->engine);
+        return false;
+    }
+    *out = &engine->engine;
+    return true;
+}

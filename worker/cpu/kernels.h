@@ -1,0 +1,114 @@
+/*
+ * The inner loops of the CPU engine, one table per instruction set; which one is used is decided at run time.
+ *
+ * kernels_reference.c is the readable twin. kernels_avx2.c and kernels_avx512.c define a few primitives each and share
+ * kernels_simd.h. All tables compute the same thing, up to the rounding of sums; within one table every sum is taken in
+ * one fixed order that depends neither on the caller's split of rows nor on threads.
+ *
+ * `n` below is a number of floats that is a whole number of vectors (`lanes`), and arrays of rows of n floats start on
+ * 64-byte boundaries with strides that are multiples of 16 floats, where nothing else is said.
+ */
+#ifndef WORKER_CPU_KERNELS_H
+#define WORKER_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+
+enum {
+    KERNEL_CHUNK = 128, /* samples that are worked on at once: an index of one fits a byte */
+    KERNEL_BLOCK = 112, /* most pixels of a block, a multiple of 16 */
+    KERNEL_NARROW = 16, /* outputs up to which a last layer is computed as partial sums */
+    KERNEL_STRIP = 128, /* most floats in a strip of columns */
+    KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
+};
+
+/* c[i][j] (+)= sum over l of A(i, l) x b[l][j], l ascending; A(i, l) = a[i * a_row + l * a_col]. */
+struct gemm {
+    int m, n, k;
+    const float *a;
+    int a_row, a_col;
+    const float *b;
+    int b_stride;
+    float *c;
+    int c_stride;
+    bool accumulate;
+};
+
+/*
+ * out[r][j] (+)= sum over entries e of row r, in order, of value[e] x in[index[e]][j].
+ * The entries of row r are start[r] .. start[r + 1] - 1.
+ */
+struct sparse {
+    int rows, n;
+    const uint32_t *start;
+    const uint8_t *index;
+    const float *value;
+    const float *in;
+    int in_stride;
+    float *out;
+    int out_stride;
+    bool accumulate;
+};
+
+/* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */
+struct softmax {
+    int rows;
+    int classes;
+    float *logits; /* [rows, classes rounded up to lanes]; what lies beyond classes becomes zero */
+    int stride;
+    const int32_t *labels;
+    float scale;
+    float *losses;    /* [rows]: cross-entropy of each row; not finite if a logit is not */
+    uint8_t *correct; /* [rows]: 1 if the first of the largest logits is that of the label */
+};
+
+struct kernels {
+    const char *name;
+    int lanes;
+    int strip_floats; /* widest strip of columns that works best; at most KERNEL_STRIP */
+    float dense_from; /* share of non-zero pixels in a block from which the dense loops win */
+
+    void (*gemm)(const struct gemm *gemm);
+    void (*sparse)(const struct sparse *sparse);
+    void (*softmax)(const struct softmax *softmax);
+
+    /* rows x n of `to` become `row`, or zero if row is NULL. */
+    void (*fill)(int rows, int n, const float *row, float *to, int stride);
+    /* sum[j] (+)= sum over rows of from[r][j]. */
+    void (*column_sums)(int rows, int n, const float *from, int stride, float *sum, bool accumulate);
+    /* to[i] += from[i]. */
+    void (*add)(int n, const float *from, float *to);
+    /* z[i] = f(z[i]). */
+    void (*activate)(enum activation activation, int n, float *z);
+    /* delta[i] *= f'(z[i]), given a[i] = f(z[i]). */
+    void (*derive)(enum activation activation, int n, const float *a, float *delta);
+    /* to[c][r] = from[r][c]; the columns of `to` from rows up to n become zero. */
+    void (*transpose)(int rows, int cols, const float *from, int from_stride, float *to, int n);
+
+    /* seen[c] |= every byte of column c; returns how many bytes of rows x cols are not zero. cols: multiple of 16. */
+    int64_t (*survey)(int rows, int cols, const uint8_t *bytes, uint8_t *seen);
+    /* to[c][r] = from[r][c], bytes; rows (of from) and cols are multiples of 16 and the strides. */
+    void (*transpose_bytes)(int rows, int cols, const uint8_t *from, uint8_t *to);
+    /* Appends position and value / 255 of the bytes that are not zero; returns how many. count: a multiple of 16. */
+    int (*compress)(int count, const uint8_t *bytes, uint8_t *index, float *value);
+    /* to[i] = bytes[i] / 255. count: a multiple of 16. */
+    void (*scale)(int count, const uint8_t *bytes, float *to);
+};
+
+extern const struct kernels kernels_reference;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2;
+extern const struct kernels kernels_avx512;
+#endif
+
+/*
+ * The table that was asked for; for CPU_KERNELS_AUTO the fastest that this CPU runs. Fails if it can't run the one
+ * asked for. *why (static text) says how the choice was made.
+ */
+bool kernels_choose(const struct kernels **kernels, const char **why, enum cpu_kernels wanted, struct error *error);
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * Loops so plain that the compiler vectorises them well: every kernel file includes them, and so compiles them for its
+ * own instruction set.
+ */
+#include "worker/cpu/kernels.h"
+
+#include <string.h>
+
+static inline void loop_fill(int rows, int n, const float *row, float *to, int stride)
+{
+    for (int r = 0; r < rows; r++, to += stride) {
+        if (row) {
+            memcpy(to, row, (size_t)n * sizeof *to);
+        } else {
+            memset(to, 0, (size_t)n * sizeof *to);
+        }
+    }
+}
+
+static inline void loop_column_sums(int rows, int n, const float *from, int stride, float *restrict sum,
+                                    bool accumulate)
+{
+    if (!accumulate) {
+        memset(sum, 0, (size_t)n * sizeof *sum);
+    }
+    for (int r = 0; r < rows; r++, from += stride) {
+        for (int j = 0; j < n; j++) {
+            sum[j] += from[j];
+        }
+    }
+}
+
+static inline void loop_add(int n, const float *restrict from, float *restrict to)
+{
+    for (int i = 0; i < n; i++) {
+        to[i] += from[i];
+    }
+}
+
+static inline void loop_derive(enum activation activation, int n, const float *restrict a, float *restrict delta)
+{
+    switch (activation) {
+    case ACTIVATION_RELU:
+        for (int i = 0; i < n; i++) {
+            delta[i] = a[i] > 0.0f ? delta[i] : 0.0f;
+        }
+        break;
+    case ACTIVATION_SIGMOID:
+        for (int i = 0; i < n; i++) {
+            delta[i] *= a[i] * (1.0f - a[i]);
+        }
+        break;
+    case ACTIVATION_TANH:
+        for (int i = 0; i < n; i++) {
+            delta[i] *= 1.0f - a[i] * a[i];
+        }
+        break;
+    case ACTIVATION_IDENTITY:
+        break;
+    }
+}
+
+static inline void loop_transpose(int rows, int cols, const float *restrict from, int from_stride, float *restrict to,
+                                  int n)
+{
+    for (int c = 0; c < cols; c++, to += n) {
+        for (int r = 0; r < rows; r++) {
+            to[r] = from[(size_t)r * (size_t)from_stride + (size_t)c];
+        }
+        memset(to + rows, 0, (size_t)(n - rows) * sizeof *to);
+    }
+}
+
+static inline int64_t loop_survey(int rows, int cols, const uint8_t *restrict bytes, uint8_t *restrict seen)
+{
+    int64_t total = 0;
+    for (int r = 0; r < rows; r++, bytes += cols) {
+        uint16_t set = 0;
+        for (int c = 0; c < cols; c++) {
+            seen[c] |= bytes[c];
+            set = (uint16_t)(set + (bytes[c] != 0));
+        }
+        total += set;
+    }
+    return total;
+}
+
+static inline void loop_scale(int count, const uint8_t *restrict bytes, float *restrict to)
+{
+    for (int i = 0; i < count; i++) {
+        to[i] = (float)bytes[i] * (1.0f / 255.0f);
+    }
+}

@@ -1,0 +1,139 @@
+/*
+ * The kernels in plain C: what the others are compared with, and what runs on a CPU without AVX2.
+ */
+#include "worker/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "worker/cpu/kernels_loops.h"
+
+enum { LANES = 16 };
+
+static void reference_gemm(const struct gemm *g)
+{
+    for (int i = 0; i < g->m; i++) {
+        float *c = g->c + (size_t)i * (size_t)g->c_stride;
+        if (!g->accumulate) {
+            memset(c, 0, (size_t)g->n * sizeof *c);
+        }
+        for (int l = 0; l < g->k; l++) {
+            float a = g->a[(size_t)i * (size_t)g->a_row + (size_t)l * (size_t)g->a_col];
+            const float *b = g->b + (size_t)l * (size_t)g->b_stride;
+            for (int j = 0; j < g->n; j++) {
+                c[j] += a * b[j];
+            }
+        }
+    }
+}
+
+static void reference_sparse(const struct sparse *s)
+{
+    for (int r = 0; r < s->rows; r++) {
+        float *out = s->out + (size_t)r * (size_t)s->out_stride;
+        if (!s->accumulate) {
+            memset(out, 0, (size_t)s->n * sizeof *out);
+        }
+        for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
+            const float *in = s->in + (size_t)s->index[e] * (size_t)s->in_stride;
+            for (int j = 0; j < s->n; j++) {
+                out[j] += s->value[e] * in[j];
+            }
+        }
+    }
+}
+
+static float softmax_row(const struct softmax *s, float *row, int label, uint8_t *correct)
+{
+    int best = 0;
+    for (int j = 1; j < s->classes; j++) {
+        if (!(row[j] <= row[best])) {
+            best = j;
+        }
+    }
+    float largest = row[best];
+    float target = row[label];
+    float sum = 0.0f;
+    for (int j = 0; j < s->classes; j++) {
+        row[j] = expf(row[j] - largest);
+        sum += row[j];
+    }
+    for (int j = 0; j < s->classes; j++) {
+        row[j] = row[j] / sum * s->scale;
+    }
+    row[label] -= s->scale;
+    *correct = best == label;
+    return logf(sum) + (largest - target);
+}
+
+static void reference_softmax(const struct softmax *s)
+{
+    for (int r = 0; r < s->rows; r++) {
+        float *row = s->logits + (size_t)r * (size_t)s->stride;
+        s->losses[r] = softmax_row(s, row, s->labels[r], &s->correct[r]);
+        for (int j = s->classes; j % LANES != 0; j++) {
+            row[j] = 0.0f;
+        }
+    }
+}
+
+static void reference_activate(enum activation activation, int n, float *z)
+{
+    for (int i = 0; i < n; i++) {
+        switch (activation) {
+        case ACTIVATION_RELU:
+            z[i] = z[i] < 0.0f ? 0.0f : z[i];
+            break;
+        case ACTIVATION_SIGMOID:
+            z[i] = 1.0f / (1.0f + expf(-z[i]));
+            break;
+        case ACTIVATION_TANH:
+            z[i] = tanhf(z[i]);
+            break;
+        case ACTIVATION_IDENTITY:
+            break;
+        }
+    }
+}
+
+static int reference_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
+{
+    int entries = 0;
+    for (int i = 0; i < count; i++) {
+        if (bytes[i] != 0) {
+            index[entries] = (uint8_t)i;
+            value[entries] = (float)bytes[i] * (1.0f / 255.0f);
+            entries++;
+        }
+    }
+    return entries;
+}
+
+static void reference_transpose_bytes(int rows, int cols, const uint8_t *from, uint8_t *to)
+{
+    for (int r = 0; r < rows; r++) {
+        for (int c = 0; c < cols; c++) {
+            to[c * rows + r] = from[r * cols + c];
+        }
+    }
+}
+
+const struct kernels kernels_reference = {
+    .name = "reference",
+    .lanes = LANES,
+    .strip_floats = 64,
+    .dense_from = 0.5f,
+    .gemm = reference_gemm,
+    .sparse = reference_sparse,
+    .softmax = reference_softmax,
+    .fill = loop_fill,
+    .column_sums = loop_column_sums,
+    .add = loop_add,
+    .activate = reference_activate,
+    .derive = loop_derive,
+    .transpose = loop_transpose,
+    .survey = loop_survey,
+    .transpose_bytes = reference_transpose_bytes,
+    .compress = reference_compress,
+    .scale = loop_scale,
+};

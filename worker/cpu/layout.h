@@ -1,0 +1,76 @@
+/*
+ * How the CPU engine cuts matrices into strips: a whole number of vectors wide, balanced over a layer's units, and
+ * independent of the number of threads, so that every sum has one order whatever the threads.
+ */
+#ifndef WORKER_CPU_LAYOUT_H
+#define WORKER_CPU_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/cpu/kernels.h"
+
+/* The strips of `width` columns. */
+struct strips {
+    int width;
+    int lanes;
+    int vectors; /* width / lanes, rounded up */
+    int count;
+};
+
+/* A matrix [capacity, width], each strip stored as rows of its own floats; or row by row if pitch is not 0. */
+struct matrix {
+    float *values;
+    int capacity;
+    int pitch;
+};
+
+static inline int strip_col(const struct strips *strips, int strip)
+{
+    return (int)((int64_t)strip * strips->vectors / strips->count) * strips->lanes;
+}
+
+/* Columns of a strip, padding included: a whole number of vectors. */
+static inline int strip_floats(const struct strips *strips, int strip)
+{
+    return strip_col(strips, strip + 1) - strip_col(strips, strip);
+}
+
+/* Columns of a strip, without padding. */
+static inline int strip_units(const struct strips *strips, int strip)
+{
+    int end = strip_col(strips, strip + 1);
+    return (end < strips->width ? end : strips->width) - strip_col(strips, strip);
+}
+
+static inline int strip_stride(const struct matrix *matrix, const struct strips *strips, int strip)
+{
+    return matrix->pitch ? matrix->pitch : strip_floats(strips, strip);
+}
+
+static inline float *strip_row(const struct matrix *matrix, const struct strips *strips, int strip, int row)
+{
+    size_t col = (size_t)strip_col(strips, strip);
+    if (matrix->pitch) {
+        return matrix->values + (size_t)row * (size_t)matrix->pitch + col;
+    }
+    return matrix->values + col * (size_t)matrix->capacity + (size_t)row * (size_t)strip_floats(strips, strip);
+}
+
+/* Samples are worked on in chunks of nearly equal size. */
+static inline int chunk_count(int samples)
+{
+    return (samples + KERNEL_CHUNK - 1) / KERNEL_CHUNK;
+}
+
+static inline int chunk_first(int samples, int chunk)
+{
+    return (int)((int64_t)chunk * samples / chunk_count(samples));
+}
+
+static inline int round_up(int n, int multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+#endif

@@ -1,0 +1,419 @@
+#include "worker/cpu/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN_FLOATS = 16 };
+
+static void plan_strips(struct strips *strips, int width, const struct kernels *kernels)
+{
+    int vectors = (width + kernels->lanes - 1) / kernels->lanes;
+    int most = kernels->strip_floats / kernels->lanes;
+    int count = (vectors + most - 1) / most;
+    /* An even number of strips is shared best by two, four ... threads. */
+    count += count > 1 && count % 2 != 0 && count < vectors;
+    *strips = (struct strips){.width = width, .lanes = kernels->lanes, .vectors = vectors, .count = count};
+}
+
+void network_plan(struct network *network, const struct model *model, const struct kernels *kernels)
+{
+    *network = (struct network){.model = model, .kernels = kernels, .layers = model->layer_count};
+    for (int l = 0; l < network->layers; l++) {
+        plan_strips(&network->strips[l], model->widths[l + 1], kernels);
+    }
+    network->narrow = model->widths[network->layers] <= KERNEL_NARROW;
+}
+
+static size_t matrix_floats(const struct strips *strips, int capacity)
+{
+    return (size_t)strips->vectors * (size_t)strips->lanes * (size_t)capacity;
+}
+
+/* Rows an odd number of cache lines apart do not fall into the same cache set. */
+static int logits_pitch(int classes)
+{
+    int lines = (classes + ALIGN_FLOATS - 1) / ALIGN_FLOATS;
+    return (lines | 1) * ALIGN_FLOATS;
+}
+
+static float *take(float **at, size_t floats)
+{
+    float *taken = *at;
+    *at += (floats + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+    return taken;
+}
+
+/* Lays the buffers out from `memory` on and returns how many floats they take. */
+static size_t workspace_layout(struct workspace *workspace, const struct network *network, int capacity, bool training,
+                               float *memory)
+{
+    float *at = memory;
+    for (int l = 0; l + 1 < network->layers; l++) {
+        size_t floats = matrix_floats(&network->strips[l], capacity);
+        workspace->activations[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
+        if (training) {
+            workspace->deltas[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
+        }
+    }
+    if (network->narrow && network->layers > 1) {
+        size_t strips = (size_t)network->strips[network->layers - 2].count;
+        for (int i = 0; i < (training ? 2 : 1); i++) {
+            workspace->partials[i] = take(&at, strips * (size_t)capacity * KERNEL_NARROW);
+        }
+    }
+    int pitch = logits_pitch(network->model->widths[network->layers]);
+    workspace->logits =
+        (struct matrix){.values = take(&at, (size_t)pitch * (size_t)capacity), .capacity = capacity, .pitch = pitch};
+    workspace->losses = take(&at, (size_t)capacity);
+    workspace->correct = (uint8_t *)take(&at, (size_t)capacity);
+    return (size_t)(at - memory);
+}
+
+static bool no_memory(int capacity, struct error *error)
+{
+    return error_set(error, "no memory for the activations of %d images: choose a smaller --batch_size", capacity);
+}
+
+bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,
+                      struct error *error)
+{
+    *workspace = (struct workspace){.capacity = capacity};
+    _Alignas(64) float none[1];
+    size_t floats = workspace_layout(workspace, network, capacity, training, none);
+    workspace->memory = aligned_alloc(64, floats * sizeof(float));
+    if (!workspace->memory) {
+        return no_memory(capacity, error);
+    }
+    workspace_layout(workspace, network, capacity, training, workspace->memory);
+    return true;
+}
+
+void workspace_destroy(struct workspace *workspace)
+{
+    free(workspace->memory);
+    memset(workspace, 0, sizeof *workspace);
+}
+
+bool scratch_create(struct scratch *scratch, int capacity, struct error *error)
+{
+    size_t samples = (size_t)round_up(capacity, ALIGN_FLOATS);
+    size_t tile = (size_t)KERNEL_STRIP * KERNEL_STRIP;
+    size_t floats = 2 * tile + samples * (KERNEL_NARROW + 2);
+    scratch->memory = aligned_alloc(64, floats * sizeof(float));
+    if (!scratch->memory) {
+        return no_memory(capacity, error);
+    }
+    float *at = scratch->memory;
+    scratch->tile = take(&at, tile);
+    scratch->pack = take(&at, tile);
+    scratch->logits = take(&at, samples * KERNEL_NARROW);
+    scratch->losses = take(&at, samples);
+    scratch->correct = (uint8_t *)take(&at, samples);
+    return true;
+}
+
+void scratch_destroy(struct scratch *scratch)
+{
+    free(scratch->memory);
+    memset(scratch, 0, sizeof *scratch);
+}
+
+static const struct variable *weights_of(const struct network *network, int layer)
+{
+    return &network->model->variables[2 * layer];
+}
+
+static const float *weight_row(const struct network *network, const float *parameters, int layer, int row)
+{
+    const struct variable *weights = weights_of(network, layer);
+    return parameters + weights->offset + (size_t)row * (size_t)weights->stride;
+}
+
+static const float *biases_of(const struct network *network, const float *parameters, int layer)
+{
+    return parameters + network->model->variables[2 * layer + 1].offset;
+}
+
+/* Adds rows [first, end) of one pixel block times columns [col, col + n) of layer 0's weights to out. */
+static void first_block(const struct network *network, const float *parameters, const struct index_block *block,
+                        int first, int end, int col, int n, float *out, int out_stride)
+{
+    const float *weights = weight_row(network, parameters, 0, block->first) + col;
+    int stride = weights_of(network, 0)->stride;
+    if (block->dense) {
+        struct gemm gemm = {.m = end - first,
+                            .n = n,
+                            .k = block->count,
+                            .a = block->values + (size_t)first * (size_t)block->pitch,
+                            .a_row = block->pitch,
+                            .a_col = 1,
+                            .b = weights,
+                            .b_stride = stride,
+                            .c = out,
+                            .c_stride = out_stride,
+                            .accumulate = true};
+        network->kernels->gemm(&gemm);
+    } else {
+        struct sparse sparse = {.rows = end - first,
+                                .n = n,
+                                .start = block->row_start + first,
+                                .index = block->row_index,
+                                .value = block->row_value,
+                                .in = weights,
+                                .in_stride = stride,
+                                .out = out,
+                                .out_stride = out_stride,
+                                .accumulate = true};
+        network->kernels->sparse(&sparse);
+    }
+}
+
+static void activate_rows(const struct network *network, int rows, int n, float *z, int stride)
+{
+    if (stride == n) {
+        network->kernels->activate(network->model->activation, rows * n, z);
+        return;
+    }
+    for (int r = 0; r < rows; r++, z += stride) {
+        network->kernels->activate(network->model->activation, n, z);
+    }
+}
+
+static void first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
+                       struct matrix *out, int strip, int first, int end)
+{
+    const struct strips *strips = &network->strips[0];
+    int col = strip_col(strips, strip);
+    int n = strip_floats(strips, strip);
+    int stride = strip_stride(out, strips, strip);
+    float *z = strip_row(out, strips, strip, first);
+    network->kernels->fill(end - first, n, biases_of(network, parameters, 0) + col, z, stride);
+    for (int i = 0; i < index->block_count; i++) {
+        first_block(network, parameters, &index->blocks[i], first, end, col, n, z, stride);
+    }
+    if (network->layers > 1) {
+        activate_rows(network, end - first, n, z, stride);
+    }
+}
+
+void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
+                struct matrix *out, int strip)
+{
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        first_rows(network, parameters, index, out, strip, chunk_first(count, chunk), chunk_first(count, chunk + 1));
+    }
+}
+
+void pass_first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
+                     struct matrix *out, int first, int end)
+{
+    for (int strip = 0; strip < network->strips[0].count; strip++) {
+        first_rows(network, parameters, index, out, strip, first, end);
+    }
+}
+
+void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
+                  int count, struct matrix *out, int strip)
+{
+    const struct strips *inputs = &network->strips[layer - 1];
+    const struct strips *strips = &network->strips[layer];
+    int col = strip_col(strips, strip);
+    int n = strip_floats(strips, strip);
+    int stride = strip_stride(out, strips, strip);
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        int first = chunk_first(count, chunk);
+        int rows = chunk_first(count, chunk + 1) - first;
+        float *z = strip_row(out, strips, strip, first);
+        network->kernels->fill(rows, n, biases_of(network, parameters, layer) + col, z, stride);
+        for (int i = 0; i < inputs->count; i++) {
+            struct gemm gemm = {.m = rows,
+                                .n = n,
+                                .k = strip_units(inputs, i),
+                                .a = strip_row(below, inputs, i, first),
+                                .a_row = strip_stride(below, inputs, i),
+                                .a_col = 1,
+                                .b = weight_row(network, parameters, layer, strip_col(inputs, i)) + col,
+                                .b_stride = weights_of(network, layer)->stride,
+                                .c = z,
+                                .c_stride = stride,
+                                .accumulate = true};
+            network->kernels->gemm(&gemm);
+        }
+        if (layer + 1 < network->layers) {
+            activate_rows(network, rows, n, z, stride);
+        }
+    }
+}
+
+void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
+                  float *partials, int capacity, int strip)
+{
+    int layer = network->layers - 1;
+    const struct strips *inputs = &network->strips[layer - 1];
+    float *sums = partials + (size_t)strip * (size_t)capacity * KERNEL_NARROW;
+    network->kernels->fill(count, KERNEL_NARROW, strip == 0 ? biases_of(network, parameters, layer) : NULL, sums,
+                           KERNEL_NARROW);
+    struct gemm gemm = {.m = count,
+                        .n = KERNEL_NARROW,
+                        .k = strip_units(inputs, strip),
+                        .a = strip_row(below, inputs, strip, 0),
+                        .a_row = strip_stride(below, inputs, strip),
+                        .a_col = 1,
+                        .b = weight_row(network, parameters, layer, strip_col(inputs, strip)),
+                        .b_stride = weights_of(network, layer)->stride,
+                        .c = sums,
+                        .c_stride = KERNEL_NARROW,
+                        .accumulate = true};
+    network->kernels->gemm(&gemm);
+}
+
+void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits)
+{
+    int strips = network->strips[network->layers - 2].count;
+    memcpy(logits, partials, (size_t)count * KERNEL_NARROW * sizeof *logits);
+    for (int i = 1; i < strips; i++) {
+        network->kernels->add(count * KERNEL_NARROW, partials + (size_t)i * (size_t)capacity * KERNEL_NARROW, logits);
+    }
+}
+
+/* delta of a strip of the layer below = upper delta x (rows of that strip)^T, times the derivative. */
+static void backward_delta(const struct network *network, const float *parameters, int layer,
+                           const struct workspace *workspace, const struct matrix *upper, int count, int strip,
+                           struct scratch *scratch)
+{
+    const struct strips *lower = &network->strips[layer - 1];
+    const struct strips *strips = &network->strips[layer];
+    const struct matrix *deltas = &workspace->deltas[layer - 1];
+    int n = strip_floats(lower, strip);
+    const float *rows = weight_row(network, parameters, layer, strip_col(lower, strip));
+    for (int i = 0; i < strips->count; i++) {
+        int units = strip_units(strips, i);
+        network->kernels->transpose(strip_units(lower, strip), units, rows + strip_col(strips, i),
+                                    weights_of(network, layer)->stride, scratch->pack, n);
+        struct gemm gemm = {.m = count,
+                            .n = n,
+                            .k = units,
+                            .a = strip_row(upper, strips, i, 0),
+                            .a_row = strip_stride(upper, strips, i),
+                            .a_col = 1,
+                            .b = scratch->pack,
+                            .b_stride = n,
+                            .c = strip_row(deltas, lower, strip, 0),
+                            .c_stride = n,
+                            .accumulate = i > 0};
+        network->kernels->gemm(&gemm);
+    }
+    network->kernels->derive(network->model->activation, count * n,
+                             strip_row(&workspace->activations[layer - 1], lower, strip, 0),
+                             strip_row(deltas, lower, strip, 0));
+}
+
+/* The gradient of the rows of strip `strip` below x the columns of strip `i` above, through the tile into the sink. */
+static void backward_weights(const struct network *network, int layer, const struct workspace *workspace,
+                             const struct matrix *upper, int count, int strip, int i, struct scratch *scratch,
+                             const struct gradient_sink *sink)
+{
+    const struct strips *lower = &network->strips[layer - 1];
+    const struct strips *strips = &network->strips[layer];
+    const struct matrix *activations = &workspace->activations[layer - 1];
+    int n = strip_floats(strips, i);
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        int first = chunk_first(count, chunk);
+        struct gemm gemm = {.m = strip_units(lower, strip),
+                            .n = n,
+                            .k = chunk_first(count, chunk + 1) - first,
+                            .a = strip_row(activations, lower, strip, first),
+                            .a_row = 1,
+                            .a_col = strip_stride(activations, lower, strip),
+                            .b = strip_row(upper, strips, i, first),
+                            .b_stride = strip_stride(upper, strips, i),
+                            .c = scratch->tile,
+                            .c_stride = n,
+                            .accumulate = chunk > 0};
+        network->kernels->gemm(&gemm);
+    }
+    struct gradient_block block = {.variable = 2 * layer,
+                                   .row = strip_col(lower, strip),
+                                   .rows = strip_units(lower, strip),
+                                   .col = strip_col(strips, i),
+                                   .cols = strip_units(strips, i),
+                                   .values = scratch->tile,
+                                   .stride = n};
+    sink->block(sink->context, &block);
+}
+
+void pass_backward(const struct network *network, const float *parameters, int layer, const struct workspace *workspace,
+                   const struct matrix *upper, int count, int strip, struct scratch *scratch,
+                   const struct gradient_sink *sink)
+{
+    backward_delta(network, parameters, layer, workspace, upper, count, strip, scratch);
+    for (int i = 0; i < network->strips[layer].count; i++) {
+        backward_weights(network, layer, workspace, upper, count, strip, i, scratch, sink);
+    }
+}
+
+void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
+                 struct scratch *scratch, const struct gradient_sink *sink)
+{
+    const struct strips *strips = &network->strips[layer];
+    network->kernels->column_sums(count, strip_floats(strips, strip), strip_row(upper, strips, strip, 0),
+                                  strip_stride(upper, strips, strip), scratch->tile, false);
+    struct gradient_block block = {.variable = 2 * layer + 1,
+                                   .row = 0,
+                                   .rows = 1,
+                                   .col = strip_col(strips, strip),
+                                   .cols = strip_units(strips, strip),
+                                   .values = scratch->tile,
+                                   .stride = strip_floats(strips, strip)};
+    sink->block(sink->context, &block);
+}
+
+void pass_first_gradient(const struct network *network, const struct batch_index *index, int number,
+                         const struct matrix *upper, int count, int strip, struct scratch *scratch,
+                         const struct gradient_sink *sink)
+{
+    const struct strips *strips = &network->strips[0];
+    const struct index_block *block = &index->blocks[number];
+    int n = strip_floats(strips, strip);
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        int first = chunk_first(count, chunk);
+        const float *delta = strip_row(upper, strips, strip, first);
+        int stride = strip_stride(upper, strips, strip);
+        if (block->dense) {
+            struct gemm gemm = {.m = block->count,
+                                .n = n,
+                                .k = chunk_first(count, chunk + 1) - first,
+                                .a = block->values + (size_t)first * (size_t)block->pitch,
+                                .a_row = 1,
+                                .a_col = block->pitch,
+                                .b = delta,
+                                .b_stride = stride,
+                                .c = scratch->tile,
+                                .c_stride = n,
+                                .accumulate = chunk > 0};
+            network->kernels->gemm(&gemm);
+        } else {
+            struct sparse sparse = {.rows = block->present_count,
+                                    .n = n,
+                                    .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1),
+                                    .index = block->column_index,
+                                    .value = block->column_value,
+                                    .in = delta,
+                                    .in_stride = stride,
+                                    .out = scratch->tile,
+                                    .out_stride = n,
+                                    .accumulate = chunk > 0};
+            network->kernels->sparse(&sparse);
+        }
+    }
+    struct gradient_block gradient = {.variable = 0,
+                                      .row = block->first,
+                                      .rows = block->count,
+                                      .col = strip_col(strips, strip),
+                                      .cols = strip_units(strips, strip),
+                                      .values = scratch->tile,
+                                      .stride = n,
+                                      .present = block->dense ? NULL : block->present,
+                                      .present_count = block->dense ? block->count : block->present_count};
+    sink->block(sink->context, &gradient);
+}

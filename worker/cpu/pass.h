@@ -1,0 +1,98 @@
+/*
+ * The passes through a network, strip by strip: what a thread computes between two barriers.
+ *
+ * Layer l has weights [in, out]; its outputs are cut into strips. In the forward pass a strip of a layer needs all
+ * strips of the layer below. In the backward pass whoever has strip j of layer l - 1's outputs computes their delta
+ * from rows j of layer l's weights, and then the gradient of these rows, so that nobody else reads them any more. The
+ * last layer, if it has few outputs, is computed as partial sums over the strips below, added up in strip order.
+ *
+ * Nothing here knows threads: callers see to it that what a function reads is there.
+ */
+#ifndef WORKER_CPU_PASS_H
+#define WORKER_CPU_PASS_H
+
+#include "base/error.h"
+#include "ps/model.h"
+#include "ps/store.h"
+#include "worker/cpu/index.h"
+#include "worker/cpu/kernels.h"
+#include "worker/cpu/layout.h"
+
+enum { NETWORK_MAX_LAYERS = CONFIG_MAX_LAYERS - 1 };
+
+struct network {
+    const struct model *model;
+    const struct kernels *kernels;
+    int layers;                               /* of weights */
+    struct strips strips[NETWORK_MAX_LAYERS]; /* of each layer's outputs */
+    bool narrow;                              /* the last layer is computed as partial sums */
+};
+
+void network_plan(struct network *network, const struct model *model, const struct kernels *kernels);
+
+/* Buffers for batches of up to `capacity` samples, which threads share by strips. */
+struct workspace {
+    int capacity;
+    struct matrix activations[NETWORK_MAX_LAYERS]; /* outputs of the hidden layers */
+    struct matrix deltas[NETWORK_MAX_LAYERS];      /* their gradients before the activation; none for evaluation */
+    float *partials[2];   /* narrow: [strips of the last hidden layer, capacity, KERNEL_NARROW]; steps take turns */
+    struct matrix logits; /* row by row; narrow networks with a hidden layer use struct scratch's instead */
+    float *losses;        /* [capacity] */
+    uint8_t *correct;     /* [capacity] */
+    void *memory;
+};
+
+bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,
+                      struct error *error);
+void workspace_destroy(struct workspace *workspace);
+
+/* What one thread needs for itself: a tile of gradients on their way into the sink, and a tile of packed weights. */
+struct scratch {
+    float *tile;      /* [KERNEL_STRIP, KERNEL_STRIP] */
+    float *pack;      /* [KERNEL_STRIP, KERNEL_STRIP] */
+    float *logits;    /* narrow: [capacity, KERNEL_NARROW] */
+    float *losses;    /* [capacity] */
+    uint8_t *correct; /* [capacity] */
+    void *memory;
+};
+
+bool scratch_create(struct scratch *scratch, int capacity, struct error *error);
+void scratch_destroy(struct scratch *scratch);
+
+/* Outputs (before the activation, if it is the last layer) of layer 0, strip `strip`. */
+void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
+                struct matrix *out, int strip);
+
+/* The same for all strips of samples [first, end) alone. */
+void pass_first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
+                     struct matrix *out, int first, int end);
+
+/* Outputs of layer l > 0, strip `strip`, from all outputs below. */
+void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
+                  int count, struct matrix *out, int strip);
+
+/* Narrow: what strip `strip` of the last hidden layer adds to the logits; the first strip adds the biases too. */
+void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
+                  float *partials, int capacity, int strip);
+
+/* Narrow: adds up the strips' partial sums into logits [count, KERNEL_NARROW]. */
+void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits);
+
+/*
+ * Strip `strip` of layer - 1's outputs: their deltas, then the gradient of their rows of layer's weights, layer > 0.
+ * upper: deltas of layer's outputs.
+ */
+void pass_backward(const struct network *network, const float *parameters, int layer, const struct workspace *workspace,
+                   const struct matrix *upper, int count, int strip, struct scratch *scratch,
+                   const struct gradient_sink *sink);
+
+/* The gradient of strip `strip` of layer's biases. */
+void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
+                 struct scratch *scratch, const struct gradient_sink *sink);
+
+/* The gradient of layer 0's weights: pixel block `block` of column strip `strip`. */
+void pass_first_gradient(const struct network *network, const struct batch_index *index, int block,
+                         const struct matrix *upper, int count, int strip, struct scratch *scratch,
+                         const struct gradient_sink *sink);
+
+#endif
