@@ -78,19 +78,40 @@ bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, st
     return done;
 }
 
-static bool write_all(int fd, const char *path, const void *bytes, size_t size, struct error *error)
+/* Takes `written` bytes off the front of the pieces; returns how many pieces are done with. */
+static int advance(struct iovec *pieces, int count, size_t written)
 {
-    const uint8_t *next = bytes;
-    while (size > 0) {
-        ssize_t written = write(fd, next, size);
-        if (written < 0 && errno == EINTR) {
-            continue;
+    int done = 0;
+    while (done < count && written >= pieces[done].iov_len) {
+        written -= pieces[done++].iov_len;
+    }
+    if (done < count) {
+        pieces[done].iov_base = (uint8_t *)pieces[done].iov_base + written;
+        pieces[done].iov_len -= written;
+    }
+    return done;
+}
+
+/* Many small parts (the rows of a matrix) go to the file by one call. */
+static bool write_parts(int fd, const char *path, const struct file_part *parts, int count, struct error *error)
+{
+    struct iovec pieces[256];
+    for (int first = 0; first < count;) {
+        int filled = 0;
+        for (; filled < (int)(sizeof pieces / sizeof *pieces) && first + filled < count; filled++) {
+            pieces[filled] = (struct iovec){(void *)(uintptr_t)parts[first + filled].bytes, parts[first + filled].size};
         }
-        if (written < 0) {
-            return error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+        for (int done = 0; done < filled;) {
+            ssize_t written = writev(fd, pieces + done, filled - done);
+            if (written < 0 && errno == EINTR) {
+                continue;
+            }
+            if (written < 0) {
+                return error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+            }
+            done += advance(pieces + done, filled - done, (size_t)written);
         }
-        next += written;
-        size -= (size_t)written;
+        first += filled;
     }
     return true;
 }
@@ -126,10 +147,7 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     if (fd < 0) {
         return error_set(error, "%s: cannot be created: %s", temporary, strerror(errno));
     }
-    bool done = true;
-    for (int i = 0; i < count && done; i++) {
-        done = write_all(fd, path, parts[i].bytes, parts[i].size, error);
-    }
+    bool done = write_parts(fd, path, parts, count, error);
     if (done && fsync(fd) != 0) {
         done = error_set(error, "%s: cannot be synced to disk: %s", path, strerror(errno));
     }

@@ -1,11 +1,12 @@
 /*
  * Checkpoints: one safetensors file each, that any safetensors reader opens.
  *
- * Layout: 8 bytes little-endian header length, a JSON header, the tensors (F32, plain row-major, no padding). The
- * header's "__metadata__" holds strings: format, step, seed, config digest and so on, and "digest": BLAKE2b-256 over
- * the whole file with the digest's own 64 characters taken as '0'. A reader verifies it before it uses anything.
- *
- * Files are named "model-<step, 10 digits>.safetensors" in train_dir; "best.safetensors" is the best by validation.
+ * Tensors are plain row-major float32 without padding, biases one-dimensional, named as TensorFlow's Saver names them:
+ * "layer0/weights", "layer0/weights/Momentum" (or "/Adam" and "/Adam_1", ...), "layer0/weights/ExponentialMovingAverage".
+ * The header's "__metadata__" holds strings: format, format_version, trainer_version, global_step, seed, layers,
+ * activation, optimizer, validation_accuracy, best_accuracy, best_step, bad_validations, config_digest, fleet_version,
+ * and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified
+ * before anything else is believed.
  */
 #ifndef PS_CHECKPOINT_H
 #define PS_CHECKPOINT_H
@@ -33,11 +34,11 @@ struct checkpoint_info {
     int64_t fleet_version;
 };
 
-/* A consistent copy of an engine's state, taken between two steps; big enough for every vector of the model. */
+/* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */
 struct checkpoint_state {
-    const struct model *model;
-    const struct config_train *train;
-    float *vectors[STORE_VECTORS]; /* [model->float_count] each, or NULL */
+    const struct model *model;        /* borrowed */
+    const struct config_train *train; /* borrowed */
+    float *vectors[STORE_VECTORS];    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store */
     void *memory;
 };
 
@@ -45,14 +46,47 @@ bool checkpoint_state_create(struct checkpoint_state *state, const struct model 
                              const struct config_train *train, struct error *error);
 void checkpoint_state_destroy(struct checkpoint_state *state);
 
-/* Writes a checkpoint to `path`, atomically (base/file.h). Any thread. */
+/*
+ * Writes a checkpoint to `path`, atomically (base/file.h). Any thread. Takes little memory besides the state: tensors
+ * go to the file straight from it.
+ */
 bool checkpoint_write(const char *path, const struct checkpoint_state *state, const struct checkpoint_info *info,
                       struct error *error);
 
+/* An open checkpoint, found whole and unaltered. One thread at a time. */
+struct checkpoint_file;
+
+enum checkpoint_status {
+    CHECKPOINT_OPENED,
+    CHECKPOINT_DAMAGED,    /* torn, altered, or not written by this program */
+    CHECKPOINT_UNREADABLE, /* for another reason: no such file, no permission, a newer format, no memory */
+};
+
+/* Opens and verifies; unless the status is CHECKPOINT_OPENED, *file is NULL and the error names the file. */
+enum checkpoint_status checkpoint_open(struct checkpoint_file **file, const char *path, struct error *error);
+void checkpoint_close(struct checkpoint_file *file); /* NULL is fine */
+
+const char *checkpoint_path(const struct checkpoint_file *file);
+const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
+
+/* The model that was trained: layers, layer_count and activation; the rest of `config` is left as it is. */
+void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config);
+
 /*
- * Reads and verifies one file. Fails, naming the file, if it is torn or altered, or if it does not fit the model or
- * the optimizer: then the error says precisely what differs (layer1/weights is [300,10] there and [500,10] here).
+ * Fills every vector of the state. Fails if the file does not fit the state's model and optimizer: then the error says
+ * what differs (layer1/weights is [300,10] there and [500,10] here) and the state is as it was. If the
+ * disk fails while it is read, the state is lost.
  */
+bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
+
+/*
+ * For evaluation, whatever optimizer the file is of: parameters, or their averages if the file has them (*averaged, if
+ * not NULL, says which), into values [model->float_count].
+ */
+bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, float *values, bool *averaged,
+                                struct error *error);
+
+/* Opens, loads and closes one file. */
 bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,
                      struct error *error);
 

@@ -19,7 +19,7 @@ static size_t round_up(size_t bytes)
     return (bytes + STORE_ALIGN - 1) / STORE_ALIGN * STORE_ALIGN;
 }
 
-static bool has_vector(const struct config_train *config, enum store_vector vector)
+bool store_has_vector(const struct config_train *config, enum store_vector vector)
 {
     switch (vector) {
     case STORE_PARAMETERS:
@@ -55,7 +55,7 @@ bool store_create(struct store *store, const struct model *model, const struct c
     size_t vectors = 0;
     size_t rows = 0;
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        vectors += has_vector(config, (enum store_vector)vector);
+        vectors += store_has_vector(config, (enum store_vector)vector);
     }
     for (int i = 0; i < model->variable_count; i++) {
         store->first_row[i] = rows;
@@ -73,7 +73,7 @@ bool store_create(struct store *store, const struct model *model, const struct c
     store->config = config;
     store->kernels = optimizer_kernels_get(config->cpu_kernels);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        if (has_vector(config, (enum store_vector)vector)) {
+        if (store_has_vector(config, (enum store_vector)vector)) {
             store->vectors[vector] = (float *)(void *)memory;
             memory += vector_bytes;
         }

@@ -46,6 +46,9 @@ struct gradient_sink {
 
 enum store_vector { STORE_PARAMETERS, STORE_SLOT0, STORE_SLOT1, STORE_AVERAGES, STORE_VECTORS };
 
+/* Does a store with this configuration have that vector? */
+bool store_has_vector(const struct config_train *config, enum store_vector vector);
+
 struct store {
     const struct model *model;               /* borrowed */
     const struct config_train *config;       /* borrowed */
