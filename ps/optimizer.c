@@ -62,7 +62,7 @@ double schedule_learning_rate(const struct config_train *config, int64_t global_
     assert(config->lr_decay_steps > 0);
     double exponent = (double)global_step / (double)config->lr_decay_steps;
     if (config->lr_staircase) {
-        exponent = (double)(global_step / config->lr_decay_steps);
+        exponent = floor(exponent);
     }
     return config->learning_rate * pow(config->lr_decay, exponent);
 }

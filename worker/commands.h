@@ -2,7 +2,7 @@
 #ifndef WORKER_COMMANDS_H
 #define WORKER_COMMANDS_H
 
-#include "base/command.h"
+#include "base/cli/command.h"
 
 extern const struct command command_train; /* trainer [train] */
 extern const struct command command_eval;  /* trainer eval [--checkpoint=FILE] [train_dir] */

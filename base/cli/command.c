@@ -241,6 +241,7 @@ static int show_help(const struct command *const *commands, const struct command
     char *operands[] = {topic};
     snprintf(topic, sizeof topic, "%s", about->name);
     struct command_call call = {.command = command_named(commands, "help"), .commands = commands, .operands = operands};
+    assert(call.command != NULL);
     call.operand_count = words > 0 && about != call.command ? 1 : 0;
     return call.command->run(&call);
 }

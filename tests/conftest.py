@@ -1,0 +1,70 @@
+"""What the tests of the whole program share: the binary, the data, short ways to run it."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TRAINER = ROOT / "build" / "trainer"
+MNIST_FILES = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+]
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The top of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def full():
+    """True in `make test-full`: repeat what is random more often."""
+    return os.environ.get("TRAINER_TEST_FULL") == "1"
+
+
+@pytest.fixture(scope="session")
+def trainer():
+    """Path of the binary under test (TRAINER_BINARY names another one, a sanitizer build say)."""
+    path = pathlib.Path(os.environ.get("TRAINER_BINARY", TRAINER))
+    assert path.exists(), f"{path} is missing: run make"
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def mnist():
+    """Folder of the real MNIST; TRAINER_MNIST names it."""
+    folder = pathlib.Path(os.environ.get("TRAINER_MNIST", ROOT / ".." / "shared" / "data" / "mnist")).resolve()
+    for name in MNIST_FILES:
+        if not (folder / name).exists() and not (folder / f"{name}.gz").exists():
+            pytest.skip(f"no MNIST at {folder}; TRAINER_MNIST names its folder")
+    return str(folder)
+
+
+@pytest.fixture
+def run(trainer, tmp_path):
+    """run("eval", "--flag=1", status=0, timeout=60): runs the binary in an empty folder, checks its exit status."""
+
+    def run_trainer(*arguments, status=0, timeout=60, cwd=tmp_path, env=None, input=None):
+        result = subprocess.run(
+            [trainer, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if status is not None:
+            assert result.returncode == status, (
+                f"{' '.join(map(str, arguments))}: status {result.returncode}, not {status}\n"
+                f"{result.stdout}{result.stderr}"
+            )
+        return result
+
+    return run_trainer

@@ -1,0 +1,33 @@
+# Rooms know each other in one direction only: trainer -> worker -> ps -> net -> base, and worker -> cuda -> base.
+BEGIN {
+    knows["base"] = " base "
+    knows["net"] = " net base "
+    knows["ps"] = " ps net base "
+    knows["cuda"] = " cuda base "
+    knows["worker"] = " worker cuda ps net base "
+}
+
+function room(path) {
+    return path ~ /\// ? substr(path, 1, index(path, "/") - 1) : "trainer"
+}
+
+function complain(text) {
+    print FILENAME ":" FNR ": " text
+    failed = 1
+}
+
+/^#[ \t]*include[ \t]*"/ {
+    split($0, part, "\"")
+    to = part[2]
+    from = room(FILENAME)
+    if (to !~ /\//)
+        complain("\"" to "\": own headers are included relative to the root, as in \"base/error.h\"")
+    else if (from != "trainer" && index(knows[from], " " room(to) " ") == 0)
+        complain(from "/ must not know " room(to) "/: \"" to "\"")
+}
+
+/^#[ \t]*include[ \t]*<(base|net|ps|worker|cuda)\// {
+    complain("own headers are included with quotes")
+}
+
+END { exit failed }

@@ -1,0 +1,279 @@
+"""The binary as a file, and the build that made it."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+
+
+def output_of(*command, **options):
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
+
+
+def test_is_a_static_pie(trainer):
+    header = output_of("readelf", "-hW", trainer)
+    assert re.search(r"Type:\s+DYN", header)
+    assert "INTERP" not in output_of("readelf", "-lW", trainer)
+    assert "(NEEDED)" not in output_of("readelf", "-dW", trainer)
+
+
+def test_is_hardened(trainer):
+    segments = output_of("readelf", "-lW", trainer)
+    assert "GNU_RELRO" in segments
+    stack = re.search(r"GNU_STACK.*", segments).group()
+    assert re.search(r"\bRW\b", stack) and "RWE" not in stack
+    assert "BIND_NOW" in output_of("readelf", "-dW", trainer)
+    # musl's name for the function that a damaged stack ends in.
+    assert "__stack_chk_fail" in output_of("readelf", "-sW", trainer)
+
+
+def test_is_small(trainer):
+    assert os.path.getsize(trainer) < 3 << 20
+
+
+def test_tells_its_version(run, root):
+    version = (root / "build" / "version").read_text().strip()
+    assert version in run("version").stdout
+
+
+def test_version_is_quick(trainer):
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        subprocess.run([trainer, "version"], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - start)
+    # The best of several is the program's own time; the rest is what else the machine does.
+    assert min(times) < 0.005
+
+
+def test_runs_in_an_empty_chroot(trainer, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("chroot needs root")
+    shutil.copy(trainer, tmp_path / "trainer")
+    assert "trainer" in output_of("chroot", str(tmp_path), "/trainer", "version")
+
+
+@pytest.mark.parametrize("cpu", ["qemu64", "core2duo", "Haswell"])
+def test_runs_on_old_processors(trainer, cpu):
+    qemu = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64")
+    if qemu is None:
+        pytest.skip("no qemu-x86_64 (package qemu-user)")
+    assert "trainer" in output_of(qemu, "-cpu", cpu, trainer, "version")
+
+
+# --- What is compiled again, tried on a copy of the tree ---------------------------------------------------------------
+
+OBJECTS = ["build/product/base/error.o", "build/product/base/file.o", "build/product/base/philox_user.o"]
+
+
+@pytest.fixture
+def copy(root, tmp_path):
+    """A small tree with the project's Makefile, three sources, and the libraries that are built already."""
+    tree = tmp_path / "tree"
+    (tree / "base").mkdir(parents=True)
+    (tree / "build").mkdir()
+    for name in ("Makefile", "base/error.c", "base/error.h", "base/file.c", "base/file.h", "base/philox.h"):
+        shutil.copy(root / name, tree / name)
+    (tree / "base/philox_user.c").write_text('#include "base/philox.h"\nextern int philox_user;\n')
+    shutil.copytree(root / "base/deps", tree / "base/deps")
+    (tree / "build/deps").symlink_to((root / "build/deps").resolve())
+    shutil.copy2(root / "build/packages-build", tree / "build/packages-build")
+    assert compiled(tree) == {"base/error.c", "base/file.c", "base/philox_user.c"}
+    return tree
+
+
+def compiled(tree, *arguments):
+    text = output_of("make", *OBJECTS, *arguments, cwd=tree, env={**os.environ, "MAKEFLAGS": ""})
+    return set(re.findall(r"^cc (\S+)$", text, re.M))
+
+
+def touch(path):
+    later = time.time() + 2
+    os.utime(path, (later, later))
+
+
+def test_nothing_changed_compiles_nothing(copy):
+    assert compiled(copy) == set()
+
+
+def test_a_source_compiles_itself_alone(copy):
+    touch(copy / "base/error.c")
+    assert compiled(copy) == {"base/error.c"}
+
+
+def test_a_header_compiles_what_includes_it(copy):
+    touch(copy / "base/error.h")
+    assert compiled(copy) == {"base/error.c", "base/file.c"}
+
+
+def test_a_flag_compiles_everything(copy):
+    assert len(compiled(copy, "warnings=-Wall")) == len(OBJECTS)
+    assert compiled(copy, "warnings=-Wall") == set()
+
+
+def test_a_warning_is_an_error(copy):
+    with (copy / "base/error.c").open("a") as source:
+        source.write("static int nobody_calls_this(void)\n{\n    return 0;\n}\n")
+    touch(copy / "base/error.c")
+    with pytest.raises(subprocess.CalledProcessError):
+        compiled(copy)
+
+
+def test_a_failed_compilation_is_tried_again(copy):
+    text = (copy / "base/error.c").read_text()
+    (copy / "base/error.c").write_text(text + "}")
+    touch(copy / "base/error.c")
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            compiled(copy)
+
+
+# --- Other targets ----------------------------------------------------------------------------------------------------
+
+
+def test_installs_to_a_folder(root, trainer, tmp_path):
+    if not (root / "README.md").exists():
+        pytest.skip("no README.md to install")
+    subprocess.run(
+        ["make", "install", f"DESTDIR={tmp_path}", "PREFIX=/usr"],
+        check=True, cwd=root, env={**os.environ, "MAKEFLAGS": ""}, stdout=subprocess.DEVNULL,
+    )
+    assert output_of(str(tmp_path / "usr/bin/trainer"), "version")
+    assert (tmp_path / "usr/share/doc/trainer/config.json").exists()
+
+
+def test_help_names_every_target(root):
+    text = output_of("make", "help", cwd=root)
+    for target in "all run test bench lint debug fuzz install clean distclean".split():
+        assert re.search(rf"\b{target}\b", text), target
+
+
+# --- Fetching, without a network: a folder of unpacked sources stands in for Debian's archive -------------------------
+
+
+def fetch(root, tmp_path, name, **env):
+    return subprocess.run(
+        [root / "base/deps/fetch", name, tmp_path / "out"], capture_output=True, text=True, env={**os.environ, **env}
+    )
+
+
+def cjson_release(folder, version):
+    major, minor, patch = version.split(".")
+    source = folder / f"cJSON-{version}"
+    source.mkdir(parents=True)
+    (source / "cJSON.h").write_text(
+        f"#define CJSON_VERSION_MAJOR {major}\n#define CJSON_VERSION_MINOR {minor}\n#define CJSON_VERSION_PATCH {patch}\n"
+    )
+    return source
+
+
+def test_deps_dir_takes_a_release(root, tmp_path):
+    cjson_release(tmp_path / "deps", "1.7.18")
+    result = fetch(root, tmp_path, "cjson", DEPS_DIR=str(tmp_path / "deps"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out/cJSON.h").exists()
+    assert (tmp_path / "deps/cJSON-1.7.18/cJSON.h").exists(), "the user's folder stays as it was"
+
+
+@pytest.mark.parametrize("version", ["1.7.9", "1.8.0", "2.0.0"])
+def test_deps_dir_refuses_other_versions(root, tmp_path, version):
+    cjson_release(tmp_path / "deps", version)
+    result = fetch(root, tmp_path, "cjson", DEPS_DIR=str(tmp_path / "deps"))
+    assert result.returncode == 1
+    assert version in result.stderr and "1.7.17 or newer" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_deps_dir_says_what_is_missing(root, tmp_path):
+    (tmp_path / "deps").mkdir()
+    result = fetch(root, tmp_path, "zlib", DEPS_DIR=str(tmp_path / "deps"))
+    assert result.returncode == 1
+    assert f"{tmp_path}/deps/zlib-VERSION" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_altered_download_is_not_used(root, tmp_path):
+    """A cached file that changed is fetched again, so with no way to fetch the build stops."""
+    cache = tmp_path / "cache"
+    folder = cache / "cjson"
+    folder.mkdir(parents=True)
+    (folder / "cjson_1.7.18-1.dsc").write_text("Version: 1.7.18-1\n")
+    digest = "0" * 64
+    (folder / "SHA256SUMS").write_text(f"{digest}  cjson_1.7.18-1.dsc\n")
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "apt-get").write_text("#!/bin/sh\nexit 1\n")
+    (path / "apt-get").chmod(0o755)
+    result = fetch(root, tmp_path, "cjson", DEPS_CACHE=str(cache), PATH=f"{path}:{os.environ['PATH']}")
+    assert result.returncode == 1
+    assert "DEPS_DIR=" in result.stderr
+
+
+# --- MNIST ------------------------------------------------------------------------------------------------------------
+
+
+def get_mnist(root, folder, url):
+    return subprocess.run(
+        [root / "base/deps/mnist", folder], capture_output=True, text=True, env={**os.environ, "MNIST_URL": url}
+    )
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_mnist_comes_with_the_right_digest(root, mnist, tmp_path):
+    if not (pathlib.Path(mnist) / "train-images-idx3-ubyte.gz").exists():
+        pytest.skip("the MNIST here is not gzipped, as a mirror's is")
+    result = get_mnist(root, tmp_path / "data", f"file://{mnist}")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "data/train-images-idx3-ubyte").stat().st_size == 47040016
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_mnist_altered_is_refused(root, mnist, tmp_path):
+    if not (pathlib.Path(mnist) / "train-images-idx3-ubyte.gz").exists():
+        pytest.skip("the MNIST here is not gzipped, as a mirror's is")
+    mirror = tmp_path / "mirror"
+    shutil.copytree(mnist, mirror)
+    shutil.copy(mirror / "t10k-images-idx3-ubyte.gz", mirror / "train-images-idx3-ubyte.gz")
+    result = get_mnist(root, tmp_path / "data", f"file://{mirror}")
+    assert result.returncode == 1
+    assert "wrong SHA-256" in result.stderr
+    assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_mnist_unreachable_is_one_quick_line(root, tmp_path):
+    start = time.monotonic()
+    result = get_mnist(root, tmp_path / "data", "http://127.0.0.1:9/mnist")
+    assert result.returncode == 1
+    assert time.monotonic() - start < 6
+    assert result.stderr.count("\n") == 1 and "MNIST_URL=" in result.stderr
+
+
+# --- Lint that is our own ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path, line, fine",
+    [
+        ("net/a.c", '#include "base/error.h"', True),
+        ("base/a.c", '#include "net/frame.h"', False),
+        ("ps/store/a.c", '#include "worker/engine.h"', False),
+        ("worker/a.c", '#include "cuda/engine.h"', True),
+        ("cuda/a.c", '#include "worker/engine.h"', False),
+        ("ps/a.c", '#include "store.h"', False),
+        ("ps/a.c", "#include <base/error.h>", False),
+        ("trainer.c", '#include "worker/engine.h"', True),
+    ],
+)
+def test_includes_follow_the_arrows(root, tmp_path, path, line, fine):
+    source = tmp_path / path
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(f"/* text */\n{line}\n")
+    result = subprocess.run(
+        ["awk", "-f", root / "tests/lint/includes.awk", path], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (result.returncode == 0) == fine, result.stdout
+    assert fine or result.stdout.startswith(f"{path}:2: ")
