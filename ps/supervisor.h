@@ -11,19 +11,30 @@
 #include "base/config.h"
 
 struct supervisor {
-    int64_t save_steps;
-    double save_secs;
-    double last_save_s;     /* monotonic */
-    int64_t last_save_step; /* -1: none yet */
+    int64_t save_steps;     /* at every multiple of it; 0 = not by steps */
+    double save_secs;       /* 0 = not by time */
+    double last_save_s;     /* monotonic: when the last one began, or the job */
+    int64_t last_save_step; /* the step of the last one, or the one the job began at */
     bool saving;            /* one is being written */
+    bool failed;            /* the last one was not written */
 };
 
+/* step: the one just restored, or 0. */
 void supervisor_begin(struct supervisor *supervisor, const struct config_output *config, int64_t step, double now_s);
 
-/* Should a checkpoint begin now, between two steps? Never while one is being written. */
+/*
+ * Should a checkpoint begin now, between two steps? Never while one is being written, and never a second one of a step.
+ * A clock that stands still or goes back lets no time pass, and does no other harm.
+ */
 bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s);
+
+/* Is there anything a last checkpoint, at the end of a run, would add? */
+bool supervisor_is_unsaved(const struct supervisor *supervisor, int64_t step);
+
 void supervisor_save_began(struct supervisor *supervisor, int64_t step, double now_s);
-void supervisor_save_ended(struct supervisor *supervisor);
+
+/* written: false if it failed; then the step counts as unsaved again, and the next try is when the next one is due. */
+void supervisor_save_ended(struct supervisor *supervisor, bool written);
 
 /* Steps until the next checkpoint by steps is due, so that an engine may run that many at once; INT64_MAX if none. */
 int64_t supervisor_steps_to_save(const struct supervisor *supervisor, int64_t step);
@@ -36,8 +47,9 @@ struct kept_checkpoint {
 };
 
 /*
- * Decides what stays, as tf.train.Saver: the newest max_to_keep (0 = all), and for good the first one of every
- * keep_every_n_hours. checkpoints: ascending by step; marks `keep`.
+ * Decides what stays: the newest max_to_keep (0 = all), as tf.train.Saver, and for good the first one of every
+ * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It looks at nothing but
+ * what is there, so a restarted run decides as the old one would have.
  */
 void supervisor_retain(struct kept_checkpoint *checkpoints, int count, const struct config_output *config);
 
