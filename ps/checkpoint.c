@@ -496,10 +496,6 @@ enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const ch
     if (status == CHECKPOINT_OPENED && !read_metadata(file, error)) {
         status = CHECKPOINT_UNREADABLE;
     }
-    if (status == CHECKPOINT_DAMAGED) {
-        size_t used = strlen(error->text);
-        snprintf(error->text + used, sizeof error->text - used, "; use another checkpoint and delete this one");
-    }
     if (status != CHECKPOINT_OPENED) {
         checkpoint_close(file);
         return status;
@@ -730,7 +726,12 @@ bool checkpoint_read(const char *path, struct checkpoint_state *state, struct ch
                      struct error *error)
 {
     struct checkpoint_file *file;
-    if (checkpoint_open(&file, path, error) != CHECKPOINT_OPENED) {
+    enum checkpoint_status status = checkpoint_open(&file, path, error);
+    if (status == CHECKPOINT_DAMAGED) {
+        size_t used = strlen(error->text);
+        snprintf(error->text + used, sizeof error->text - used, "; use another checkpoint");
+    }
+    if (status != CHECKPOINT_OPENED) {
         return false;
     }
     bool loaded = checkpoint_load(file, state, error);

@@ -159,13 +159,15 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
 
 /* ---- finding ---- */
 
-static void set_aside(const char *path)
+static bool set_aside(const char *path)
 {
     char aside[CHECKPOINT_MAX_PATH + 16];
     snprintf(aside, sizeof aside, "%s.damaged", path);
     if (rename(path, aside) != 0) {
-        log_warning("%s: cannot be set aside: %s", path, strerror(errno));
+        log_warning("%s: cannot be renamed to %s: %s", path, aside, strerror(errno));
+        return false;
     }
+    return true;
 }
 
 static bool find_newest(const char *path, bool may_rename, struct checkpoint_file **file, struct error *error)
@@ -186,10 +188,9 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
             continue; /* a reader may see one vanish: the writer has a newer one by then */
         }
         refused++;
-        log_warning("%s%s", error->text, i > 0 ? "; going back to the checkpoint before it" : "");
-        if (status == CHECKPOINT_DAMAGED && may_rename) {
-            set_aside(whole);
-        }
+        bool aside = status == CHECKPOINT_DAMAGED && may_rename && set_aside(whole);
+        log_warning("%s%s%s", error->text, aside ? "; set aside with \".damaged\" after its name" : "",
+                    i > 0 ? "; trying the checkpoint before it" : "");
     }
     free(listing.items);
     if (done && *file == NULL && refused > 0) {
