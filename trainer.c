@@ -42,9 +42,8 @@ static int run_eval(const struct command_call *call)
 static const struct command train = {
     .name = "train",
     .summary = "train on this box, then show the test accuracy",
-    .details =
-        "  With train_dir, training resumes from the newest good checkpoint there and leaves new ones. SIGINT and\n"
-        "  SIGTERM leave one more before the end; a second signal ends it at once.",
+    .details = "With train_dir, training resumes from the newest good checkpoint there and leaves new ones. SIGINT and "
+               "SIGTERM leave one more before the end; a second signal ends it at once.",
     .takes_config = true,
     .run = run_train,
 };

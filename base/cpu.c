@@ -28,7 +28,7 @@ static uint32_t enabled_state(void)
 static void read_model(char *model, size_t size)
 {
     uint32_t words[13] = {0};
-    uint32_t highest = __get_cpuid_max(0x80000000u, NULL);
+    uint32_t highest = (uint32_t)__get_cpuid_max(0x80000000u, NULL);
     if (highest < 0x80000004u) {
         return;
     }

@@ -40,7 +40,7 @@ static void collect(struct facts *facts)
 
 static int run(const struct command_call *call)
 {
-    struct facts facts;
+    struct facts facts = {.kernels = NULL};
     struct utsname system;
     collect(&facts);
     const char *kernel = uname(&system) == 0 ? system.release : "unknown";

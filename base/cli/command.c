@@ -127,14 +127,15 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
     return error_set(error, "unknown command %.64s; `trainer help` lists them all", argv[0]);
 }
 
+/* The table has it, or the table is wrong. */
 static const struct command *command_named(const struct command *const *commands, const char *name)
 {
-    for (int i = 0; commands[i] != NULL; i++) {
-        if (strcmp(commands[i]->name, name) == 0) {
-            return commands[i];
-        }
+    int index = 0;
+    while (commands[index] != NULL && strcmp(commands[index]->name, name) != 0) {
+        index++;
     }
-    return NULL;
+    assert(commands[index] != NULL);
+    return commands[index];
 }
 
 /* *words: how many of argv are the command's name. */

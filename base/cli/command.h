@@ -39,7 +39,7 @@ struct command {
     const char *operands; /* what follows, in the help: "[topic]"; NULL: nothing may */
     int max_operands;
     const char *summary;              /* one line, no capital, no full stop */
-    const char *details;              /* paragraphs for `help NAME`, lines of at most 100 columns; may be NULL */
+    const char *details;              /* a paragraph more, for `help NAME`; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
     bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
@@ -53,7 +53,8 @@ bool command_switch(const struct command_call *call, const char *name);
 
 /*
  * Finds the command that argv names (none: the table's first), parses its flags and operands, loads the configuration,
- * and runs it. Returns the exit status. commands ends with NULL; one of them is named "help", and --help stands for it.
+ * and runs it. Returns the exit status. commands ends with NULL; two of them are named "help" and
+ * "version", and --help and --version stand for those.
  */
 int command_main(const struct command *const *commands, int argc, char *const *argv);
 

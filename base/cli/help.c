@@ -33,6 +33,11 @@ static void print_wrapped(int at, int indent, const char *text)
     putchar('\n');
 }
 
+static void print_paragraph(const char *text)
+{
+    print_wrapped(0, 0, text);
+}
+
 /* "  term        text", the text on a line of its own if the term is too long. */
 static void print_entry(const char *term, const char *text)
 {
@@ -72,7 +77,8 @@ static void print_command(const struct command *command)
            command->takes_config || command->flags != NULL ? " [--flag=value ...]" : "");
     print_wrapped(2, 2, command->summary);
     if (command->details != NULL) {
-        printf("\n%s\n", command->details);
+        printf("\n  ");
+        print_wrapped(2, 2, command->details);
     }
     if (command->flags != NULL) {
         printf("\nFlags of its own:\n");
@@ -95,7 +101,7 @@ static void print_key(const struct config_key *key)
     char text[512], allowed[256];
     config_key_allowed(key, allowed, sizeof allowed);
     const char *initial = key->initial[0] == '\0' ? "empty" : key->initial;
-    snprintf(text, sizeof text, "%s; default %s; %s, %s", allowed, initial, config_scope_name(key->scope),
+    snprintf(text, sizeof text, "%s; default %s; scope %s; change %s", allowed, initial, config_scope_name(key->scope),
              config_change_name(key->change));
     print_entry(key->name, key->description);
     printf("%*s", COLUMN, "");
@@ -104,16 +110,19 @@ static void print_key(const struct config_key *key)
 
 static void print_key_legend(void)
 {
-    printf("\nAfter each key: what is allowed; its default; whose business it is and when a running job takes a new\n"
-           "value. job: all members of a job must agree, and it enters the job's digest; machine: each has its own.\n"
-           "live: at one step, on every member; local: when this member restarts; job: through a checkpoint and a\n"
-           "restart of the whole job.\n");
+    printf("\n");
+    print_paragraph(
+        "After each key: what is allowed; its default; whose business it is, and when a running job takes a "
+        "new value. Scope job: all members of a job must agree, and the job's digest covers it; machine: "
+        "each machine has its own. Change live: at one step, on every member; local: when this member "
+        "restarts; job: through a checkpoint and a restart of the whole job.");
 }
 
 static void print_config(const char *only_section)
 {
-    printf("config.json is one JSON object of sections, each an object of keys; what is left out keeps its default.\n"
-           "Flags override it; `trainer config show` tells what is in effect, and where it came from.\n");
+    print_paragraph("config.json is one JSON object of sections, each an object of keys; what is left out keeps its "
+                    "default. Flags override it; `trainer config show` tells what is in effect, and where it came "
+                    "from.");
     const char *section = "";
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         if (only_section != NULL && strcmp(key->section, only_section) != 0) {
@@ -128,41 +137,42 @@ static void print_config(const char *only_section)
     print_key_legend();
 }
 
-static const char *flag_value_name(const struct config_key *key)
+/* What stands after --name= in the help. */
+static void flag_value(const struct config_key *key, char *text, size_t size)
 {
     static const char *const names[] = {
         [KEY_COUNT] = "N",
         [KEY_LONG] = "N",
         [KEY_NUMBER] = "X",
         [KEY_TEXT] = "TEXT",
-        [KEY_WORD] = "WORD",
+        [KEY_WORD] = "",
         [KEY_LAYERS] = "N,N,...",
         [KEY_HOSTS] = "HOST:PORT,...",
-        [KEY_DEVICE] = "cpu|gpu|gpu:N|auto",
+        [KEY_DEVICE] = "auto|cpu|gpu|gpu:N",
     };
-    return names[key->type];
+    size_t used = (size_t)snprintf(text, size, "%s", names[key->type]);
+    for (int i = 0; key->type == KEY_WORD && key->words[i] != NULL && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? "|" : "", key->words[i]);
+    }
 }
 
 static void print_flag(const struct config_key *key)
 {
-    char term[96], text[512], allowed[256] = "";
-    const char *initial = key->initial[0] == '\0' ? "empty" : key->initial;
+    char term[128], text[512], value[64];
     if (key->type == KEY_SWITCH) {
         snprintf(term, sizeof term, "--[no]%s", key->name);
     } else {
-        snprintf(term, sizeof term, "--%s=%s", key->name, flag_value_name(key));
+        flag_value(key, value, sizeof value);
+        snprintf(term, sizeof term, "--%s=%s", key->name, value);
     }
-    if (key->type == KEY_WORD) {
-        config_key_allowed(key, allowed, sizeof allowed);
-    }
-    snprintf(text, sizeof text, "%s%s%s (%s)", key->description, allowed[0] != '\0' ? ": " : "", allowed, initial);
+    snprintf(text, sizeof text, "%s (%s)", key->description, key->initial[0] == '\0' ? "empty" : key->initial);
     print_entry(term, text);
 }
 
 static void print_flags(void)
 {
-    printf("Flags override config.json. They are written --flag=value or --flag value; switches --issync, --noissync\n"
-           "or --issync=true|false; lists with commas. In parentheses the default.\n");
+    print_paragraph("Flags override config.json. They are written --flag=value or --flag value; switches --issync, "
+                    "--noissync or --issync=true|false; lists with commas. In parentheses the default.");
     const char *section = "";
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         if (key->no_flag) {
@@ -212,10 +222,9 @@ static void suggest_topic(const struct command *const *commands, const char *top
     }
 }
 
-/* Keys by flag, dashes let pass, or by path. */
+/* By flag, or by path. */
 static const struct config_key *find_key(const char *topic)
 {
-    topic += strspn(topic, "-");
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         char path[CONFIG_PATH_SIZE];
         config_key_path(key, path);

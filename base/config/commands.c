@@ -153,7 +153,7 @@ const struct command command_config_show = {
     .name = "config show",
     .summary = "every key with its value in effect, where that came from, and the job's digest",
     .details =
-        "  The digest covers the job-scoped keys alone, by their values in effect: members of one job have the same.",
+        "The digest covers the job-scoped keys alone, by their values in effect: members of one job have the same.",
     .flags = show_flags,
     .takes_config = true,
     .run = run_show,

@@ -144,7 +144,7 @@ const struct config_key config_keys[] = {
     {"fleet", "version", KEY_LONG, AT(fleet.version), .maximum = MAX_EXACT, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .no_flag = true,
      .description = "of this file; goes up with every change that is rolled out"},
-    {NULL},
+    {.section = NULL},
 };
 /* clang-format on */
 

@@ -205,7 +205,8 @@ static bool set_device(const struct config_key *key, struct config *config, cons
         kind = DEVICE_CPU;
     } else if (strncmp(text, "gpu:", 4) == 0) {
         size_t digits = strspn(text + 4, "0123456789");
-        index = digits >= 1 && digits <= 3 && text[4 + digits] == '\0' ? atoi(text + 4) : CONFIG_MAX_DEVICE + 1;
+        index = digits >= 1 && digits <= 3 && text[4 + digits] == '\0' ? (int)strtol(text + 4, NULL, 10)
+                                                                       : CONFIG_MAX_DEVICE + 1;
     } else if (strcmp(text, "gpu") != 0) {
         index = CONFIG_MAX_DEVICE + 1;
     }
@@ -387,16 +388,29 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
     return text_to_list(key, config, text, shown, error);
 }
 
+static void show_json(const cJSON *value, char shown[SHOWN_SIZE])
+{
+    if (cJSON_IsNumber(value)) {
+        config_number_text(value->valuedouble, shown);
+    } else if (cJSON_IsString(value)) {
+        show_text(value->valuestring, shown);
+    } else {
+        snprintf(shown, SHOWN_SIZE, "%s",
+                 cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
+                 : cJSON_IsArray(value) ? "an array"
+                 : cJSON_IsNull(value)  ? "null"
+                                        : "an object");
+    }
+}
+
 static bool json_to_layers(const struct config_key *key, struct config *config, const cJSON *array, int *element,
                            struct error *error)
 {
     struct elements elements = {.count = 0};
     int index = 0;
     for (const cJSON *child = array->child; child != NULL; child = child->next, index++) {
-        char shown[SHOWN_SIZE] = "that";
-        if (cJSON_IsNumber(child)) {
-            config_number_text(child->valuedouble, shown);
-        }
+        char shown[SHOWN_SIZE];
+        show_json(child, shown);
         if (!add_layer(key, &elements, cJSON_IsNumber(child) ? child->valuedouble : NAN, shown, error)) {
             *element = index;
             return false;
@@ -426,21 +440,6 @@ static bool json_to_hosts(const struct config_key *key, struct config *config, c
     good = good && set_hosts(key, config, texts, count, element, error);
     free(texts);
     return good;
-}
-
-static void show_json(const cJSON *value, char shown[SHOWN_SIZE])
-{
-    if (cJSON_IsNumber(value)) {
-        config_number_text(value->valuedouble, shown);
-    } else if (cJSON_IsString(value)) {
-        show_text(value->valuestring, shown);
-    } else {
-        snprintf(shown, SHOWN_SIZE, "%s",
-                 cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
-                 : cJSON_IsArray(value) ? "an array"
-                 : cJSON_IsNull(value)  ? "null"
-                                        : "an object");
-    }
 }
 
 bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,

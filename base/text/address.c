@@ -23,7 +23,7 @@ static bool check_host_name(const char *host, struct error *error)
     size_t label = 0;
     for (const char *p = host; *p != '\0'; p++) {
         bool fine = isalnum((unsigned char)*p) || *p == '_' || (*p == '-' && label > 0) || (*p == '.' && label > 0);
-        if (!fine || label > 63) {
+        if (!fine || (label == 63 && *p != '.')) {
             return error_set(error, "no host name or IPv4 address in front of the port");
         }
         label = *p == '.' ? 0 : label + 1;

@@ -1,0 +1,139 @@
+/* The table holds what the code that reads it relies on. */
+#include "base/config/keys.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void names_are_unique(void **state)
+{
+    (void)state;
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        for (const struct config_key *other = key + 1; other->section != NULL; other++) {
+            bool same_name = strcmp(key->name, other->name) == 0;
+            assert_false(same_name && strcmp(key->section, other->section) == 0);
+            assert_false(same_name && !key->no_flag && !other->no_flag);
+            assert_int_not_equal(key->offset, other->offset);
+        }
+        if (!key->no_flag) {
+            assert_ptr_equal(config_key_by_flag(key->name), key);
+            assert_string_not_equal(key->name, "config");
+            assert_string_not_equal(key->name, "help");
+        }
+        assert_ptr_equal(config_key_by_path(key->section, key->name), key);
+    }
+    assert_null(config_key_by_flag("version"));
+}
+
+static void sections_stand_together(void **state)
+{
+    (void)state;
+    for (const struct config_key *key = config_keys + 1; key->section != NULL; key++) {
+        bool begins = strcmp(key->section, key[-1].section) != 0;
+        for (const struct config_key *earlier = config_keys; begins && earlier < key; earlier++) {
+            assert_string_not_equal(earlier->section, key->section);
+        }
+    }
+}
+
+/* A default is a value like any other, and what is shown of a value can be typed again. */
+static void texts_read_back(void **state)
+{
+    (void)state;
+    struct config config;
+    struct error error;
+    assert_true(config_defaults(&config, &error));
+    static const char *const values[][2] = {{"layers", "784,1,65536,10"},
+                                            {"ps_hosts", "a:1,[fe80::1]:65535"},
+                                            {"device", "gpu:63"},
+                                            {"l2", "0.1"},
+                                            {"learning_rate", "3.0000000000000004e-05"},
+                                            {"seed", "9007199254740991"},
+                                            {"data_dir", "a b/\xC3\xA4"},
+                                            {"log_format", "json"},
+                                            {"issync", "true"},
+                                            {"epsilon", "1e-08"},
+                                            {"worker_hosts", ""}};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        const struct config_key *key = config_key_by_flag(values[i][0]);
+        assert_true(config_key_set_text(key, &config, values[i][1], &error));
+        char *text = config_key_text(key, &config);
+        assert_string_equal(text, values[i][1]);
+        free(text);
+    }
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        assert_true(config_key_set_text(key, &config, key->initial, &error));
+        assert_true(config_key_is_default(key, &config));
+    }
+    config_free(&config);
+}
+
+static void json_reads_back(void **state)
+{
+    (void)state;
+    struct config config, copy;
+    struct error error;
+    assert_true(config_defaults(&config, &error) && config_defaults(&copy, &error));
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        int element;
+        cJSON *json = config_key_json(key, &config);
+        char *printed = cJSON_PrintUnformatted(json);
+        cJSON *parsed = cJSON_Parse(printed);
+        assert_true(config_key_set_json(key, &copy, parsed, &element, &error));
+        char *text = config_key_text(key, &copy), *expected = config_key_text(key, &config);
+        assert_string_equal(text, expected);
+        free(text);
+        free(expected);
+        free(printed);
+        cJSON_Delete(parsed);
+        cJSON_Delete(json);
+    }
+    config_free(&config);
+    config_free(&copy);
+}
+
+/* A value that is refused leaves the old one in place. */
+static void refusal_changes_nothing(void **state)
+{
+    (void)state;
+    struct config config;
+    struct error error;
+    assert_true(config_defaults(&config, &error));
+    static const char *const wrong[][3] = {{"layers", "1,2,x", "784,500,10"}, {"ps_hosts", "b:1,c", "a:1"},
+                                           {"batch_size", "0", "100"},        {"optimizer", "x", "sgd"},
+                                           {"device", "tpu", "auto"},         {"data_dir", "\x01", "data"}};
+    assert_true(config_key_set_text(config_key_by_flag("ps_hosts"), &config, "a:1", &error));
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const struct config_key *key = config_key_by_flag(wrong[i][0]);
+        assert_false(config_key_set_text(key, &config, wrong[i][1], &error));
+        char *text = config_key_text(key, &config);
+        assert_string_equal(text, wrong[i][2]);
+        free(text);
+    }
+    config_free(&config);
+}
+
+static void descriptions_are_for_readers(void **state)
+{
+    (void)state;
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        assert_non_null(key->description);
+        assert_int_not_equal(key->description[strlen(key->description) - 1], '.');
+        assert_true(strlen(key->description) > 8);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_are_unique),        cmocka_unit_test(sections_stand_together),
+        cmocka_unit_test(texts_read_back),         cmocka_unit_test(json_reads_back),
+        cmocka_unit_test(refusal_changes_nothing), cmocka_unit_test(descriptions_are_for_readers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,296 @@
+/* Files and flags to a struct config: what is refused, with which words and at which place, and what wins. */
+#include "base/config.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/config/keys.h"
+
+static bool parse(struct config *config, const char *json, const struct config_setting *settings, int count,
+                  struct error *error)
+{
+    return config_parse(config, "config.json", (const uint8_t *)json, strlen(json), settings, count, error);
+}
+
+static void refuse(const char *json, const char *expected)
+{
+    struct config config;
+    struct error error;
+    if (parse(&config, json, NULL, 0, &error)) {
+        config_free(&config);
+        fail_msg("accepted: %s", json);
+    }
+    assert_string_equal(error.text, expected);
+    assert_null(config.origins);
+    assert_null(config.path);
+}
+
+static void refuse_flag(const char *flag, const char *text, const char *expected)
+{
+    struct config config;
+    struct error error;
+    struct config_setting setting = {flag, text};
+    if (config_parse(&config, NULL, NULL, 0, &setting, 1, &error)) {
+        config_free(&config);
+        fail_msg("accepted: --%s=%s", flag, text);
+    }
+    assert_string_equal(error.text, expected);
+}
+
+static void accept(struct config *config, const char *json, const char *flag, const char *text)
+{
+    struct error error = {""};
+    struct config_setting setting = {flag, text};
+    if (!parse(config, json, &setting, flag != NULL ? 1 : 0, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void unknown_names_get_the_nearest(void **state)
+{
+    (void)state;
+    refuse("{\"train\": {\"bach_size\": 1}}",
+           "config.json:1:12: train.bach_size: unknown key; did you mean train.batch_size?");
+    refuse("{\n  \"train\": {\n    \"layers\": [1, 2]\n  }\n}",
+           "config.json:3:5: train.layers: unknown key; did you mean model.layers?");
+    refuse("{\"train\": {\"zzzzzzzz\": 1}}",
+           "config.json:1:12: train.zzzzzzzz: unknown key; `trainer help config` lists them all");
+    refuse("{\"modle\": {}}", "config.json:1:2: modle: unknown section; did you mean model?");
+    refuse("{\"batch_size\": 1}", "config.json:1:2: batch_size: no section; the key belongs into section train");
+    refuse("{\"qqqqqq\": 1}", "config.json:1:2: qqqqqq: unknown section; `trainer help config` lists them");
+}
+
+static void wrong_types(void **state)
+{
+    (void)state;
+    refuse("{\"train\": {\"batch_size\": \"100\"}}",
+           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not \"100\"");
+    refuse("{\"train\": {\"batch_size\": 1.5}}",
+           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not 1.5");
+    refuse("{\"train\": {\"batch_size\": null}}",
+           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not null");
+    refuse("{\"train\": {\"nesterov\": 1}}", "config.json:1:24: train.nesterov: must be true or false, not 1");
+    refuse("{\"train\": {\"optimizer\": \"adma\"}}",
+           "config.json:1:25: train.optimizer: must be sgd, momentum, adagrad, "
+           "adadelta or adam, not \"adma\"; did you mean adam?");
+    refuse("{\"model\": {\"layers\": 784}}",
+           "config.json:1:22: model.layers: must be a list of 2 to 16 integers from 1 to 65536, not 784");
+    refuse("{\"model\": {\"layers\": [784, \"500\", 10]}}",
+           "config.json:1:28: model.layers[1]: must be a list of 2 to 16 integers from 1 to 65536, not \"500\"");
+    refuse("{\"model\": {\"layers\": [10]}}",
+           "config.json:1:22: model.layers: must be a list of 2 to 16 integers from 1 to 65536, not a single one");
+    refuse("{\"data\": {\"data_dir\": [\"a\"]}}",
+           "config.json:1:23: data.data_dir: must be a string of at most 4096 bytes without control characters, "
+           "not an array");
+    refuse("{\"train\": {\"device\": \"gpu:64\"}}",
+           "config.json:1:22: train.device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:64\"");
+    refuse("{\"train\": []}", "config.json:1:11: train: must be an object of keys: {\"train\": {...}}");
+    refuse("[]", "config.json:1:1: the file must hold one object: {\"model\": {...}, \"train\": {...}, ...}");
+}
+
+static void out_of_range(void **state)
+{
+    (void)state;
+    refuse("{\"train\": {\"batch_size\": 0}}",
+           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not 0");
+    refuse("{\"train\": {\"momentum\": 1}}",
+           "config.json:1:24: train.momentum: must be a number from 0 to less than 1, not 1");
+    refuse("{\"train\": {\"lr_decay\": 0}}",
+           "config.json:1:24: train.lr_decay: must be a number above 0 and at most 1, not 0");
+    refuse("{\"train\": {\"learning_rate\": 1e999}}",
+           "config.json:1:29: train.learning_rate: must be a number from 0 to 1000, not inf");
+    refuse("{\"train\": {\"seed\": 9007199254740992}}",
+           "config.json:1:20: train.seed: must be an integer from 0 to 9007199254740991, not 9007199254740992");
+    refuse("{\"model\": {\"layers\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}}",
+           "config.json:1:55: model.layers[16]: must be a list of 2 to 16 integers from 1 to 65536, not more of them");
+}
+
+static void duplicates(void **state)
+{
+    (void)state;
+    refuse("{\"train\": {\"seed\": 1, \"seed\": 2}}", "config.json:1:23: train.seed: stands there twice; remove one");
+    refuse("{\"train\": {\"seed\": 1},\n \"train\": {}}", "config.json:2:2: train: stands there twice; merge the two");
+    refuse("{\"cluster\": {\"ps_hosts\": [\"a:1\", \"a:1\"]}}",
+           "config.json:1:34: cluster.ps_hosts[1]: \"a:1\" stands there twice");
+    refuse("{\"cluster\": {\"ps_hosts\": [\"a:1\"], \"worker_hosts\": [\"b:1\", \"a:1\"]}}",
+           "config.json:1:51: cluster.worker_hosts: a:1 is in ps_hosts too; every process needs a port of its own");
+}
+
+static void not_json(void **state)
+{
+    (void)state;
+    refuse("{\"train\": {\"seed\": 1,}}", "config.json:1:21: a comma after the last element; remove it");
+    refuse("{\n  // one\n}", "config.json:2:3: JSON has no comments; remove this one");
+    refuse("", "config.json:1:1: the file ends where a value was expected");
+    refuse("{\"train\": {\"\xC3\xA4\": \"\xE4\"}}", "config.json:1:18: byte 0xE4 is not UTF-8; save the file as UTF-8");
+}
+
+static void wrong_hosts(void **state)
+{
+    (void)state;
+    refuse("{\"cluster\": {\"ps_hosts\": [\"a\"]}}",
+           "config.json:1:27: cluster.ps_hosts[0]: \"a\" is no address: no port; write host:port");
+    refuse("{\"cluster\": {\"ps_hosts\": [7]}}", "config.json:1:27: cluster.ps_hosts[0]: must be a string host:port");
+    refuse_flag("ps_hosts", "a:1,,b:2", "--ps_hosts: \"\" is no address: no port; write host:port");
+}
+
+static void wrong_flags(void **state)
+{
+    (void)state;
+    refuse_flag("batch_size", "many", "--batch_size: must be an integer from 1 to 65536, not \"many\"");
+    refuse_flag("batch_size", "", "--batch_size: must be an integer from 1 to 65536, not \"\"");
+    refuse_flag("batch_size", "0x10", "--batch_size: must be an integer from 1 to 65536, not \"0x10\"");
+    refuse_flag("learning_rate", "nan", "--learning_rate: must be a number from 0 to 1000, not \"nan\"");
+    refuse_flag("learning_rate", "0.1 ", "--learning_rate: must be a number from 0 to 1000, not \"0.1 \"");
+    refuse_flag("layers", "784,,10", "--layers: must be a list of 2 to 16 integers from 1 to 65536, not \"784,,10\"");
+    refuse_flag("issync", "maybe", "--issync: must be true or false, not \"maybe\"");
+    refuse_flag("device", "gpu:", "--device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:\"");
+    refuse_flag("data_dir", "a\nb",
+                "--data_dir: must be a string of at most 4096 bytes without control characters, not one that has them");
+}
+
+static void flags_override_the_file(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{\"train\": {\"batch_size\": 32, \"seed\": 7}, \"output\": {\"log_format\": \"json\"}}",
+           "batch_size", "64");
+    assert_int_equal(config.train.batch_size, 64);
+    assert_int_equal(config.train.seed, 7);
+    assert_int_equal(config.output.log_format, LOG_JSON);
+    assert_int_equal(config.train.micro_batches, 1);
+    const struct config_origin *seed = config_origin_of(&config, config_key_by_flag("seed"));
+    assert_int_equal(seed->source, SOURCE_FILE);
+    assert_int_equal(seed->column, 38);
+    assert_int_equal(config_origin_of(&config, config_key_by_flag("batch_size"))->source, SOURCE_FLAG);
+    assert_int_equal(config_origin_of(&config, config_key_by_flag("epochs"))->source, SOURCE_DEFAULT);
+    config_free(&config);
+    config_free(&config);
+}
+
+static void lists_by_flag(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{}", "layers", "784,10");
+    assert_int_equal(config.model.layer_count, 2);
+    assert_int_equal(config.model.layers[0], 784);
+    assert_int_equal(config.model.layers[1], 10);
+    assert_int_equal(config.model.layers[2], 0);
+    config_free(&config);
+    accept(&config, "{\"cluster\": {\"ps_hosts\": [\"x:1\"]}}", "ps_hosts", "a:1,[::1]:2,10.0.0.1:3");
+    assert_int_equal(config.cluster.ps_hosts.count, 3);
+    assert_string_equal(config.cluster.ps_hosts.items[1], "[::1]:2");
+    config_free(&config);
+    accept(&config, "{\"cluster\": {\"ps_hosts\": [\"x:1\"]}}", "ps_hosts", "");
+    assert_int_equal(config.cluster.ps_hosts.count, 0);
+    config_free(&config);
+}
+
+static void devices(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{}", "device", "gpu:3");
+    assert_int_equal(config.train.device, DEVICE_GPU);
+    assert_int_equal(config.train.device_index, 3);
+    config_free(&config);
+    accept(&config, "{\"train\": {\"device\": \"gpu:3\"}}", "device", "cpu");
+    assert_int_equal(config.train.device, DEVICE_CPU);
+    assert_int_equal(config.train.device_index, 0);
+    config_free(&config);
+}
+
+/* An empty file, white space, order, numbers written otherwise: the job is the same, and so is its digest. */
+static void digest_is_of_values(void **state)
+{
+    (void)state;
+    struct config config;
+    struct error error;
+    char defaults[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
+    assert_true(config_defaults(&config, &error));
+    assert_true(config_digest(&config, defaults, &error));
+    assert_int_equal(strlen(defaults), CONFIG_DIGEST_HEX);
+    config_free(&config);
+    static const char *const same[] = {
+        "{}",
+        "\xEF\xBB\xBF{}\r\n",
+        "{\"train\": {\"seed\": 1, \"batch_size\": 1e2}, \"model\": {\"layers\":[784,500,10]}}",
+        "{\"model\": {\"layers\": [784, 500, 10]}, \"train\": {\"batch_size\": 100, \"seed\": 1.0}}",
+        "{\"data\": {\"data_dir\": \"elsewhere\"}, \"train\": {\"num_threads\": 3, \"device\": \"cpu\"}}",
+    };
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        accept(&config, same[i], NULL, NULL);
+        assert_true(config_digest(&config, digest, &error));
+        assert_string_equal(digest, defaults);
+        config_free(&config);
+    }
+    static const char *const other[][2] = {
+        {"seed", "2"}, {"layers", "784,10"}, {"optimizer", "adam"}, {"learning_rate", "0.51"}, {"ps_hosts", "a:1"}};
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
+        accept(&config, "{}", other[i][0], other[i][1]);
+        assert_true(config_digest(&config, digest, &error));
+        assert_string_not_equal(digest, defaults);
+        config_free(&config);
+    }
+}
+
+/* Version 1 of the canonical text is what other members and old checkpoints have hashed: it may not change unnoticed. */
+static void canonical_text(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{\"cluster\": {\"ps_hosts\": [\"a:1\"]}, \"train\": {\"l2\": 1e-4}}", NULL, NULL);
+    char *text = config_job_text(&config);
+    assert_non_null(text);
+    static const char begin[] = "{\"cluster\":{\"ps_hosts\":[\"a:1\"],\"worker_hosts\":[],\"issync\":false},"
+                                "\"model\":{\"layers\":[784,500,10],\"activation\":\"relu\",";
+    assert_memory_equal(text, begin, strlen(begin));
+    assert_non_null(strstr(text, "\"l2\":0.0001,"));
+    assert_non_null(strstr(text, "\"epsilon\":1e-08,"));
+    assert_null(strstr(text, "data_dir"));
+    free(text);
+    config_free(&config);
+}
+
+static void learning_rates(void **state)
+{
+    (void)state;
+    struct config config;
+    for (int kind = OPTIMIZER_SGD; kind <= OPTIMIZER_ADAM; kind++) {
+        accept(&config, "{}", "optimizer", config_optimizer_name((enum optimizer_kind)kind));
+        assert_int_equal(config.train.optimizer, kind);
+        assert_true(config.train.learning_rate > 0);
+        assert_true(config.train.learning_rate == config_default_learning_rate((enum optimizer_kind)kind));
+        config_free(&config);
+    }
+    accept(&config, "{\"train\": {\"learning_rate\": 0.25}}", "optimizer", "adam");
+    assert_true(config.train.learning_rate == 0.25);
+    config_free(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unknown_names_get_the_nearest),
+        cmocka_unit_test(wrong_types),
+        cmocka_unit_test(out_of_range),
+        cmocka_unit_test(duplicates),
+        cmocka_unit_test(not_json),
+        cmocka_unit_test(wrong_hosts),
+        cmocka_unit_test(wrong_flags),
+        cmocka_unit_test(flags_override_the_file),
+        cmocka_unit_test(lists_by_flag),
+        cmocka_unit_test(devices),
+        cmocka_unit_test(digest_is_of_values),
+        cmocka_unit_test(canonical_text),
+        cmocka_unit_test(learning_rates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

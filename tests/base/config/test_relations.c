@@ -1,0 +1,156 @@
+/* What keys have to do with each other, by flags and by file. */
+#include "base/config.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { MOST = 6 };
+
+/* flags: name, text, name, text, ..., NULL. */
+static bool load(struct config *config, const char *json, const char *const *flags, struct error *error)
+{
+    struct config_setting settings[MOST];
+    int count = 0;
+    for (; flags[2 * count] != NULL; count++) {
+        assert_true(count < MOST);
+        settings[count] = (struct config_setting){flags[2 * count], flags[2 * count + 1]};
+    }
+    return config_parse(config, "config.json", (const uint8_t *)json, strlen(json), settings, count, error);
+}
+
+static void refuse(const char *json, const char *const *flags, const char *expected)
+{
+    struct config config;
+    struct error error;
+    if (load(&config, json, flags, &error)) {
+        config_free(&config);
+        fail_msg("accepted, and should say: %s", expected);
+    }
+    assert_string_equal(error.text, expected);
+}
+
+static void accept(struct config *config, const char *json, const char *const *flags)
+{
+    struct error error;
+    if (!load(config, json, flags, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+#define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL, NULL})
+#define NO_FLAGS   ((const char *const[]){NULL, NULL})
+
+static void what_checkpoints_need(void **state)
+{
+    (void)state;
+    struct config config;
+    refuse("{}", FLAGS("save_steps", "100"),
+           "--save_steps: is about checkpoints, and there is no folder for them; set train_dir");
+    refuse(
+        "{\"output\": {\n\"max_to_keep\": 7}}", NO_FLAGS,
+        "config.json:2:16: output.max_to_keep: is about checkpoints, and there is no folder for them; set train_dir");
+    accept(&config, "{}", FLAGS("save_steps", "100", "train_dir", "x"));
+    config_free(&config);
+    accept(&config, "{\"output\": {\"save_model_secs\": 600, \"save_steps\": 0, \"train_dir\": \"\"}}", NO_FLAGS);
+    config_free(&config);
+    accept(&config, "{}", FLAGS("save_model_secs", "0"));
+    config_free(&config);
+}
+
+static void what_early_stopping_needs(void **state)
+{
+    (void)state;
+    struct config config;
+    refuse("{\"data\": {\"validation_size\": 0}}", FLAGS("target_accuracy", "0.97"),
+           "--target_accuracy: is measured on validation images; set validation_size above 0");
+    refuse("{\"data\": {\"validation_size\": 0}, \"train\": {\"patience\": 3}}", NO_FLAGS,
+           "config.json:1:56: train.patience: counts validations; set validation_size above 0");
+    accept(&config, "{\"data\": {\"validation_size\": 0}}", NO_FLAGS);
+    config_free(&config);
+}
+
+static void steps_that_are_too_large(void **state)
+{
+    (void)state;
+    struct config config;
+    refuse("{}", FLAGS("batch_size", "65536", "micro_batches", "17"),
+           "--micro_batches: 17 micro-batches of 65536 images make a step of 1114112; at most 1048576 are possible");
+    accept(&config, "{}", FLAGS("batch_size", "65536", "micro_batches", "16"));
+    config_free(&config);
+    refuse("{}", FLAGS("nesterov", "true", "optimizer", "adam"), "--nesterov: goes with optimizer momentum, not adam");
+}
+
+static void which_bound_ends_the_run(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{}", NO_FLAGS);
+    assert_true(config.train.train_steps > 0);
+    assert_true(config.train.epochs == 0);
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("epochs", "2.5"));
+    assert_int_equal(config.train.train_steps, 0);
+    assert_true(config.train.epochs == 2.5);
+    config_free(&config);
+
+    accept(&config, "{\"train\": {\"train_steps\": 500}}", FLAGS("epochs", "3"));
+    assert_int_equal(config.train.train_steps, 0);
+    config_free(&config);
+
+    accept(&config, "{\"train\": {\"epochs\": 3}}", FLAGS("train_steps", "500"));
+    assert_int_equal(config.train.train_steps, 500);
+    assert_true(config.train.epochs == 0);
+    config_free(&config);
+
+    accept(&config, "{\"train\": {\"epochs\": 3, \"train_steps\": 500}}", NO_FLAGS);
+    assert_int_equal(config.train.train_steps, 500);
+    assert_true(config.train.epochs == 3);
+    config_free(&config);
+
+    accept(&config, "{\"train\": {\"epochs\": 0}}", NO_FLAGS);
+    assert_true(config.train.train_steps > 0);
+    config_free(&config);
+}
+
+static void refuse_role(const char *const *flags, const char *expected)
+{
+    struct config config;
+    struct error error;
+    accept(&config, "{}", flags);
+    assert_false(config_check_role(&config, &error));
+    assert_string_equal(error.text, expected);
+    config_free(&config);
+}
+
+static void what_roles_need(void **state)
+{
+    (void)state;
+    struct config config;
+    struct error error;
+    refuse_role(FLAGS("job_name", "ps"), "cluster.ps_hosts: is empty; job_name=ps needs the address of every ps");
+    refuse_role(FLAGS("job_name", "worker", "ps_hosts", "a:1"),
+                "cluster.worker_hosts: is empty; job_name=worker needs the address of every worker");
+    refuse_role(FLAGS("job_name", "worker", "ps_hosts", "a:1", "worker_hosts", "b:1,c:1", "task_index", "2"),
+                "--task_index: must be from 0 to 1, for worker_hosts lists 2, not 2");
+    accept(&config, "{}", FLAGS("job_name", "worker", "ps_hosts", "a:1", "worker_hosts", "b:1,c:1", "task_index", "1"));
+    assert_true(config_check_role(&config, &error));
+    config_free(&config);
+    accept(&config, "{}", FLAGS("task_index", "5"));
+    assert_true(config_check_role(&config, &error));
+    config_free(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_checkpoints_need),    cmocka_unit_test(what_early_stopping_needs),
+        cmocka_unit_test(steps_that_are_too_large), cmocka_unit_test(which_bound_ends_the_run),
+        cmocka_unit_test(what_roles_need),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

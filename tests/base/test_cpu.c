@@ -1,0 +1,47 @@
+/* CPU features beside what the compiler's own detection and the kernel say. */
+#include "base/cpu.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void agrees_with_the_compiler(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    const struct cpu_features *features = cpu_features_get();
+    __builtin_cpu_init();
+    assert_true(features->sse2);
+    assert_int_equal(features->avx, __builtin_cpu_supports("avx") != 0);
+    assert_int_equal(features->avx2, __builtin_cpu_supports("avx2") != 0);
+    assert_int_equal(features->fma, __builtin_cpu_supports("fma") != 0);
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    assert_int_equal(features->avx512, avx512);
+#else
+    skip();
+#endif
+}
+
+static void text_lists_what_is_there(void **state)
+{
+    (void)state;
+    const struct cpu_features features = {.sse2 = true, .avx = true, .avx2 = true, .fma = true};
+    char text[64];
+    cpu_features_text(&features, text, sizeof text);
+    assert_string_equal(text, "sse2 avx avx2 fma");
+    cpu_features_text(&(struct cpu_features){0}, text, sizeof text);
+    assert_string_equal(text, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_compiler),
+        cmocka_unit_test(text_lists_what_is_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

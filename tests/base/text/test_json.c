@@ -1,0 +1,176 @@
+/* The checker against texts that JSON parsers get wrong, and places that editors would show. */
+#include "base/text/json.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <cJSON.h>
+
+static void accept(const char *text)
+{
+    struct json_place place;
+    struct error error;
+    if (!json_check(text, strlen(text), &place, &error)) {
+        fail_msg("%s: %s", text, error.text);
+    }
+    cJSON *parsed = cJSON_ParseWithLength(text, strlen(text));
+    assert_non_null(parsed);
+    cJSON_Delete(parsed);
+}
+
+static void refuse_bytes(const char *text, size_t size, int line, int column, const char *reason)
+{
+    struct json_place place = {0, 0};
+    struct error error = {""};
+    if (json_check(text, size, &place, &error)) {
+        fail_msg("accepted: %s", text);
+    }
+    assert_non_null(strstr(error.text, reason));
+    assert_int_equal(place.line, line);
+    assert_int_equal(place.column, column);
+}
+
+static void refuse(const char *text, int line, int column, const char *reason)
+{
+    refuse_bytes(text, strlen(text), line, column, reason);
+}
+
+static void values(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"0",
+                                       "-0",
+                                       "1e5",
+                                       "-1.5E-10",
+                                       "true",
+                                       "null",
+                                       "\"\"",
+                                       "[]",
+                                       "{}",
+                                       " [ 1 , 2 ] ",
+                                       "{\"a\":{}}",
+                                       "\"\\u00e4\\n\\\\\\\"\\/\"",
+                                       "\"\\ud83d\\ude00\"",
+                                       "\"\xF0\x9F\x98\x80\"",
+                                       "\xEF\xBB\xBF[]",
+                                       "[[[[1]]]]\r\n\t"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        accept(good[i]);
+    }
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"[01]", "[1.]", "[-]", "[1e]", "[-.5]", "[1e+]", "[00]"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        refuse(bad[i], 1, 2, "no number of JSON");
+    }
+    refuse("[.5]", 1, 2, "a value was expected");
+    refuse("[+1]", 1, 2, "a value was expected");
+    refuse("[NaN]", 1, 2, "a value was expected");
+    refuse("[1x]", 1, 3, "a comma or ] was expected");
+    refuse("[0x10]", 1, 3, "a comma or ] was expected");
+}
+
+static void structure(void **state)
+{
+    (void)state;
+    refuse("", 1, 1, "the file ends");
+    refuse("{", 1, 2, "a closing } is missing");
+    refuse("[1", 1, 3, "a closing ] is missing");
+    refuse("{\"a\" 1}", 1, 6, "a colon");
+    refuse("{\"a\": 1 \"b\": 2}", 1, 9, "a comma or }");
+    refuse("{a: 1}", 1, 2, "a name in double quotes");
+    refuse("{'a': 1}", 1, 2, "a name in double quotes");
+    refuse("['a']", 1, 2, "double quotes");
+    refuse("{\"a\": 1,\n}", 1, 8, "a comma after the last element");
+    refuse("[1,2,]", 1, 5, "a comma after the last element");
+    refuse("[,]", 1, 2, "a value was expected");
+    refuse("{} {}", 1, 4, "text after the end");
+    refuse("[1}", 1, 3, "a comma or ]");
+    refuse("{\n \"a\": 1 # one\n}", 2, 9, "no comments");
+    refuse("/* x */ {}", 1, 1, "no comments");
+}
+
+static void strings(void **state)
+{
+    (void)state;
+    refuse("[\"a\nb\"]", 1, 2, "does not end on its line");
+    refuse("[\"abc", 1, 2, "does not end on its line");
+    refuse("[\"a\tb\"]", 1, 4, "control character");
+    refuse("[\"a\\x\"]", 1, 4, "no escape");
+    refuse("[\"\\u12g4\"]", 1, 3, "no escape");
+    refuse("[\"\\u0000\"]", 1, 3, "\\u0000");
+    refuse("[\"\\ud83d\"]", 1, 3, "surrogate");
+    refuse("[\"\\ude00\"]", 1, 3, "surrogate");
+    refuse("[\"\\ud83d\\u0041\"]", 1, 3, "surrogate");
+    refuse("[\"\\", 1, 3, "no escape");
+}
+
+static void bytes(void **state)
+{
+    (void)state;
+    refuse("\xC3\xA4\xFF", 1, 2, "0xFF is not UTF-8");
+    static const char *const bad[] = {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xC3"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        refuse(bad[i], 1, 1, "is not UTF-8");
+    }
+    refuse_bytes("[1,\0 2]", 7, 1, 4, "a value was expected");
+    refuse_bytes("[]\0", 3, 1, 3, "text after the end");
+    refuse_bytes("\"a\0b\"", 5, 1, 3, "control character");
+}
+
+static void depth(void **state)
+{
+    (void)state;
+    char text[2 * JSON_MAX_DEPTH + 3];
+    memset(text, '[', JSON_MAX_DEPTH);
+    memset(text + JSON_MAX_DEPTH, ']', JSON_MAX_DEPTH);
+    text[2 * JSON_MAX_DEPTH] = '\0';
+    accept(text);
+    memset(text, '[', JSON_MAX_DEPTH + 1);
+    memset(text + JSON_MAX_DEPTH + 1, ']', JSON_MAX_DEPTH + 1);
+    text[2 * JSON_MAX_DEPTH + 2] = '\0';
+    refuse(text, 1, JSON_MAX_DEPTH + 1, "nested too deeply");
+}
+
+static void find(const char *text, const int *path, int count, bool name, int line, int column)
+{
+    struct json_place place = {0, 0};
+    assert_true(json_find(text, strlen(text), path, count, name, &place));
+    assert_int_equal(place.line, line);
+    assert_int_equal(place.column, column);
+}
+
+static void places(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\": [1, {\"\xC3\xA4\xC3\xA4\": 2, \"c\": 3}],\n \"b\": {}}";
+    static const int paths[][3] = {{0, 1, 1}, {1, 0, 0}, {0, 0, 0}, {0, 1, 2}};
+    find(text, NULL, 0, false, 1, 1);
+    find(text, paths[0], 1, true, 1, 2);
+    find(text, paths[0], 1, false, 1, 7);
+    find(text, paths[0], 2, false, 1, 11);
+    find(text, paths[0], 3, true, 1, 21);
+    find(text, paths[0], 3, false, 1, 26);
+    find(text, paths[1], 1, true, 2, 2);
+    find(text, paths[1], 1, false, 2, 7);
+    find(text, paths[2], 2, false, 1, 8);
+    struct json_place place;
+    assert_false(json_find(text, strlen(text), paths[3], 3, false, &place));
+    assert_false(json_find(text, strlen(text), paths[1], 2, false, &place));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values), cmocka_unit_test(numbers), cmocka_unit_test(structure), cmocka_unit_test(strings),
+        cmocka_unit_test(bytes),  cmocka_unit_test(depth),   cmocka_unit_test(places),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
