@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool error_set(struct error *error, const char *format, ...)
+bool(error_set)(struct error *error, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -14,7 +14,7 @@ bool error_set(struct error *error, const char *format, ...)
     return false;
 }
 
-bool error_wrap(struct error *error, const char *format, ...)
+bool(error_wrap)(struct error *error, const char *format, ...)
 {
     char context[sizeof error->text / 2];
     va_list arguments;

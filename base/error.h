@@ -23,4 +23,13 @@ bool error_set(struct error *error, const char *format, ...) __attribute__((form
 /* Puts "context: " before the text that is already there; returns false. */
 bool error_wrap(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Shows compilers and analyzers, which see one file at a time, that the result of both is false. */
+static inline bool error_is_set(bool set)
+{
+    (void)set;
+    return false;
+}
+#define error_set(...)  error_is_set(error_set(__VA_ARGS__))
+#define error_wrap(...) error_is_set(error_wrap(__VA_ARGS__))
+
 #endif
