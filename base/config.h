@@ -32,6 +32,9 @@ enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAGRAD, OPTI
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512 };
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC };
+enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
+enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
+enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
 
 struct string_list {
     char **items;
@@ -44,6 +47,14 @@ struct config_cluster {
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
     bool issync;
+    enum placement_policy placement; /* which ps holds what */
+    int min_workers;                 /* training starts once so many are there */
+    int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no bound */
+    enum wire_dtype wire_dtype;      /* of gradients and parameters on their way */
+    int pipeline_depth;              /* pushes that may be under way while the next step computes */
+    double lease_secs;               /* a member not heard of for so long counts as lost */
+    char *bind;                      /* address to listen on; "" = every one */
+    bool serve_forever;              /* a ps stays when the job is over */
 };
 
 struct config_model {
@@ -87,6 +98,7 @@ struct config_data {
     enum data_source data_source;
     int validation_size; /* the first so many training images are held out; 0 = none */
     int synthetic_train, synthetic_test;
+    enum data_sharding data_sharding; /* which images a worker of a cluster trains on */
 };
 
 struct config_output {
@@ -103,6 +115,7 @@ struct config_output {
 
 struct config_security {
     char *fleet_key; /* "" = fleet.key beside the config */
+    bool insecure;   /* plain text, without any proof of who is who */
 };
 
 struct config_fleet {

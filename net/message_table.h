@@ -110,7 +110,9 @@
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
 
 #define MESSAGE_FIELDS_end_restore(FIELD)                                                                              \
-    FIELD(I64,    global_step,     0,       "at which training goes on")
+    FIELD(I64,    global_step,     0,       "at which training goes on")                                               \
+    FIELD(I64,    last_step,       0,       "global step at which it ends, epochs counted as steps; 0: no bound")      \
+    FIELD(I64,    epoch_steps,     0,       "global steps of one epoch, which only those who have the data know; what lr_decay_steps 0 stands for")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
     FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0")                                  \

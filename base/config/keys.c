@@ -17,6 +17,9 @@ static const char *const initializers[] = {"zeros", "truncated_normal", "glorot"
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", NULL};
+static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
+static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
+static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 
 /* clang-format off */
@@ -33,6 +36,28 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "addresses of the workers"},
     {"cluster", "issync", KEY_SWITCH, AT(cluster.issync), .initial = "false", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "average the workers' gradients into one step instead of applying each on arrival"},
+    {"cluster", "placement", KEY_WORD, AT(cluster.placement), .words = placements, .initial = "ranges",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "which ps holds what: equal ranges, variables in turn, or each variable where there is least"},
+    {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_HOSTS,
+     .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "training starts once this many workers are there, the chief among them"},
+    {"cluster", "max_staleness", KEY_COUNT, AT(cluster.max_staleness), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "steps that a worker may be ahead of the slowest one before it waits; 0 = no bound"},
+    {"cluster", "wire_dtype", KEY_WORD, AT(cluster.wire_dtype), .words = wire_dtypes, .initial = "float32",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "of gradients and parameters between workers and ps; bfloat16 halves the traffic"},
+    {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "pushes that may still be under way while a worker computes its next step"},
+    {"cluster", "lease_secs", KEY_NUMBER, AT(cluster.lease_secs), .minimum = 0.5, .maximum = 3600, .initial = "10",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "a member not heard of for so long counts as lost"},
+    {"cluster", "bind", KEY_TEXT, AT(cluster.bind), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "address or name of this machine to listen on; empty = every one"},
+    {"cluster", "serve_forever", KEY_SWITCH, AT(cluster.serve_forever), .initial = "false",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "a ps stays for the next job when this one is over"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
      .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -113,6 +138,9 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic training images"},
     {"data", "synthetic_test", KEY_COUNT, AT(data.synthetic_test), .minimum = 1, .maximum = 1e7, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic test images"},
+    {"data", "data_sharding", KEY_WORD, AT(data.data_sharding), .words = shardings, .initial = "shuffled",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "on a cluster, each worker shuffles all images, has a part of its own, or gets them from the chief"},
 
     {"output", "train_dir", KEY_TEXT, AT(output.train_dir), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
@@ -138,6 +166,9 @@ const struct config_key config_keys[] = {
     {"security", "fleet_key", KEY_TEXT, AT(security.fleet_key), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "file of the key that all members share; empty = fleet.key beside config.json"},
+    {"security", "insecure", KEY_SWITCH, AT(security.insecure), .initial = "false",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "plain text between members, open to anybody on the network"},
 
     {"fleet", "name", KEY_TEXT, AT(fleet.name), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .no_flag = true, .description = "of the fleet that this file is for"},

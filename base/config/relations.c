@@ -145,5 +145,10 @@ bool config_check_role(const struct config *config, struct error *error)
                   cluster->task_index);
         return blame(config, "cluster", "task_index", error);
     }
+    if (cluster->min_workers > cluster->worker_hosts.count) {
+        error_set(error, "training would never start: worker_hosts lists %d, fewer than %d",
+                  cluster->worker_hosts.count, cluster->min_workers);
+        return blame(config, "cluster", "min_workers", error);
+    }
     return true;
 }
