@@ -18,13 +18,12 @@ static const struct {
     const char *name;
     int slots;
     const char *slot_names[OPTIMIZER_MAX_SLOTS];
-    double default_learning_rate;
 } kinds[] = {
-    [OPTIMIZER_SGD] = {"sgd", 0, {NULL, NULL}, 0.5},
-    [OPTIMIZER_MOMENTUM] = {"momentum", 1, {"Momentum", NULL}, 0.1},
-    [OPTIMIZER_ADAGRAD] = {"adagrad", 1, {"Adagrad", NULL}, 0.05},
-    [OPTIMIZER_ADADELTA] = {"adadelta", 2, {"Adadelta", "Adadelta_1"}, 1.0},
-    [OPTIMIZER_ADAM] = {"adam", 2, {"Adam", "Adam_1"}, 0.001},
+    [OPTIMIZER_SGD] = {"sgd", 0, {NULL, NULL}},
+    [OPTIMIZER_MOMENTUM] = {"momentum", 1, {"Momentum", NULL}},
+    [OPTIMIZER_ADAGRAD] = {"adagrad", 1, {"Adagrad", NULL}},
+    [OPTIMIZER_ADADELTA] = {"adadelta", 2, {"Adadelta", "Adadelta_1"}},
+    [OPTIMIZER_ADAM] = {"adam", 2, {"Adam", "Adam_1"}},
 };
 
 int optimizer_slots(enum optimizer_kind kind)
@@ -47,11 +46,6 @@ float optimizer_slot_initial(const struct config_train *config, int slot)
 {
     assert(slot >= 0 && slot < kinds[config->optimizer].slots);
     return config->optimizer == OPTIMIZER_ADAGRAD ? (float)config->adagrad_init : 0.0f;
-}
-
-double optimizer_default_learning_rate(enum optimizer_kind kind)
-{
-    return kinds[kind].default_learning_rate;
 }
 
 double schedule_learning_rate(const struct config_train *config, int64_t global_step)

@@ -37,7 +37,6 @@ const char *optimizer_slot_name(enum optimizer_kind kind, int slot);
 #define OPTIMIZER_AVERAGE_NAME "ExponentialMovingAverage"
 
 float optimizer_slot_initial(const struct config_train *config, int slot);
-double optimizer_default_learning_rate(enum optimizer_kind kind);
 
 /*
  * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay:

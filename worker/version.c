@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "worker/cpu/kernels.h"
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -23,8 +24,21 @@ struct facts {
     char linked[256];
     char processor[256];
     char features[128];
-    const char *kernels;
+    char kernels[128];
 };
+
+/* As training on this machine would choose them. */
+static void collect_kernels(struct facts *facts)
+{
+    const struct kernels *kernels;
+    const char *why;
+    struct error error;
+    if (kernels_choose(&kernels, &why, CPU_KERNELS_AUTO, &error)) {
+        snprintf(facts->kernels, sizeof facts->kernels, "%s (%s)", kernels->name, why);
+    } else {
+        snprintf(facts->kernels, sizeof facts->kernels, "none: %.100s", error.text);
+    }
+}
 
 static void collect(struct facts *facts)
 {
@@ -35,12 +49,12 @@ static void collect(struct facts *facts)
              cJSON_Version(), sodium_version_string(), zlibVersion());
     snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
     cpu_features_text(cpu, facts->features, sizeof facts->features);
-    facts->kernels = cpu->avx512 ? "avx512" : cpu->avx2 && cpu->fma ? "avx2" : "reference";
+    collect_kernels(facts);
 }
 
 static int run(const struct command_call *call)
 {
-    struct facts facts = {.kernels = NULL};
+    struct facts facts = {.kernels = ""};
     struct utsname system;
     collect(&facts);
     const char *kernel = uname(&system) == 0 ? system.release : "unknown";
