@@ -1,16 +1,23 @@
 /*
  * Images and labels in memory. Images stay uint8, as in the files; engines scale them by 1/255.
+ *
+ * Everything is read before training begins and stays where it is: input never makes the engine wait. Loading takes the
+ * memory of the set itself and less than 1 MiB more, compressed files included.
  */
 #ifndef WORKER_DATASET_H
 #define WORKER_DATASET_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/config.h"
 #include "base/error.h"
 
-/* images: [count, height x width] row-major, uint8 0..255; labels: [count], 0 <= label < classes. */
+/*
+ * images: [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last;
+ * labels: [count], 0 <= label < classes.
+ */
 struct examples {
     uint8_t *images;
     int32_t *labels;
@@ -23,21 +30,36 @@ enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 
 struct dataset {
     struct examples train;      /* without those held out */
-    struct examples validation; /* points into the same memory as train; count 0 if none are held out */
-    char description
-        [256]; /* "MNIST-like IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
+    struct examples validation; /* lies before train, in the same memory; count 0 if none are held out */
+    size_t bytes;               /* of memory, in all */
+    char description[256];      /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
 
 /*
  * Loads the training set that the config names, and holds out its first validation_size images (as TensorFlow's
- * read_data_sets does). DATA_AUTO: IDX files in data_dir if any are there, else the synthetic digits. Checks that
- * image size and labels fit the model.
+ * read_data_sets does). DATA_AUTO: IDX files in data_dir if any are there, else the synthetic digits of the seed; but a
+ * data_dir that was named by a flag must hold files. Checks that image size, labels, validation_size and batch_size fit
+ * one another, and that the test set is there and has images of the same size, without looking at them.
  */
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error);
-void dataset_free(struct dataset *dataset);
+void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
 /* The test set of the same source; loaded only when it is looked at. Freed with examples_free. */
 bool dataset_load_test(struct examples *test, const struct config *config, struct error *error);
-void examples_free(struct examples *examples);
+void examples_free(struct examples *examples); /* also fine on examples that are all zeros */
+
+/* Where a part comes from. */
+struct dataset_origin {
+    bool synthetic;
+    char images[1024]; /* the files; "" if synthetic */
+    char labels[1024];
+};
+
+/*
+ * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is, with
+ * no regard to the model.
+ */
+bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
+                  const struct config *config, struct error *error);
 
 #endif

@@ -1,0 +1,57 @@
+/*
+ * IDX files, the format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (32 bits, big-endian),
+ * then the elements row-major, big-endian. Format: http://yann.lecun.com/exdb/mnist/, "The IDX file format".
+ *
+ * Everything in the header is checked before memory is taken. A file must end with its last element.
+ */
+#ifndef WORKER_DATA_IDX_H
+#define WORKER_DATA_IDX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "worker/data/stream.h"
+
+enum idx_type {
+    IDX_UINT8 = 0x08,
+    IDX_INT8 = 0x09,
+    IDX_INT16 = 0x0B,
+    IDX_INT32 = 0x0C,
+    IDX_FLOAT = 0x0D,
+    IDX_DOUBLE = 0x0E,
+};
+
+enum {
+    IDX_MAX_DIMENSIONS = 4,
+    IDX_MAX_HEADER = 4 + 4 * IDX_MAX_DIMENSIONS,
+    IDX_PADDING = 64, /* bytes of zeros after the elements, so that vector loads may run past the last one */
+};
+
+#define IDX_MAX_BYTES ((uint64_t)1 << 36) /* of elements: 64 GiB */
+
+struct idx_header {
+    enum idx_type type;
+    int dimensions;                     /* 1..IDX_MAX_DIMENSIONS */
+    uint32_t sizes[IDX_MAX_DIMENSIONS]; /* each > 0 and <= INT32_MAX; 1 beyond `dimensions` */
+    uint64_t elements;
+    uint64_t bytes; /* of the elements; <= IDX_MAX_BYTES */
+};
+
+/* Reads the header from a stream at its beginning, and checks it against what the stream can hold. */
+bool idx_read_header(struct idx_header *header, struct stream *stream, struct error *error);
+
+/*
+ * Reads the elements that follow, and the end of the stream. *bytes: malloc'd, header->bytes bytes as they are in the
+ * file, then IDX_PADDING zeros.
+ */
+bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error);
+
+/* The header alone of a file. */
+bool idx_examine(struct idx_header *header, const char *path, struct error *error);
+
+/* Header of an IDX file of uint8 with these dimensions into bytes; returns its length. */
+size_t idx_write_header(uint8_t bytes[IDX_MAX_HEADER], int dimensions, const uint32_t *sizes);
+
+#endif

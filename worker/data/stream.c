@@ -1,0 +1,256 @@
+/* gzip by zlib's inflate, which verifies the checksum and the length at the end of the file. */
+#include "worker/data/stream.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ZLIB_CONST /* inflate does not write to its input */
+#include <zlib.h>
+
+enum {
+    BUFFER_BYTES = 1 << 16,
+    GZIP_MOST_RATIO = 1032, /* deflate spends at least 2 bits on 258 bytes */
+    GZIP_WINDOW = 15 + 16,  /* the largest window; gzip's header and trailer, not zlib's */
+};
+
+struct stream {
+    char *name;
+    int fd; /* -1: from memory */
+    bool is_gzip;
+    bool ended;       /* gzip: its trailer has been read and verified */
+    uint64_t size;    /* of the file, packed or not */
+    uint64_t taken;   /* bytes of the file handed to the reader or to inflate */
+    uint64_t content; /* bytes handed to the reader */
+    z_stream inflate;
+    const uint8_t *input; /* what is read of the file but not yet taken */
+    size_t input_left;
+    uint8_t buffer[BUFFER_BYTES];
+};
+
+/* Reads at most `size` bytes of a file; 0 at its end. */
+static bool read_some(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error)
+{
+    for (;;) {
+        ssize_t count = read(stream->fd, buffer, size);
+        if (count >= 0) {
+            *got = (size_t)count;
+            return true;
+        }
+        if (errno != EINTR) {
+            return error_set(error, "%s: cannot be read at byte %llu: %s", stream->name,
+                             (unsigned long long)stream->taken, strerror(errno));
+        }
+    }
+}
+
+/* Makes sure that input_left > 0, unless the file is at its end. */
+static bool fill(struct stream *stream, struct error *error)
+{
+    if (stream->input_left > 0 || stream->fd < 0) {
+        return true;
+    }
+    stream->input = stream->buffer;
+    return read_some(stream, stream->buffer, sizeof stream->buffer, &stream->input_left, error);
+}
+
+static bool begin(struct stream *stream, struct error *error)
+{
+    if (!fill(stream, error)) {
+        return false;
+    }
+    stream->is_gzip = stream->input_left >= 2 && stream->input[0] == 0x1F && stream->input[1] == 0x8B;
+    if (stream->is_gzip && inflateInit2(&stream->inflate, GZIP_WINDOW) != Z_OK) {
+        stream->is_gzip = false;
+        return error_set(error, "%s: no memory to unpack it", stream->name);
+    }
+    return true;
+}
+
+static struct stream *create(const char *name)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream) {
+        stream->fd = -1;
+        stream->name = strdup(name);
+    }
+    if (stream && !stream->name) {
+        free(stream);
+        stream = NULL;
+    }
+    return stream;
+}
+
+bool stream_open_file(struct stream **result, const char *path, struct error *error)
+{
+    struct stream *stream = create(path);
+    if (!stream) {
+        return error_set(error, "%s: no memory to read it", path);
+    }
+    struct stat status;
+    stream->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (stream->fd < 0) {
+        error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    } else if (fstat(stream->fd, &status) != 0) {
+        error_set(error, "%s: cannot be examined: %s", path, strerror(errno));
+    } else if (!S_ISREG(status.st_mode)) {
+        error_set(error, "%s: is not a regular file", path);
+    } else {
+        stream->size = (uint64_t)status.st_size;
+        if (begin(stream, error)) {
+            *result = stream;
+            return true;
+        }
+    }
+    stream_close(stream);
+    return false;
+}
+
+bool stream_open_bytes(struct stream **result, const char *name, const void *bytes, size_t size, struct error *error)
+{
+    struct stream *stream = create(name);
+    if (!stream) {
+        return error_set(error, "%s: no memory to read it", name);
+    }
+    stream->input = bytes;
+    stream->input_left = size;
+    stream->size = size;
+    if (!begin(stream, error)) {
+        stream_close(stream);
+        return false;
+    }
+    *result = stream;
+    return true;
+}
+
+static bool read_plain(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
+{
+    size_t done = stream->input_left < size ? stream->input_left : size;
+    if (done > 0) {
+        memcpy(buffer, stream->input, done);
+        stream->input += done;
+        stream->input_left -= done;
+        stream->taken += done;
+    }
+    while (done < size && stream->fd >= 0) {
+        size_t some;
+        if (!read_some(stream, buffer + done, size - done, &some, error)) {
+            return false;
+        }
+        if (some == 0) {
+            break;
+        }
+        done += some;
+        stream->taken += some;
+    }
+    *got = done;
+    return true;
+}
+
+/* Nothing may follow the packed data: more would be a second file, or a damaged one. */
+static bool check_end(struct stream *stream, struct error *error)
+{
+    if (!fill(stream, error)) {
+        return false;
+    }
+    if (stream->input_left > 0) {
+        return error_set(error, "%s: its gzip data end at byte %llu, but the file goes on; fetch it again",
+                         stream->name, (unsigned long long)stream->taken);
+    }
+    return true;
+}
+
+/* One call of inflate, from the input that is there to buffer[0..size). */
+static bool inflate_some(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
+{
+    uInt in = stream->input_left < UINT32_MAX ? (uInt)stream->input_left : UINT32_MAX;
+    uInt out = size < UINT32_MAX ? (uInt)size : UINT32_MAX;
+    stream->inflate.next_in = stream->input;
+    stream->inflate.avail_in = in;
+    stream->inflate.next_out = buffer;
+    stream->inflate.avail_out = out;
+    int status = inflate(&stream->inflate, Z_NO_FLUSH);
+    size_t used = in - stream->inflate.avail_in;
+    stream->input += used;
+    stream->input_left -= used;
+    stream->taken += used;
+    *got = out - stream->inflate.avail_out;
+    if (status == Z_MEM_ERROR) {
+        return error_set(error, "%s: no memory to unpack it", stream->name);
+    }
+    if (status == Z_NEED_DICT || (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)) {
+        return error_set(error, "%s: its gzip data are damaged near byte %llu (%s); fetch the file again", stream->name,
+                         (unsigned long long)stream->taken,
+                         stream->inflate.msg ? stream->inflate.msg : "no deflate data");
+    }
+    stream->ended = status == Z_STREAM_END;
+    return !stream->ended || check_end(stream, error);
+}
+
+static bool read_gzip(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
+{
+    size_t done = 0;
+    while (done < size && !stream->ended) {
+        if (!fill(stream, error)) {
+            return false;
+        }
+        if (stream->input_left == 0) {
+            return error_set(error, "%s: ends at byte %llu, in the middle of its gzip data; fetch the file again",
+                             stream->name, (unsigned long long)stream->taken);
+        }
+        size_t some;
+        if (!inflate_some(stream, buffer + done, size - done, &some, error)) {
+            return false;
+        }
+        done += some;
+    }
+    *got = done;
+    return true;
+}
+
+bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error)
+{
+    bool done =
+        stream->is_gzip ? read_gzip(stream, buffer, size, got, error) : read_plain(stream, buffer, size, got, error);
+    if (done) {
+        stream->content += *got;
+    }
+    return done;
+}
+
+uint64_t stream_most_bytes(const struct stream *stream)
+{
+    if (!stream->is_gzip) {
+        return stream->size;
+    }
+    return stream->size < UINT64_MAX / GZIP_MOST_RATIO ? stream->size * GZIP_MOST_RATIO : UINT64_MAX;
+}
+
+bool stream_is_gzip(const struct stream *stream)
+{
+    return stream->is_gzip;
+}
+
+const char *stream_name(const struct stream *stream)
+{
+    return stream->name;
+}
+
+void stream_close(struct stream *stream)
+{
+    if (!stream) {
+        return;
+    }
+    if (stream->is_gzip) {
+        inflateEnd(&stream->inflate);
+    }
+    if (stream->fd >= 0) {
+        close(stream->fd);
+    }
+    free(stream->name);
+    free(stream);
+}

@@ -1,0 +1,38 @@
+/*
+ * The bytes of a file, from its first to its last, unpacked on the way if the file is gzip (told by its first bytes,
+ * not by its name). Unpacks straight into the reader's memory, so that a large file costs no second copy of itself.
+ *
+ * One thread at a time. Errors name the file, the place in it and the cause.
+ */
+#ifndef WORKER_DATA_STREAM_H
+#define WORKER_DATA_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct stream;
+
+/* path must be a regular file. */
+bool stream_open_file(struct stream **stream, const char *path, struct error *error);
+
+/* The same from memory, which must outlive the stream; `name` stands for the path in errors. */
+bool stream_open_bytes(struct stream **stream, const char *name, const void *bytes, size_t size, struct error *error);
+
+/* Up to `size` bytes into buffer; *got < size only at the end of the content, whose checksum is verified by then. */
+bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error);
+
+/*
+ * The most bytes that the whole content can have, known without reading it: exact for a plain file; gzip cannot shrink
+ * by more than a factor of 1,032. What a header promises is checked against it before memory is taken.
+ */
+uint64_t stream_most_bytes(const struct stream *stream);
+
+bool stream_is_gzip(const struct stream *stream);
+const char *stream_name(const struct stream *stream);
+
+void stream_close(struct stream *stream); /* NULL is fine */
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * A digit is a style from worker/data/glyphs.c, bent and leaned as hands do: its points are moved, a smooth warp and an
+ * affine map follow, and the result is fitted into the middle 20x20 pixels and centred by its ink, as MNIST's digits
+ * are. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels stay zero.
+ *
+ * Only correctly rounded arithmetic is used (no sine, exponential or logarithm), so the images are the same bits on
+ * every machine and with every C library.
+ */
+#include "worker/data/synth.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "base/threads.h"
+#include "worker/data/glyphs.h"
+
+enum { SPAN_PIECES = 6, MAX_VERTICES = GLYPH_MAX_POINTS * SPAN_PIECES + 1 };
+
+/* The numbers of one image, in the order in which they are asked for. */
+struct draws {
+    struct philox_key key;
+    uint32_t number, stream, next;
+    struct philox_block block;
+};
+
+static uint32_t draw_word(struct draws *draws)
+{
+    if (draws->next % 4 == 0) {
+        draws->block = philox(draws->key, draws->number, draws->next / 4, 0, draws->stream);
+    }
+    return draws->block.word[draws->next++ % 4];
+}
+
+static float draw_between(struct draws *draws, float low, float high)
+{
+    return low + (high - low) * philox_uniform(draw_word(draws));
+}
+
+/* About normal with mean 0: the sum of four uniform numbers; never more than 3.5 standard deviations out. */
+static float draw_normal(struct draws *draws, float deviation)
+{
+    float sum = -2.0f;
+    for (int i = 0; i < 4; i++) {
+        sum += philox_uniform(draw_word(draws));
+    }
+    return sum * (1.7320508f * deviation); /* variance of the sum: 4/12 */
+}
+
+/* A point of the pen's way; lifted: the pen does not draw from here to the next vertex. */
+struct vertex {
+    float x, y;
+    bool lifted;
+};
+
+static const struct glyph *draw_style(struct draws *draws, int label)
+{
+    float at = draw_between(draws, 0.0f, 100.0f);
+    const struct glyph *style = glyphs[label];
+    for (int i = 0; i + 1 < GLYPH_MAX_STYLES && style[1].weight > 0 && at >= (float)style->weight; i++) {
+        at -= (float)style->weight;
+        style++;
+    }
+    return style;
+}
+
+/* Moves the points of a style about, around the origin and in units of the digit's height. */
+static void bend(struct draws *draws, const struct glyph *style, struct vertex *points)
+{
+    float bow_x = draw_normal(draws, 0.16f), bow_y = draw_normal(draws, 0.12f);
+    float fan_x = draw_normal(draws, 0.20f), fan_y = draw_normal(draws, 0.20f);
+    float jitter = draw_between(draws, 0.012f, 0.045f);
+    float lean = 0.12f + draw_normal(draws, 0.24f), turn = draw_normal(draws, 0.13f);
+    float wide = 1.0f + draw_normal(draws, 0.16f);
+    float cosine = 1.0f - turn * turn / 2, sine = turn - turn * turn * turn / 6;
+    for (int i = 0; i < style->count; i++) {
+        float x = (float)style->points[i].x / 100 - 0.5f + draw_normal(draws, jitter);
+        float y = (float)style->points[i].y / 100 - 0.5f + draw_normal(draws, jitter);
+        float u = wide * (x + bow_x * (y * y - 0.1f) + fan_x * x * y) - lean * y;
+        float v = y + bow_y * (x * x - 0.1f) + fan_y * x * y;
+        points[i] = (struct vertex){cosine * u - sine * v, sine * u + cosine * v, style->points[i].turn == GLYPH_LIFT};
+    }
+}
+
+/* The Catmull-Rom spline from b to c, whose neighbours are a and d, at 0 <= t <= 1. */
+static float spline(float a, float b, float c, float d, float t)
+{
+    return b + 0.5f * t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)));
+}
+
+/* Rounds the way through the points of the style; returns the number of vertices. */
+static int smooth(const struct glyph *style, const struct vertex *points, struct vertex *way)
+{
+    int count = 0;
+    for (int i = 0; i < style->count; i++) {
+        if (style->points[i].turn == GLYPH_LIFT) {
+            way[count++] = points[i];
+            continue;
+        }
+        bool begins = i == 0 || style->points[i - 1].turn == GLYPH_LIFT || style->points[i].turn == GLYPH_CORNER;
+        bool ends = style->points[i + 1].turn != GLYPH_SMOOTH;
+        const struct vertex *b = points + i, *c = b + 1;
+        const struct vertex *a = begins ? b : b - 1, *d = ends ? c : c + 1;
+        for (int piece = 0; piece < SPAN_PIECES; piece++) {
+            float t = (float)piece / SPAN_PIECES;
+            way[count++] = (struct vertex){spline(a->x, b->x, c->x, d->x, t), spline(a->y, b->y, c->y, d->y, t), false};
+        }
+    }
+    return count;
+}
+
+/* Scales the way to pixels: its longer side to `size`, its ink (taken as evenly thick) around the middle, then moved. */
+static void fit(struct vertex *way, int count, float size, float move_x, float move_y)
+{
+    float left = way[0].x, right = left, top = way[0].y, bottom = top;
+    float ink = 1e-6f, ink_x = 0, ink_y = 0;
+    for (int i = 0; i < count; i++) {
+        left = fminf(left, way[i].x);
+        right = fmaxf(right, way[i].x);
+        top = fminf(top, way[i].y);
+        bottom = fmaxf(bottom, way[i].y);
+        if (i + 1 < count && !way[i].lifted) {
+            float dx = way[i + 1].x - way[i].x, dy = way[i + 1].y - way[i].y;
+            float length = sqrtf(dx * dx + dy * dy);
+            ink += length;
+            ink_x += length * (way[i].x + way[i + 1].x) / 2;
+            ink_y += length * (way[i].y + way[i + 1].y) / 2;
+        }
+    }
+    float scale = size / fmaxf(right - left, bottom - top);
+    for (int i = 0; i < count; i++) {
+        way[i].x = (way[i].x - ink_x / ink) * scale + (float)(SYNTH_SIDE - 1) / 2 + move_x;
+        way[i].y = (way[i].y - ink_y / ink) * scale + (float)(SYNTH_SIDE - 1) / 2 + move_y;
+    }
+}
+
+struct pen {
+    float radius; /* pixels, to the middle of the edge */
+    float soft;   /* the edge fades over radius +- soft */
+};
+
+static int clamp_pixel(float at)
+{
+    return at < 0 ? 0 : at > SYNTH_SIDE - 1 ? SYNTH_SIDE - 1 : (int)at;
+}
+
+/* Raises the ink (0..1) of all pixels near the line from a to b. */
+static void draw_line(float *ink, const struct vertex *a, const struct vertex *b, struct pen pen)
+{
+    float reach = pen.radius + pen.soft, slope = 1 / (2 * pen.soft);
+    int first_x = clamp_pixel(fminf(a->x, b->x) - reach + 1), last_x = clamp_pixel(fmaxf(a->x, b->x) + reach);
+    int first_y = clamp_pixel(fminf(a->y, b->y) - reach + 1), last_y = clamp_pixel(fmaxf(a->y, b->y) + reach);
+    float dx = b->x - a->x, dy = b->y - a->y;
+    float inverse = 1 / (dx * dx + dy * dy + 1e-12f);
+    for (int y = first_y; y <= last_y; y++) {
+        for (int x = first_x; x <= last_x; x++) {
+            float px = (float)x - a->x, py = (float)y - a->y;
+            float along = (px * dx + py * dy) * inverse;
+            along = along < 0 ? 0 : along > 1 ? 1 : along;
+            float qx = px - along * dx, qy = py - along * dy;
+            float distance = qx * qx + qy * qy;
+            if (distance < reach * reach) {
+                float here = (reach - sqrtf(distance)) * slope;
+                float *pixel = ink + y * SYNTH_SIDE + x;
+                *pixel = here > *pixel ? here : *pixel;
+            }
+        }
+    }
+}
+
+/* Turns ink to grey. Noise stays within the stroke, but for a few specks: paper without ink is exactly zero. */
+static void expose(struct draws *draws, const float *ink, uint8_t *image)
+{
+    float grain = draw_between(draws, 0.0f, 0.30f);
+    for (int i = 0; i < SYNTH_PIXELS; i++) {
+        float value = ink[i] < 1 ? ink[i] : 1;
+        if (value > 0) {
+            value *= 1 - grain * philox_uniform(draw_word(draws));
+        }
+        image[i] = (uint8_t)(255 * value + 0.5f);
+    }
+    int specks = draw_word(draws) % 4 == 0 ? (int)(draw_word(draws) % 6) : 0;
+    for (int i = 0; i < specks; i++) {
+        uint8_t *pixel = image + draw_word(draws) % SYNTH_PIXELS;
+        uint8_t value = (uint8_t)(40 + draw_word(draws) % 160);
+        *pixel = *pixel > value ? *pixel : value;
+    }
+}
+
+int synth_draw(uint64_t seed, enum synth_split split, uint32_t number, uint8_t image[SYNTH_PIXELS])
+{
+    struct draws draws = {
+        .key = philox_key(seed), .number = number, .stream = (uint32_t)RANDOM_SYNTHETIC << 28 | (uint32_t)split};
+    struct vertex points[GLYPH_MAX_POINTS], way[MAX_VERTICES];
+    float ink[SYNTH_PIXELS] = {0};
+    int label = (int)(draw_word(&draws) % SYNTH_CLASSES);
+    const struct glyph *style = draw_style(&draws, label);
+    bend(&draws, style, points);
+    int count = smooth(style, points, way);
+    struct pen pen = {draw_between(&draws, 0.75f, 1.75f), draw_between(&draws, 0.55f, 0.95f)};
+    float size = draw_between(&draws, 15.5f, 19.0f);
+    float move_x = draw_normal(&draws, 0.6f), move_y = draw_normal(&draws, 0.6f);
+    fit(way, count, size, move_x, move_y);
+    float pressure = draw_normal(&draws, 0.15f);
+    for (int i = 0; i + 1 < count; i++) {
+        if (!way[i].lifted) {
+            struct pen here = pen;
+            here.radius *= 1 + pressure * (2 * (float)i / (float)count - 1);
+            draw_line(ink, way + i, way + i + 1, here);
+        }
+    }
+    expose(&draws, ink, image);
+    return label;
+}
+
+struct fill_work {
+    uint64_t seed;
+    enum synth_split split;
+    int count, threads;
+    uint8_t *images;
+    int32_t *labels;
+};
+
+static void fill_part(void *context, int thread)
+{
+    const struct fill_work *work = context;
+    int first = (int)((int64_t)work->count * thread / work->threads);
+    int end = (int)((int64_t)work->count * (thread + 1) / work->threads);
+    for (int i = first; i < end; i++) {
+        work->labels[i] = synth_draw(work->seed, work->split, (uint32_t)i, work->images + (size_t)i * SYNTH_PIXELS);
+    }
+}
+
+bool synth_fill(uint64_t seed, enum synth_split split, int count, int threads, uint8_t *images, int32_t *labels,
+                struct error *error)
+{
+    struct pool *pool;
+    if (!pool_create(&pool, threads < POOL_MAX_THREADS ? threads : POOL_MAX_THREADS, error)) {
+        return false;
+    }
+    struct fill_work work = {seed, split, count, pool_threads(pool), images, labels};
+    pool_run(pool, fill_part, &work);
+    pool_destroy(pool);
+    return true;
+}
