@@ -89,6 +89,7 @@ def test_help_anywhere(run):
     about_eval = run("help", "eval").stdout
     assert "--checkpoint" in about_eval
     assert run("eval", "--help").stdout == about_eval
+    assert run("eval", "-h").stdout == about_eval
     assert run("eval", "--unknown", "--seed=x", "--help").stdout == about_eval
 
 

@@ -143,9 +143,9 @@ static const struct command *find_command(const struct command *const *commands,
                                           int *words, struct error *error)
 {
     *words = 0;
-    if (argc > 0 && (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "-h") == 0)) {
+    if (argc > 0 && strcmp(argv[0], "--version") == 0) {
         *words = 1;
-        return command_named(commands, argv[0][1] == 'h' ? "help" : "version");
+        return command_named(commands, "version");
     }
     if (argc == 0 || argv[0][0] == '-') {
         return commands[0];
@@ -228,7 +228,7 @@ static enum log_format asked_log_format(int argc, char *const *argv)
 static bool asks_for_help(int argc, char *const *argv)
 {
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             return true;
         }
     }

@@ -10,12 +10,16 @@
 
 enum { WIDTH = 100, COLUMN = 28 };
 
-/* Prints text from column `at` on (where the cursor is already), broken at blanks, further lines indented to `indent`. */
+/*
+ * Prints text from column `at` on (where the cursor is already), further lines indented to `indent`. White space of any
+ * kind is where a line may break, and no more than that.
+ */
 static void print_wrapped(int at, int indent, const char *text)
 {
     int column = at;
+    text += strspn(text, " \n");
     while (*text != '\0') {
-        int length = (int)strcspn(text, " ");
+        int length = (int)strcspn(text, " \n");
         bool first = column == at;
         if (!first && column + 1 + length > WIDTH) {
             printf("\n%*s", indent, "");
@@ -27,7 +31,7 @@ static void print_wrapped(int at, int indent, const char *text)
         printf("%.*s", length, text);
         column += length;
         text += length;
-        text += strspn(text, " ");
+        text += strspn(text, " \n");
         at = -1;
     }
     putchar('\n');

@@ -37,7 +37,11 @@ static bool add_words(cJSON *object, const char *const *words)
         count++;
     }
     cJSON *array = cJSON_CreateStringArray(words, count);
-    return cJSON_AddItemToObject(object, "enum", array);
+    if (array == NULL || !cJSON_AddItemToObject(object, "enum", array)) {
+        cJSON_Delete(array);
+        return false;
+    }
+    return true;
 }
 
 static bool add_layers(cJSON *object, const struct config_key *key)
