@@ -90,7 +90,7 @@ static size_t format_line(char *buffer, size_t size, const char *prefix, const c
 static void write_json(cJSON *object)
 {
     char *text = object ? cJSON_PrintUnformatted(object) : NULL;
-    if (text) {
+    if (text && log_state.lowest <= LOG_INFO) {
         size_t length = strlen(text);
         text[length] = '\n'; /* in place of the terminator: the line leaves in one write */
         write_line(STDOUT_FILENO, text, length + 1);
@@ -140,7 +140,7 @@ void log_event(const char *name, cJSON *fields, const char *text, ...)
         return;
     }
     cJSON_Delete(fields);
-    if (text) {
+    if (text && log_state.lowest <= LOG_INFO) {
         char line[2048];
         va_list arguments;
         va_start(arguments, text);

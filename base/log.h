@@ -29,7 +29,7 @@ void log_message(enum log_level level, const char *format, ...) __attribute__((f
 
 /*
  * Something a program may want to read: in JSON format `fields` with "event": name put first, in text format the
- * formatted text (nothing if text is NULL). Takes ownership of fields, which may be NULL.
+ * formatted text as information (nothing if text is NULL). Takes ownership of fields, which may be NULL.
  */
 void log_event(const char *name, cJSON *fields, const char *text, ...) __attribute__((format(printf, 3, 4)));
 

@@ -253,6 +253,18 @@ static bool save_best(const char *best, const char *model, const struct checkpoi
     return checkpoint_write(best, state, info, error);
 }
 
+void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpoint_target target, int64_t step,
+                            char path[CHECKPOINT_MAX_PATH])
+{
+    char name[MAX_NAME];
+    struct error error;
+    checkpoint_name(name, step);
+    if (!file_join(path, CHECKPOINT_MAX_PATH, folder->path, target == CHECKPOINT_BEST ? CHECKPOINT_BEST_NAME : name,
+                   &error)) {
+        path[0] = '\0';
+    }
+}
+
 bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
                             const struct checkpoint_info *info, struct error *error)
 {

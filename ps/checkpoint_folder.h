@@ -52,6 +52,13 @@ enum checkpoint_target {
 };
 
 /*
+ * The path of a checkpoint of this folder; step is that of a CHECKPOINT_MODEL. "" if it would be too long, and then it
+ * can't be written either.
+ */
+void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpoint_target target, int64_t step,
+                            char path[CHECKPOINT_MAX_PATH]);
+
+/*
  * Writes the state as one or both (`targets`: sum of enum checkpoint_target). Fails if it could not be written: then the
  * older ones are all still there. Old ones that cannot be deleted are a warning.
  */

@@ -1,4 +1,4 @@
-/* The commands of this room that train and evaluate, for the table in trainer.c (base/command.h). */
+/* The commands of this room that train and evaluate, for the table in trainer.c (base/cli/command.h). */
 #ifndef WORKER_COMMANDS_H
 #define WORKER_COMMANDS_H
 

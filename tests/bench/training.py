@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Figures of whole runs on real MNIST: accuracy, time to 97%, memory, what checkpoints cost.
+
+    tests/bench/training.py [--trainer=build/trainer] [--data=DIR] [--seeds=5] [--peer=torch_until.py] [PART ...]
+
+PART: book, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each figure, with
+the floor that it owes where there is one; the exit status is 1 if a floor is missed. --peer: a script that does what
+`until` does with other means and prints "wall_s SECONDS" at the end; it runs in the same minutes, and the ratio is
+printed.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+MLP_PARAMETERS = 784 * 500 + 500 + 500 * 10 + 10
+DATA_BYTES = 70000 * (784 + 4)
+BOOK = ("--layers=784,500,10", "--batch_size=100", "--optimizer=sgd", "--learning_rate=0.8", "--lr_decay=0.99",
+        "--l2=1e-4", "--ema_decay=0.99", "--train_steps=30000")
+
+missed = []
+
+
+def show(name, value, floor=None, most=None, **more):
+    good = (floor is None or value >= floor) and (most is None or value <= most)
+    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
+    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
+    if not good:
+        missed.append(name)
+
+
+class Bench:
+    def __init__(self, options):
+        self.trainer = str(pathlib.Path(options.trainer).resolve())
+        self.data = str(pathlib.Path(options.data).resolve())
+        self.seeds, self.peer, self.python = options.seeds, options.peer, options.python
+        self.folder = tempfile.TemporaryDirectory()
+
+    def train(self, *flags):
+        """The done event, the wall time from exec to exit, and the largest resident size in MiB."""
+        begun = time.monotonic()
+        process = subprocess.Popen([self.trainer, "--log_format=json", f"--data_dir={self.data}", *flags],
+                                   cwd=self.folder.name, stdout=subprocess.PIPE, text=True)
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.monotonic() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            sys.exit(f"{' '.join(flags)}: status {process.returncode}\n{output}")
+        return json.loads(output.splitlines()[-1]), wall, usage.ru_maxrss / 1024
+
+    def accuracy(self, name, flags, floor, **more):
+        values = [self.train(*flags, f"--seed={seed}", "--train_dir=")[0]["test_accuracy"]
+                  for seed in range(1, self.seeds + 1)]
+        show(name, round(100 * statistics.mean(values), 3), floor, unit="% of the test set", seeds=self.seeds,
+             each=[round(100 * value, 2) for value in values], **more)
+
+    def book(self):
+        self.accuracy("784-500-10, the book's recipe", BOOK, 98.3, aim=98.45)
+
+    def softmax(self):
+        self.accuracy("softmax regression", ("--layers=784,10", "--optimizer=sgd", "--learning_rate=0.5", "--lr_decay=0.95",
+                                             "--train_steps=20000"), 92.3)
+
+    def optimizers(self):
+        for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam"):
+            self.accuracy(f"784-500-10, {optimizer} as it comes", (f"--optimizer={optimizer}",), 97.8)
+
+    def until(self):
+        """Adam 0.001 from exec to a model that gets 97% of the test set."""
+        flags = ("--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
+                 "--target_accuracy=0.97", "--validate_steps=100", "--train_dir=")
+        walls, accuracies, steps = [], [], []
+        for seed in range(1, self.seeds + 1):
+            done, wall, _ = self.train(*flags, f"--seed={seed}")
+            walls.append(wall)
+            accuracies.append(done["test_accuracy"])
+            steps.append(done["steps"])
+        wall = statistics.median(walls)
+        show("accuracy at the end of a run to 97% validation", round(100 * min(accuracies), 2), 97.0,
+             each=[round(100 * accuracy, 2) for accuracy in accuracies], steps=steps)
+        show("wall time to 97%", round(wall, 3), unit="s", each=[round(each, 3) for each in walls])
+        if self.peer:
+            output = subprocess.run([self.python, self.peer, self.data, str(os.cpu_count())], capture_output=True,
+                                    text=True, check=True).stdout
+            peer = float(re.search(r"wall_s ([\d.]+)", output)[1])
+            show("wall time to 97%, times faster than the peer", round(peer / wall, 2), 6, aim=10, peer_s=peer)
+
+    def memory(self):
+        for name, slots, averages, flags in (("sgd", 0, 0, ("--optimizer=sgd",)),
+                                             ("sgd, averages", 0, 1, ("--optimizer=sgd", "--ema_decay=0.99")),
+                                             ("adam", 2, 0, ("--optimizer=adam",)),
+                                             ("adam, averages", 2, 1, ("--optimizer=adam", "--ema_decay=0.99"))):
+            _, _, mib = self.train("--layers=784,500,10", *flags, "--train_steps=1500", "--save_steps=500",
+                                   f"--train_dir={self.folder.name}/memory-{slots}-{averages}")
+            limit = (DATA_BYTES + 4 * MLP_PARAMETERS * 2 * (1 + slots + averages)) / 2**20 + 16
+            show(f"largest resident size, {name}", round(mib, 1), most=round(limit, 1), unit="MiB")
+
+    def checkpoints(self):
+        """Alternating, so that a machine that slows down does so for both."""
+        flags = ("--layers=784,500,10", "--optimizer=sgd", "--ema_decay=0.99", "--validation_size=0",
+                 "--train_steps=12000")
+        rates = {False: [], True: []}
+        for number in range(2 * self.seeds):
+            kept = f"{self.folder.name}/cost-{number}" if number % 2 else ""
+            done, _, _ = self.train(*flags, f"--train_dir={kept}", "--save_model_secs=1")
+            rates[bool(number % 2)].append(done["steps_per_s"])
+        without, with_them = (statistics.median(rates[kept]) for kept in (False, True))
+        show("a checkpoint every second costs", round(100 * (1 - with_them / without), 2), most=2.0, unit="% of steps/s",
+             steps_per_s=[round(without), round(with_them)])
+
+
+def main():
+    parts = ("book", "softmax", "optimizers", "until", "memory", "checkpoints")
+    root = pathlib.Path(__file__).resolve().parents[2]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", default=root / "build/trainer")
+    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--peer")
+    parser.add_argument("--python", default=sys.executable, help="runs the peer")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}")
+    bench = Bench(options)
+    for part in options.parts or parts:
+        getattr(bench, part)()
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

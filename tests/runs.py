@@ -1,0 +1,105 @@
+"""What the whole-program tests share: starting the trainer, reading what it says and what it keeps."""
+
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+# Digits that the program draws itself, few enough that loading takes no time.
+SMALL_DATA = ("--data_source=synthetic", "--synthetic_train=3000", "--synthetic_test=500", "--validation_size=500")
+SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1")
+
+
+class Result:
+    """A finished run: its status, its lines, and with --log_format=json its events."""
+
+    def __init__(self, status, stdout, stderr):
+        self.status, self.stdout, self.stderr = status, stdout, stderr
+
+    @property
+    def events(self):
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    def named(self, name):
+        return [event for event in self.events if event["event"] == name]
+
+    @property
+    def done(self):
+        last = self.events[-1]
+        assert last["event"] == "done", self.stdout
+        return last
+
+
+def start(trainer, *flags, cwd, **options):
+    """Starts it in a folder of its own: a config.json that happens to lie about must not count."""
+    return subprocess.Popen([trainer, *map(str, flags)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, **options)
+
+
+def finish(process, status=0, timeout=240):
+    stdout, stderr = process.communicate(timeout=timeout)
+    assert status is None or process.returncode == status, f"status {process.returncode}\n{stdout}\n{stderr}"
+    return Result(process.returncode, stdout, stderr)
+
+
+def run(trainer, *flags, cwd, status=0, timeout=240, **options):
+    return finish(start(trainer, *flags, cwd=cwd, **options), status, timeout)
+
+
+def train(trainer, *flags, cwd, status=0, **options):
+    return run(trainer, "--log_format=json", *flags, cwd=cwd, status=status, **options)
+
+
+def checkpoints(folder):
+    """Step -> file, of the numbered ones."""
+    return {int(path.stem.split("-")[1]): path for path in sorted(pathlib.Path(folder).glob("model-*.safetensors"))}
+
+
+def newest(folder):
+    kept = checkpoints(folder)
+    return kept[max(kept)]
+
+
+def tensors(path):
+    """Name -> (shape, bytes) of a safetensors file, and its metadata; only what the format says, by hand."""
+    content = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    data = content[8 + length :]
+    found = {}
+    for name, tensor in header.items():
+        begin, end = tensor["data_offsets"]
+        found[name] = (tuple(tensor["shape"]), data[begin:end])
+    return found, metadata
+
+
+def same_tensors(one, other):
+    a, b = tensors(one)[0], tensors(other)[0]
+    assert a.keys() == b.keys()
+    return [name for name in a if a[name] != b[name]]
+
+
+def read_lines(process, count):
+    """The first lines of a running process; unbuffered, so that `finish` gets all that follow."""
+    text = b""
+    while text.count(b"\n") < count:
+        piece = os.read(process.stdout.fileno(), 1)
+        if not piece:
+            break
+        text += piece
+    return text.decode()
+
+
+def wait_for(condition, what, timeout=60):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {timeout} s"
+        time.sleep(0.005)
+
+
+def interrupt(process, number=signal.SIGTERM):
+    os.kill(process.pid, number)

@@ -1,0 +1,195 @@
+"""What happens to a run when the machine does its worst: kills, full disks, a second process, numbers that explode."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+
+import pytest
+
+from runs import (SMALL, checkpoints, finish, interrupt, newest, read_lines, run, same_tensors, start, tensors, train,
+                  wait_for)
+
+BUSY = (*SMALL, "--layers=784,300,10", "--optimizer=adam", "--ema_decay=0.99")
+
+
+def repeats(short, full):
+    return full if os.environ.get("TRAINER_TEST_FULL") else short
+
+
+def test_killed_at_random_moments(trainer, tmp_path):
+    """kill -9, again and again: whatever is there loads, nothing half-written counts, and the bits come out right."""
+    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
+    print(f"TRAINER_TEST_SEED={seed}")
+    generator = random.Random(seed)
+    flags = (*BUSY, "--save_steps=7", "--max_to_keep=3", "--validate_steps=50")
+    steps, reached = 2000, 0
+    for _ in range(repeats(20, 100)):
+        process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
+        wait_for(lambda: max(checkpoints(tmp_path / "kept"), default=0) > reached, "checkpoint")
+        time.sleep(generator.random() * 0.05)
+        process.kill()
+        process.communicate()
+        now = max(checkpoints(tmp_path / "kept"))
+        assert now > reached
+        assert len(tensors(newest(tmp_path / "kept"))[0]) == 16
+        reached = now
+    steps = reached + 50
+    result = train(trainer, *flags, f"--train_steps={steps}", "--train_dir=kept", cwd=tmp_path)
+    assert result.named("start")[0]["global_step"] >= reached and result.stderr == ""
+    train(trainer, *flags, f"--train_steps={steps}", "--train_dir=whole", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "whole")) == []
+    assert sorted(path.name for path in (tmp_path / "kept").glob("*.tmp*")) == []
+
+
+def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
+    process = start(trainer, *BUSY, "--save_model_secs=0.2", "--train_steps=100000000", "--train_dir=kept",
+                    cwd=tmp_path)
+    wait_for(lambda: len(checkpoints(tmp_path / "kept")) >= 3, "checkpoint by time")
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_keeps_a_checkpoint(trainer, tmp_path, number, status):
+    process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
+    read_lines(process, 1)
+    time.sleep(0.5)
+    begun = time.monotonic()
+    interrupt(process, number)
+    result = finish(process, status=status)
+    assert time.monotonic() - begun < 3
+    assert len(checkpoints(tmp_path / "kept")) == 1
+    assert newest(tmp_path / "kept").name in result.stdout.splitlines()[-1]
+
+
+def test_nohup_is_respected(trainer, tmp_path):
+    process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path,
+                    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    read_lines(process, 1)
+    interrupt(process, signal.SIGHUP)
+    time.sleep(0.3)
+    assert process.poll() is None
+    interrupt(process, signal.SIGTERM)
+    finish(process, status=143)
+
+
+def test_interrupted_without_a_folder(trainer, tmp_path):
+    process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=", cwd=tmp_path)
+    read_lines(process, 1)
+    time.sleep(0.3)
+    interrupt(process, signal.SIGINT)
+    assert "nothing is kept" in finish(process, status=130).stdout
+
+
+def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
+    """Stopped (not running) in between, so that the second signal arrives before the first one's work is done."""
+    process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
+    read_lines(process, 1)
+    time.sleep(0.3)
+    interrupt(process, signal.SIGSTOP)
+    interrupt(process, signal.SIGINT)
+    interrupt(process, signal.SIGTERM)
+    interrupt(process, signal.SIGCONT)
+    assert finish(process, status=None).status in (130, 143)
+    assert not checkpoints(tmp_path / "kept")
+
+
+def test_a_second_process_is_told(trainer, tmp_path):
+    first = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
+    read_lines(first, 1)
+    time.sleep(0.3)
+    second = run(trainer, *BUSY, "--train_steps=10", "--train_dir=kept", cwd=tmp_path, status=1)
+    assert len(second.stderr.splitlines()) == 1
+    assert "kept" in second.stderr and str(first.pid) in second.stderr
+    assert first.poll() is None
+    interrupt(first)
+    finish(first, status=143)
+    again = max(checkpoints(tmp_path / "kept")) + 10
+    train(trainer, *BUSY, f"--train_steps={again}", "--train_dir=kept", cwd=tmp_path)
+
+
+def test_a_loss_that_explodes(trainer, tmp_path):
+    flags = (*BUSY, "--optimizer=sgd", "--save_steps=20", "--train_dir=kept")
+    train(trainer, *flags, "--train_steps=40", cwd=tmp_path)
+    result = run(trainer, *flags, "--learning_rate=1e30", "--train_steps=100", cwd=tmp_path, status=1)
+    assert len(result.stderr.splitlines()) == 1
+    for word in ("step 4", "1e+30", checkpoints(tmp_path / "kept")[40].name, "--learning_rate"):
+        assert word in result.stderr, result.stderr
+    assert list(checkpoints(tmp_path / "kept")) == [20, 40]
+    # What is left is good: a sensible rate goes on from it.
+    train(trainer, *flags, "--learning_rate=0.1", "--train_steps=60", cwd=tmp_path)
+
+
+def test_the_last_good_checkpoint_is_named(trainer, tmp_path):
+    """The rate grows until the loss explodes; the checkpoint before that may still be on its way to the disk."""
+    result = run(trainer, *BUSY, "--optimizer=sgd", "--save_steps=1", "--max_to_keep=0", "--train_steps=1000",
+                 "--lr_decay=1000", "--lr_decay_steps=1", "--train_dir=kept", cwd=tmp_path, status=1)
+    assert newest(tmp_path / "kept").name in result.stderr
+
+
+def test_a_loss_that_explodes_before_any_checkpoint(trainer, tmp_path):
+    result = run(trainer, *BUSY, "--optimizer=sgd", "--learning_rate=1e30", "--save_steps=1", "--train_steps=100",
+                 "--train_dir=kept", cwd=tmp_path, status=1)
+    assert "--learning_rate" in result.stderr and not checkpoints(tmp_path / "kept")
+    result = train(trainer, *BUSY, "--optimizer=sgd", "--learning_rate=1e30", "--train_steps=100", "--train_dir=",
+                   cwd=tmp_path, status=1)
+    assert all(event["event"] != "done" for event in result.events)
+
+
+def test_train_dir_that_is_a_file(trainer, tmp_path):
+    (tmp_path / "kept").write_text("not a folder")
+    result = run(trainer, *SMALL, "--train_steps=10", "--train_dir=kept", cwd=tmp_path, status=1)
+    assert len(result.stderr.splitlines()) == 1 and "kept" in result.stderr
+
+
+def test_no_room_for_a_checkpoint(trainer, tmp_path):
+    """A limit on the size of files stands for a full disk: loud, but no reason to throw the training away."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    result = train(trainer, *BUSY, "--save_steps=50", "--train_steps=200", "--train_dir=kept", cwd=tmp_path, status=1,
+                   preexec_fn=limit)
+    assert result.done["steps"] == 200 and result.done["test_accuracy"] > 0
+    errors = [line for line in result.stderr.splitlines() if "model-" in line or "best" in line]
+    assert len(errors) >= 4 and all("File too large" in line for line in errors)
+    assert os.listdir(tmp_path / "kept") == ["lock"] or not list((tmp_path / "kept").glob("*.safetensors*"))
+
+
+def test_disk_that_fills_up_keeps_the_old_checkpoint(trainer, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"can't mount a small tmpfs here: {mounted.stderr.strip()}")
+    try:
+        flags = (*BUSY, "--save_steps=50", "--max_to_keep=1", "--validation_size=0", f"--train_dir={disk}/kept")
+        train(trainer, *flags, "--train_steps=50", cwd=tmp_path)
+        before = newest(disk / "kept").read_bytes()
+        with open(disk / "ballast", "wb") as ballast:
+            try:
+                while True:
+                    ballast.write(bytes(65536))
+                    ballast.flush()
+            except OSError:
+                pass
+        result = train(trainer, *flags, "--train_steps=200", cwd=tmp_path, status=1)
+        assert result.done["steps"] == 200
+        assert "No space left on device" in result.stderr
+        assert list(checkpoints(disk / "kept")) == [50] and newest(disk / "kept").read_bytes() == before
+        (disk / "ballast").unlink()
+        result = train(trainer, *flags, "--train_steps=200", cwd=tmp_path)
+        assert result.named("start")[0]["global_step"] == 50 and list(checkpoints(disk / "kept")) == [200]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_reader_that_goes_away(trainer, tmp_path):
+    process = start(trainer, *SMALL, "--train_steps=2000", "--log_steps=10", "--train_dir=kept", cwd=tmp_path)
+    read_lines(process, 1)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    process.stderr.close()
+    assert list(checkpoints(tmp_path / "kept")) == [2000]

@@ -1,0 +1,326 @@
+/* Text is for people who read logs, JSON for programs; both say the same, so each report stands in one function. */
+#include "worker/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/version.h"
+
+enum {
+    SHOWN_CLASSES = 20, /* with more, only the worst are shown as text */
+    SHOWN_WORST = 10,
+    SHOWN_PAIRS = 5,
+};
+
+const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number)
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)number);
+    int used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') {
+            text[used++] = ',';
+        }
+        text[used++] = digits[i];
+    }
+    text[used] = '\0';
+    return text;
+}
+
+static void format_layers(char *text, size_t size, const struct model *model)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i <= model->layer_count && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i > 0 ? "-" : "", model->widths[i]);
+    }
+}
+
+static void format_optimizer(char *text, size_t size, const struct config_train *train)
+{
+    char decay[96] = "", l2[40] = "", averages[48] = "", micro[40] = "";
+    if (train->lr_decay != 1) {
+        snprintf(decay, sizeof decay, " x %g every %lld steps%s", train->lr_decay, (long long)train->lr_decay_steps,
+                 train->lr_staircase ? " (in stairs)" : "");
+    }
+    if (train->l2 > 0) {
+        snprintf(l2, sizeof l2, ", L2 %g", train->l2);
+    }
+    if (train->ema_decay > 0) {
+        snprintf(averages, sizeof averages, ", moving averages %g", train->ema_decay);
+    }
+    if (train->micro_batches > 1) {
+        snprintf(micro, sizeof micro, "%d micro-batches of ", train->micro_batches);
+    }
+    snprintf(text, size, "%s, learning rate %g%s%s%s; batch %s%d", config_optimizer_name(train->optimizer),
+             train->learning_rate, decay, l2, averages, micro, train->batch_size);
+}
+
+static void start_as_json(const struct report_start *start, const char *layers)
+{
+    const struct config *config = start->config;
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "version", version_trainer());
+    cJSON_AddStringToObject(fields, "data", start->data);
+    cJSON_AddStringToObject(fields, "model", layers);
+    cJSON_AddNumberToObject(fields, "parameters", (double)start->model->parameter_count);
+    cJSON_AddStringToObject(fields, "optimizer", config_optimizer_name(config->train.optimizer));
+    cJSON_AddNumberToObject(fields, "learning_rate", config->train.learning_rate);
+    cJSON_AddNumberToObject(fields, "batch_size", config->train.batch_size);
+    cJSON_AddNumberToObject(fields, "seed", (double)config->train.seed);
+    cJSON_AddStringToObject(fields, "engine", start->engine);
+    cJSON_AddNumberToObject(fields, "config_version", (double)config->fleet.version);
+    cJSON_AddStringToObject(fields, "config_digest", start->digest);
+    cJSON_AddStringToObject(fields, "train_dir", config->output.train_dir);
+    cJSON_AddNumberToObject(fields, "global_step", (double)start->global_step);
+    if (start->last_step != INT64_MAX) {
+        cJSON_AddNumberToObject(fields, "last_step", (double)start->last_step);
+    }
+    if (start->restored_from) {
+        cJSON_AddStringToObject(fields, "restored_from", start->restored_from);
+    }
+    log_event("start", fields, NULL);
+}
+
+void report_start(const struct report_start *start)
+{
+    const struct config *config = start->config;
+    char layers[128], optimizer[320];
+    char parameters[REPORT_COUNT_SIZE], step[REPORT_COUNT_SIZE];
+    format_layers(layers, sizeof layers, start->model);
+    format_optimizer(optimizer, sizeof optimizer, &config->train);
+    if (log_format() == LOG_JSON) {
+        start_as_json(start, layers);
+        return;
+    }
+    log_info("trainer %s", version_trainer());
+    log_info("data       %s", start->data);
+    log_info("model      %s (%s parameters)", layers, report_count(parameters, (int64_t)start->model->parameter_count));
+    log_info("optimizer  %s; seed %lld", optimizer, (long long)config->train.seed);
+    log_info("engine     %s", start->engine);
+    log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
+             (long long)config->fleet.version, start->digest);
+    if (config->output.train_dir[0] == '\0') {
+        log_info("train_dir  none: nothing of this run is kept");
+    } else if (start->restored_from) {
+        log_info("train_dir  %s: goes on at step %s, restored from %s", config->output.train_dir,
+                 report_count(step, start->global_step), start->restored_from);
+    } else {
+        log_info("train_dir  %s: a new run", config->output.train_dir);
+    }
+}
+
+void report_step(const struct report_step *step)
+{
+    char rate[REPORT_COUNT_SIZE];
+    cJSON *fields = NULL;
+    if (log_format() == LOG_JSON) {
+        fields = cJSON_CreateObject();
+        cJSON_AddNumberToObject(fields, "worker", step->worker);
+        cJSON_AddNumberToObject(fields, "epoch", (double)step->epoch);
+        cJSON_AddNumberToObject(fields, "global_step", (double)step->global_step);
+        cJSON_AddNumberToObject(fields, "local_step", (double)step->local_step);
+        cJSON_AddNumberToObject(fields, "loss", step->loss);
+        cJSON_AddNumberToObject(fields, "learning_rate", step->learning_rate);
+        cJSON_AddNumberToObject(fields, "ms_per_batch", step->ms_per_batch);
+        cJSON_AddNumberToObject(fields, "examples_per_s", step->examples_per_s);
+    }
+    log_event("step", fields,
+              "worker=%d,epoch=%lld,global_step=%lld,local_step=%lld,loss=%.4f (%.2f ms/batch, %s examples/s)",
+              step->worker, (long long)step->epoch, (long long)step->global_step, (long long)step->local_step,
+              step->loss, step->ms_per_batch, report_count(rate, (int64_t)(step->examples_per_s + 0.5)));
+}
+
+void report_validation(const struct report_validation *validation)
+{
+    if (log_format() == LOG_JSON) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddNumberToObject(fields, "worker", validation->worker);
+        cJSON_AddNumberToObject(fields, "epoch", (double)validation->epoch);
+        cJSON_AddNumberToObject(fields, "global_step", (double)validation->global_step);
+        cJSON_AddNumberToObject(fields, "validation_accuracy", validation->accuracy);
+        cJSON_AddNumberToObject(fields, "validation_loss", validation->loss);
+        cJSON_AddNumberToObject(fields, "best_accuracy", validation->best_accuracy);
+        cJSON_AddNumberToObject(fields, "best_step", (double)validation->best_step);
+        log_event("validation", fields, NULL);
+        return;
+    }
+    if (!validation->quiet) {
+        char best[80] = "";
+        if (validation->best_step != validation->global_step) {
+            snprintf(best, sizeof best, " (best %.4f at step %lld)", validation->best_accuracy,
+                     (long long)validation->best_step);
+        }
+        log_info("worker=%d,epoch=%lld,global_step=%lld,validation_accuracy=%.4f,validation_loss=%.4f%s",
+                 validation->worker, (long long)validation->epoch, (long long)validation->global_step,
+                 validation->accuracy, validation->loss, best);
+    }
+}
+
+void report_checkpoint(const struct report_checkpoint *checkpoint)
+{
+    if (log_format() == LOG_JSON) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddNumberToObject(fields, "global_step", (double)checkpoint->global_step);
+        cJSON_AddStringToObject(fields, "path", checkpoint->path);
+        cJSON_AddBoolToObject(fields, "best", checkpoint->is_best);
+        log_event("checkpoint", fields, NULL);
+    } else if (!checkpoint->quiet) {
+        char step[REPORT_COUNT_SIZE];
+        log_info("checkpoint at step %s%s: %s", report_count(step, checkpoint->global_step),
+                 checkpoint->is_best ? ", the best so far" : "", checkpoint->path);
+    }
+}
+
+void report_interrupted(const char *signal, int64_t global_step, const char *checkpoint)
+{
+    char step[REPORT_COUNT_SIZE];
+    cJSON *fields = NULL;
+    if (log_format() == LOG_JSON) {
+        fields = cJSON_CreateObject();
+        cJSON_AddStringToObject(fields, "signal", signal);
+        cJSON_AddNumberToObject(fields, "global_step", (double)global_step);
+        if (checkpoint) {
+            cJSON_AddStringToObject(fields, "path", checkpoint);
+        }
+    }
+    report_count(step, global_step);
+    if (checkpoint) {
+        log_event("interrupted", fields, "%s at step %s: kept in %s; the same command goes on from there", signal, step,
+                  checkpoint);
+    } else {
+        log_event("interrupted", fields, "%s at step %s: nothing is kept", signal, step);
+    }
+}
+
+static double class_accuracy(const struct evaluation *evaluation, int class_index)
+{
+    int64_t images = evaluation->class_images[class_index];
+    return images > 0 ? (double)evaluation->class_correct[class_index] / (double)images : 0;
+}
+
+/* The classes to show, in order: all of them, or the worst of many. classes: [SHOWN_CLASSES]. */
+static int pick_classes(const struct evaluation *evaluation, int *classes)
+{
+    int found = 0;
+    bool all = evaluation->classes <= SHOWN_CLASSES;
+    for (int c = 0; c < evaluation->classes; c++) {
+        if (evaluation->class_images[c] == 0) {
+            continue;
+        }
+        int place = found;
+        while (!all && place > 0 && class_accuracy(evaluation, classes[place - 1]) > class_accuracy(evaluation, c)) {
+            place--;
+        }
+        if (!all && place == SHOWN_WORST) {
+            continue;
+        }
+        found += all || found < SHOWN_WORST;
+        memmove(classes + place + 1, classes + place, (size_t)(found - place - 1) * sizeof *classes);
+        classes[place] = c;
+    }
+    return found;
+}
+
+static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
+{
+    cJSON_AddNumberToObject(fields, "test_images", (double)evaluation->images);
+    cJSON_AddNumberToObject(fields, "test_loss", evaluation->loss);
+    cJSON *accuracies = cJSON_AddArrayToObject(fields, "class_accuracy");
+    for (int c = 0; c < evaluation->classes; c++) {
+        cJSON_AddItemToArray(accuracies, evaluation->class_images[c] > 0
+                                             ? cJSON_CreateNumber(class_accuracy(evaluation, c))
+                                             : cJSON_CreateNull());
+    }
+}
+
+static void show_evaluation(const struct evaluation *evaluation)
+{
+    char correct[REPORT_COUNT_SIZE], images[REPORT_COUNT_SIZE];
+    int classes[SHOWN_CLASSES];
+    int shown = pick_classes(evaluation, classes);
+    if (shown < evaluation->classes && evaluation->classes > SHOWN_CLASSES) {
+        log_info("the %d worst of %d classes:", shown, evaluation->classes);
+    }
+    for (int i = 0; i < shown; i++) {
+        int c = classes[i];
+        log_info("class %-3d  %6.2f%%  (%s of %s)", c, 100 * class_accuracy(evaluation, c),
+                 report_count(correct, evaluation->class_correct[c]),
+                 report_count(images, evaluation->class_images[c]));
+    }
+    log_info("test accuracy %.2f%% (%s of %s), loss %.4f", 100 * evaluation_accuracy(evaluation),
+             report_count(correct, evaluation->correct), report_count(images, evaluation->images), evaluation->loss);
+}
+
+static void evaluation_as_json(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step)
+{
+    struct confused_pair pairs[SHOWN_PAIRS];
+    int count = evaluation_worst_pairs(evaluation, pairs, SHOWN_PAIRS);
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "checkpoint", checkpoint);
+    cJSON_AddNumberToObject(fields, "global_step", (double)global_step);
+    cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(evaluation));
+    add_evaluation(fields, evaluation);
+    cJSON *array = cJSON_AddArrayToObject(fields, "confusions");
+    for (int i = 0; i < count; i++) {
+        cJSON *pair = cJSON_CreateObject();
+        cJSON_AddNumberToObject(pair, "label", pairs[i].label);
+        cJSON_AddNumberToObject(pair, "predicted", pairs[i].predicted);
+        cJSON_AddNumberToObject(pair, "images", (double)pairs[i].images);
+        cJSON_AddItemToArray(array, pair);
+    }
+    log_event("evaluation", fields, NULL);
+}
+
+void report_evaluation(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step)
+{
+    if (log_format() == LOG_JSON) {
+        evaluation_as_json(evaluation, checkpoint, global_step);
+        return;
+    }
+    struct confused_pair pairs[SHOWN_PAIRS];
+    char number[REPORT_COUNT_SIZE];
+    int count = evaluation_worst_pairs(evaluation, pairs, SHOWN_PAIRS);
+    log_info("checkpoint %s, step %s", checkpoint, report_count(number, global_step));
+    show_evaluation(evaluation);
+    for (int i = 0; i < count; i++) {
+        log_info("%s %d taken for %d  %s", i == 0 ? "most confused:" : "              ", pairs[i].label,
+                 pairs[i].predicted, report_count(number, pairs[i].images));
+    }
+}
+
+void report_done(const struct report_done *done)
+{
+    if (log_format() == LOG_JSON) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
+        cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
+        cJSON_AddNumberToObject(fields, "steps_per_s", done->steps_per_s);
+        cJSON_AddNumberToObject(fields, "seconds", done->seconds);
+        cJSON_AddStringToObject(fields, "reason", done->reason);
+        cJSON_AddNumberToObject(fields, "local_steps", (double)done->local_steps);
+        cJSON_AddNumberToObject(fields, "epochs", done->epochs);
+        if (done->best_accuracy >= 0) {
+            cJSON_AddNumberToObject(fields, "best_accuracy", done->best_accuracy);
+            cJSON_AddNumberToObject(fields, "best_step", (double)done->best_step);
+        }
+        add_evaluation(fields, done->test);
+        log_event("done", fields, NULL);
+        return;
+    }
+    char steps[REPORT_COUNT_SIZE], local[REPORT_COUNT_SIZE], rate[REPORT_COUNT_SIZE], time[24], best[80] = "";
+    if (done->best_accuracy >= 0) {
+        snprintf(best, sizeof best, "; best validation %.2f%% at step %s", 100 * done->best_accuracy,
+                 report_count(steps, done->best_step));
+    }
+    show_evaluation(done->test);
+    progress_format_duration(time, sizeof time, done->seconds);
+    log_info("%s at step %s (%.1f epochs)%s", done->reason, report_count(steps, done->steps), done->epochs, best);
+    if (done->local_steps == 0) {
+        return;
+    }
+    log_info("%s steps in %s, %s steps/s", report_count(local, done->local_steps), time,
+             report_count(rate, (int64_t)(done->steps_per_s + 0.5)));
+}

@@ -1,0 +1,80 @@
+/*
+ * What the user is told about a run, in text and in JSON (base/log.h): how it starts, how it goes, what came of it.
+ *
+ * JSON events, each one line: "start", "step", "validation", "checkpoint", "interrupted", "evaluation", "done". Fields
+ * that appear in several mean the same in all of them. Any thread may call, but the session's alone does.
+ */
+#ifndef WORKER_REPORT_H
+#define WORKER_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "ps/model.h"
+#include "worker/evaluate.h"
+
+enum { REPORT_COUNT_SIZE = 32 };
+
+/* 1234567 as "1,234,567". */
+const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number);
+
+/* What a run is made of; strings are borrowed. */
+struct report_start {
+    const struct config *config;
+    const struct model *model;
+    const char *data;          /* which data, in words */
+    const char *engine;        /* engine, kernels, threads */
+    const char *digest;        /* of the job's config */
+    const char *restored_from; /* a checkpoint's path; NULL: a new run */
+    int64_t global_step;       /* where it starts */
+    int64_t last_step;         /* where it ends; INT64_MAX: unbounded */
+};
+void report_start(const struct report_start *start);
+
+struct report_step {
+    int worker;
+    int64_t epoch, global_step, local_step; /* local: since this process started */
+    double loss;                            /* mean over the steps since the last report, without L2 */
+    double learning_rate;
+    double ms_per_batch, examples_per_s; /* over the same steps */
+};
+void report_step(const struct report_step *step);
+
+struct report_validation {
+    int worker;
+    int64_t epoch, global_step;
+    double accuracy, loss;
+    double best_accuracy;
+    int64_t best_step;
+    bool quiet; /* no text: a progress line shows it */
+};
+void report_validation(const struct report_validation *validation);
+
+struct report_checkpoint {
+    const char *path;
+    int64_t global_step;
+    bool is_best; /* kept because it is the best by validation */
+    bool quiet;
+};
+void report_checkpoint(const struct report_checkpoint *checkpoint);
+
+void report_interrupted(const char *signal, int64_t global_step, const char *checkpoint /* NULL: none */);
+
+/* What eval found: accuracy per class and in total, and the most frequent mistakes. */
+void report_evaluation(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step);
+
+struct report_done {
+    const struct evaluation *test;
+    const char *reason; /* why it stopped, in words */
+    int64_t steps;      /* the global step reached */
+    int64_t local_steps;
+    double epochs;
+    double steps_per_s;                        /* of training alone, without the first 100 steps */
+    double seconds;                            /* since the process started */
+    double validation_accuracy, best_accuracy; /* negative: none */
+    int64_t best_step;
+};
+void report_done(const struct report_done *done);
+
+#endif

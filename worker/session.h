@@ -1,0 +1,67 @@
+/*
+ * A training session, as tf.train.MonitoredTrainingSession and tf.train.Supervisor run one: it initialises the model or
+ * restores the newest good checkpoint of train_dir, drives the engine to the end of the run, and on the way logs,
+ * validates and keeps checkpoints.
+ *
+ * The engine trains in slices that end exactly where something is due, and otherwise last about 50 ms, so that signals
+ * and clocks are looked at in time. What is done at a step is done before that step's checkpoint: a checkpoint holds
+ * everything up to its step, and a resumed run gives bit for bit what the uninterrupted one gives.
+ */
+#ifndef WORKER_SESSION_H
+#define WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/model.h"
+#include "worker/dataset.h"
+#include "worker/engine.h"
+
+/* Why a session ended. */
+enum session_end {
+    SESSION_LAST_STEP,   /* train_steps or epochs reached; perhaps before the first step */
+    SESSION_TARGET,      /* the validation accuracy asked for is reached */
+    SESSION_PATIENCE,    /* no better validation for long enough */
+    SESSION_INTERRUPTED, /* by a signal; a checkpoint was tried */
+    SESSION_FAILED,      /* the loss was not finite, or the engine failed; logged already */
+};
+
+struct session_result {
+    enum session_end end;
+    int64_t global_step;  /* reached */
+    int64_t local_steps;  /* done by this session */
+    double epochs;        /* of the whole job, done up to global_step */
+    double steps_per_s;   /* training and pauses for checkpoints; without the first 100 steps if there are more */
+    double best_accuracy; /* by validation, negative: none */
+    int64_t best_step;
+    int signal;                  /* of SESSION_INTERRUPTED */
+    bool checkpoint_failed;      /* some checkpoint could not be written, logged already: the run must not end with 0 */
+    const char *last_checkpoint; /* newest good one in train_dir, NULL: none; the session's */
+};
+
+/* All borrowed, and unchanged while the session lives. */
+struct session_options {
+    const struct config *config; /* with train.lr_decay_steps filled in */
+    const struct model *model;
+    struct engine *engine; /* created for config, model and dataset->train; driven by the session alone */
+    const struct dataset *dataset;
+    int64_t epoch_batches; /* of one task: sampler_epoch_batches */
+};
+
+struct session;
+
+/*
+ * Takes train_dir for this process, brings the engine to the state to start from, and says so (report_start). Fails if
+ * train_dir is in use or can't be written, and if its checkpoints are of another model or optimizer.
+ */
+bool session_open(struct session **session, const struct session_options *options, struct error *error);
+
+/* Trains until the run's end. Afterwards the engine holds the final state and the newest checkpoint is on disk. */
+void session_run(struct session *session, struct session_result *result);
+
+/* Lets go of train_dir; a checkpoint that is being written is finished first. NULL is fine. */
+void session_close(struct session *session);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * trainer [train]: data, model, engine, session, and at the very end the test set.
+ *
+ * The test set is decoded beside the training set, on another core, so that a missing or broken file is found before
+ * the training and not after it; nobody looks at it until the session is over.
+ */
+#include <pthread.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "worker/commands.h"
+#include "worker/dataset.h"
+#include "worker/engine_choose.h"
+#include "worker/evaluate.h"
+#include "worker/plan.h"
+#include "worker/report.h"
+#include "worker/sampler.h"
+#include "worker/session.h"
+
+/* Everything a run owns; zeros are fine to release. */
+struct run {
+    struct config config; /* the command's, with what depends on the data filled in; owns nothing */
+    double begin_s;
+    struct dataset dataset;
+    struct examples test;
+    struct model model;
+    struct engine *engine;
+    struct session *session;
+};
+
+struct test_loader {
+    const struct config *config;
+    struct examples *test;
+    bool loaded;
+    struct error error;
+};
+
+static void *load_test(void *context)
+{
+    struct test_loader *loader = context;
+    loader->loaded = dataset_load_test(loader->test, loader->config, &loader->error);
+    return NULL;
+}
+
+static bool load_data(struct run *run, struct error *error)
+{
+    struct test_loader loader = {.config = &run->config, .test = &run->test};
+    pthread_t thread;
+    bool beside = pthread_create(&thread, NULL, load_test, &loader) == 0;
+    bool loaded = dataset_load(&run->dataset, &run->config, error);
+    if (beside) {
+        pthread_join(thread, NULL);
+    } else {
+        load_test(&loader);
+    }
+    if (loaded && !loader.loaded) {
+        *error = loader.error;
+    }
+    return loaded && loader.loaded;
+}
+
+static bool open_run(struct run *run, struct error *error)
+{
+    struct config_train *train = &run->config.train;
+    if (!load_data(run, error)) {
+        return false;
+    }
+    struct sampler sampler = {.seed = (uint64_t)train->seed,
+                              .examples = (uint32_t)run->dataset.train.count,
+                              .batch_size = (uint32_t)train->batch_size};
+    int64_t epoch_batches = sampler_epoch_batches(&sampler);
+    if (train->lr_decay_steps == 0) {
+        struct plan plan;
+        plan_begin(&plan, &run->config, epoch_batches);
+        train->lr_decay_steps = plan_epoch_end(&plan, 1);
+    }
+    model_layout(&run->model, &run->config.model);
+    struct engine_options options = {.model = &run->model, .config = &run->config, .train = &run->dataset.train};
+    return engine_choose(&run->engine, &options, error) &&
+           session_open(&run->session,
+                        &(struct session_options){.config = &run->config,
+                                                  .model = &run->model,
+                                                  .engine = run->engine,
+                                                  .dataset = &run->dataset,
+                                                  .epoch_batches = epoch_batches},
+                        error);
+}
+
+static void describe_end(const struct run *run, const struct session_result *result, char *text, size_t size)
+{
+    const struct config_train *train = &run->config.train;
+    if (result->end == SESSION_TARGET) {
+        snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
+    } else if (result->end == SESSION_PATIENCE) {
+        snprintf(text, size, "no better validation %d times in a row", train->patience);
+    } else if (result->local_steps == 0) {
+        snprintf(text, size, "nothing left to train");
+    } else {
+        snprintf(text, size, "last step reached");
+    }
+}
+
+static bool test_and_report(const struct run *run, const struct session_result *result, struct error *error)
+{
+    char reason[128];
+    struct evaluation test;
+    if (!evaluation_create(&test, run->model.widths[run->model.layer_count], error)) {
+        return false;
+    }
+    bool done = evaluate(&test, run->engine, run->config.train.ema_decay > 0, &run->test, error);
+    if (done) {
+        describe_end(run, result, reason, sizeof reason);
+        report_done(&(struct report_done){.test = &test,
+                                          .reason = reason,
+                                          .steps = result->global_step,
+                                          .local_steps = result->local_steps,
+                                          .epochs = result->epochs,
+                                          .steps_per_s = result->steps_per_s,
+                                          .seconds = clock_monotonic_s() - run->begin_s,
+                                          .best_accuracy = result->best_accuracy,
+                                          .best_step = result->best_step});
+    }
+    evaluation_destroy(&test);
+    return done;
+}
+
+static int run_train(const struct command_call *call)
+{
+    struct run run = {.config = *call->config, .begin_s = clock_monotonic_s()};
+    struct session_result result;
+    struct error error;
+    int status = COMMAND_FAILED;
+    if (call->config->cluster.job_name != JOB_LOCAL) {
+        log_error("--job_name=%s: this version trains on one box only, and cluster roles come with a later one; leave "
+                  "job_name at local",
+                  call->config->cluster.job_name == JOB_PS ? "ps" : "worker");
+        return COMMAND_MISUSED;
+    }
+    signals_catch();
+    if (!open_run(&run, &error)) {
+        log_error("%s", error.text);
+        goto out;
+    }
+    session_run(run.session, &result);
+    if (result.end == SESSION_FAILED) {
+        goto out;
+    }
+    if (result.end == SESSION_INTERRUPTED) {
+        report_interrupted(signals_name(result.signal), result.global_step, result.last_checkpoint);
+        status = result.checkpoint_failed ? COMMAND_FAILED : signals_exit_status(result.signal);
+        goto out;
+    }
+    if (!test_and_report(&run, &result, &error)) {
+        log_error("%s", error.text);
+        goto out;
+    }
+    status = result.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
+out:
+    session_close(run.session);
+    if (run.engine) {
+        run.engine->table->destroy(run.engine);
+    }
+    examples_free(&run.test);
+    dataset_free(&run.dataset);
+    return status;
+}
+
+const struct command command_train = {
+    .name = "train",
+    .summary = "train on this box, then show the test accuracy",
+    .details = "With train_dir, training resumes from the newest good checkpoint there and leaves new ones. It ends at "
+               "train_steps (the last global step), epochs, target_accuracy or patience, whichever comes first. SIGINT "
+               "and SIGTERM leave one more checkpoint before the end; a second signal ends it at once.",
+    .takes_config = true,
+    .run = run_train,
+};
