@@ -106,6 +106,14 @@ def test_help_names_every_command_and_key(run):
             assert re.search(rf"^  --(\[no\])?{name}\b", flags, re.M), path
 
 
+def test_help_tells_default_learning_rates(run):
+    """The rates that `help` shows are those that are in effect."""
+    text = run("help", "learning_rate").stdout
+    for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam"):
+        shown = json.loads(run("config", "show", "--json", f"--optimizer={optimizer}").stdout)
+        assert f"{optimizer} {shown['keys']['train.learning_rate']['value']}" in text
+
+
 def test_version(run):
     text = run("version").stdout
     assert text == run("--version").stdout

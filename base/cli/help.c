@@ -100,6 +100,20 @@ static void print_command(const struct command *command)
     }
 }
 
+/* "sgd 0.5, momentum 0.05, ...": what learning_rate 0 stands for. */
+static void print_learning_rates(void)
+{
+    char text[256], rate[32];
+    size_t used = 0;
+    for (int kind = OPTIMIZER_SGD; kind <= OPTIMIZER_ADAM && used < sizeof text; kind++) {
+        config_number_text(config_default_learning_rate((enum optimizer_kind)kind), rate);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", kind > 0 ? ", " : "",
+                                 config_optimizer_name((enum optimizer_kind)kind), rate);
+    }
+    printf("%*s", COLUMN, "");
+    print_wrapped(COLUMN, COLUMN, text);
+}
+
 static void print_key(const struct config_key *key)
 {
     char text[512], allowed[256];
@@ -110,6 +124,9 @@ static void print_key(const struct config_key *key)
     print_entry(key->name, key->description);
     printf("%*s", COLUMN, "");
     print_wrapped(COLUMN, COLUMN, text);
+    if (key->offset == offsetof(struct config, train.learning_rate)) {
+        print_learning_rates();
+    }
 }
 
 static void print_key_legend(void)
@@ -199,11 +216,13 @@ static void print_files(void)
     print_entry("config.json", "in the current folder, if it is there; --config=FILE names another");
     print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
                              "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own");
-    printf("\nWritten, if train_dir is set:\n");
-    print_entry("train_dir/",
-                "checkpoints, one safetensors file each: parameters, the optimizer's slots, averages, step. "
-                "Training resumes from the newest good one, so a new run needs a new train_dir");
-    printf("\nNothing else is read or written.\n");
+    printf("\nWritten, and read again, if train_dir is set:\n");
+    print_entry("train_dir/", "training resumes from the newest good checkpoint here, so a new run needs a new folder");
+    print_entry("  model-STEP.safetensors", "a checkpoint, which any safetensors reader opens: parameters, the "
+                                            "optimizer's slots, averages, step");
+    print_entry("  best.safetensors", "the best one by validation");
+    print_entry("  *.damaged", "checkpoints found damaged, and set aside");
+    print_entry("  trainer.lock", "held by the process that trains here");
 }
 
 static void suggest_topic(const struct command *const *commands, const char *topic)

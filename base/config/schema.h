@@ -5,8 +5,9 @@
 #include <cJSON.h>
 
 /*
- * Accepts what config_parse accepts, but for relations between keys. "x-scope" and "x-change" say of each key what
- * base/config/keys.h says. The caller deletes it; NULL without memory.
+ * Accepts all that config_parse accepts. What a schema can't say it lets pass: relations between keys, how long a string
+ * is in bytes, whether an address is one. "x-scope" and "x-change" say of each key what base/config/keys.h says. The
+ * caller deletes it; NULL without memory.
  */
 cJSON *config_schema(void);
 
