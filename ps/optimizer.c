@@ -10,8 +10,6 @@
 
 #include "base/cpu.h"
 
-#define OPTIMIZER_KERNELS      optimizer_kernels_baseline
-#define OPTIMIZER_KERNELS_NAME "reference"
 #include "ps/optimizer_loops.h"
 
 static const struct {
@@ -133,7 +131,7 @@ static enum optimizer_formula formula_of(const struct update *update)
     case OPTIMIZER_ADAM:
         return FORMULA_ADAM;
     }
-    assert(!"an optimizer without a formula");
+    assert(false); /* every kind is above */
     return FORMULA_SGD;
 }
 

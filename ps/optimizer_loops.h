@@ -1,21 +1,21 @@
 /*
  * The optimizers' loops, compiled once per instruction set: ps/optimizer.c includes this for the baseline,
- * ps/optimizer_avx2.c and ps/optimizer_avx512.c with the flags that the names say. Each defines
- *
- *     OPTIMIZER_KERNELS       the name of the table to define
- *     OPTIMIZER_KERNELS_NAME  its name for users
+ * ps/optimizer_avx2.c and ps/optimizer_avx512.c, which are compiled for what their names say, give their tables other
+ * names first. It is included nowhere else.
  *
  * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
  * 6 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each
  * element sees the same correctly rounded operations in the same order.
  */
+#ifndef PS_OPTIMIZER_LOOPS_H
+#define PS_OPTIMIZER_LOOPS_H
+
 #include "ps/optimizer_kernels.h"
 #include "ps/optimizer_math.h"
 
-#if defined(__clang__)
-#define OPTIMIZER_VECTORISE _Pragma("clang loop vectorize(enable) interleave(enable)")
-#else
-#define OPTIMIZER_VECTORISE _Pragma("GCC ivdep")
+#ifndef OPTIMIZER_KERNELS
+#define OPTIMIZER_KERNELS      optimizer_kernels_baseline
+#define OPTIMIZER_KERNELS_NAME "reference"
 #endif
 
 static inline __attribute__((always_inline)) void
@@ -26,7 +26,9 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
     const struct update update = *shared; /* a copy that no store below can alias */
     const bool moves = with_gradient || with_l2 || formula == FORMULA_MOMENTUM || formula == FORMULA_NESTEROV ||
                        formula == FORMULA_ADAM;
-    OPTIMIZER_VECTORISE
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC ivdep
+#endif
     for (size_t i = 0; i < n; i++) {
         float parameter = parameters[i];
         float g = with_gradient ? gradient[i] : 0.0f;
@@ -100,3 +102,5 @@ const struct optimizer_kernels OPTIMIZER_KERNELS = {
             [FORMULA_ADAM] = LIST_LOOPS(FORMULA_ADAM),
         },
 };
+
+#endif

@@ -24,12 +24,12 @@ static int available_kernels(const struct optimizer_kernels *kernels[3])
     if (cpu_features_get()->avx2) {
         kernels[count++] = optimizer_kernels_get(CPU_KERNELS_AVX2);
     } else {
-        fprintf(stderr, "SKIPPED: AVX2, which this CPU lacks\n");
+        fprintf(stderr, "[  SKIPPED ] AVX2, which this CPU lacks\n");
     }
     if (cpu_features_get()->avx512) {
         kernels[count++] = optimizer_kernels_get(CPU_KERNELS_AVX512);
     } else {
-        fprintf(stderr, "SKIPPED: AVX-512, which this CPU lacks\n");
+        fprintf(stderr, "[  SKIPPED ] AVX-512, which this CPU lacks\n");
     }
     return count;
 }
