@@ -1,0 +1,44 @@
+/*
+ * bfloat16: the upper half of a float32. Rounding is to nearest, ties to even, as TensorFlow and the GPUs do; what is
+ * not a number stays that.
+ */
+#ifndef PS_BFLOAT16_H
+#define PS_BFLOAT16_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t bfloat16_round(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t quiet = (bits >> 16) | 0x40u; /* keeps a NaN one, whatever its lower bits were */
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+static inline float bfloat16_widen(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Whole arrays; they must not overlap. */
+static inline void bfloat16_from_floats(uint16_t *restrict halves, const float *restrict values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        halves[i] = bfloat16_round(values[i]);
+    }
+}
+
+static inline void bfloat16_to_floats(float *restrict values, const uint16_t *restrict halves, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        values[i] = bfloat16_widen(halves[i]);
+    }
+}
+
+#endif

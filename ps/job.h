@@ -1,0 +1,197 @@
+/*
+ * What a ps decides: who is a member, who may do what, when a push counts, when training starts and when it is over.
+ *
+ * A state machine without clock, threads or sockets. Its host tells it what happened and when (now_s: monotonic seconds,
+ * never going back), gets a verdict at once, and then takes the actions that came of it by job_next_action. What a
+ * request has to wait for is a question to be asked again (job_ready, job_may_answer) after an action JOB_WOKEN. One
+ * thread at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what it is
+ * told to apply (ps/shard.h), so that a simulator may hold anything instead.
+ *
+ * Members are the workers of worker_hosts, 0 being the chief; operators only ask and are not kept track of. A worker may
+ * have several connections at once, all of one incarnation.
+ *
+ * Life of the job: WAITING until the chief begins a restore, RESTORING until it ends it, TRAINING until the chief ends
+ * the job, then DONE or FAILED. A later begin_restore, with a higher generation, starts again from wherever it stands.
+ */
+#ifndef PS_JOB_H
+#define PS_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "net/address.h"
+#include "net/member.h"
+#include "net/message.h"
+
+enum {
+    JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
+    JOB_MAX_ACTIONS = 16,      /* that one event leaves */
+    JOB_PROBE_MS = 1000,       /* a worker has so long to show that it lives, when another claims its place */
+    JOB_END_MS = 4000,         /* workers have so long to leave once the job is over */
+    JOB_WAITED_FOR_MS = 10000, /* between two log lines about what is being waited for */
+};
+
+/* Values as in the messages lease and end_job. */
+enum job_state { JOB_WAITING = 0, JOB_TRAINING = 1, JOB_RESTORING = 2, JOB_DONE = 3, JOB_FAILED = 4 };
+
+/* As in the message pushed. */
+enum push_outcome {
+    PUSH_APPLIED = 0,
+    PUSH_APPLIED_BEFORE = 1,
+    PUSH_STAGED = 2,
+    PUSH_STALE = 3,
+    PUSH_NOT_FINITE = 4,
+    PUSH_NOT_WANTED = 5,
+};
+
+/* What is known of a worker. */
+struct job_worker {
+    uint64_t incarnation; /* 0: never seen */
+    uint64_t fenced[JOB_FENCED];
+    int fenced_next;
+    char peer[ADDRESS_TEXT]; /* where it connected from last */
+    char program[65], digest[65];
+    uint64_t fleet_version;
+    int connections;
+    int held;          /* requests of it that wait on our side: so it need not speak */
+    double heard_s;    /* when it was last heard of */
+    double gone_s;     /* when its last connection ended, if connections == 0 */
+    bool present;      /* said hello, and was neither lost nor left since */
+    bool lost;         /* its lease ran out */
+    bool left;         /* in order */
+    bool counts;       /* takes part in max_staleness: it pulled or pushed */
+    int64_t clock;     /* its pushes, on a scale that all workers share: one that joins begins where the slowest is */
+    uint64_t sequence; /* the last push that was decided on */
+    enum push_outcome outcome; /* of that push */
+    int64_t staleness;         /* of that push */
+    int64_t applied;
+    int64_t not_finite;
+    uint64_t newcomer; /* an incarnation that claims the place; 0: none */
+    double probe_s;    /* since when the older one is being probed for it */
+
+    /* From its last heartbeat. */
+    enum member_state state;
+    int64_t global_step, local_step;
+    float steps_per_s, loss;
+    uint32_t reported_staleness;
+    uint64_t retries, bytes_in, bytes_out;
+    char host[256], device[129], sentence[256];
+};
+
+enum job_action_kind {
+    JOB_LOG,   /* text at `level` */
+    JOB_PROBE, /* ping every idle connection of this worker's incarnation */
+    JOB_CUT,   /* end every connection of this worker's incarnation */
+    JOB_WOKEN, /* those who wait may go on, or give up */
+};
+struct job_action {
+    enum job_action_kind kind;
+    enum log_level level;
+    int worker;
+    uint64_t incarnation;
+    char text[512];
+};
+
+struct job {
+    const struct config *config; /* borrowed */
+    struct member self;
+    struct job_worker *workers; /* [worker_count] */
+    int worker_count;
+    enum job_state state;
+    uint32_t generation;
+    int64_t global_step; /* pushes accepted, on top of the step that was restored */
+    int64_t last_step;   /* 0: no bound */
+    int64_t epoch_steps;
+    bool started; /* min_workers were there once, in this generation or before */
+    double began_s, ended_s, told_s;
+    float test_accuracy;
+    char sentence[256]; /* of the chief's end_job */
+    struct job_action actions[JOB_MAX_ACTIONS];
+    int action_count, action_next;
+    int tick_next; /* worker that job_tick looks at next */
+};
+
+bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error);
+void job_destroy(struct job *job);
+
+/* Takes the next action in order; false if there is none. To be called until it says so after every event. */
+bool job_next_action(struct job *job, struct job_action *action);
+
+/*
+ * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an enum
+ * refusal with a sentence, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
+ */
+enum { JOB_ASK_AGAIN = 0xffff };
+uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
+                   const char *program, const char *digest, uint64_t fleet_version, double now_s,
+                   struct error *sentence);
+void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
+
+/* Any message came from this worker. */
+void job_heard(struct job *job, int worker, uint64_t incarnation, double now_s);
+void job_heartbeat(struct job *job, int worker, uint64_t incarnation, const struct message_heartbeat *heartbeat,
+                   double now_s);
+
+/* True if this incarnation is the worker's, and not one that was replaced. */
+bool job_is_current(const struct job *job, int worker, uint64_t incarnation);
+
+/* What is to be done with a request. */
+struct verdict {
+    uint16_t code; /* enum error_code to answer with, and `sentence`; 0: go on */
+    enum push_outcome outcome;
+    char sentence[256];
+};
+
+/*
+ * A push is complete. code 0: answer with `outcome`; PUSH_APPLIED: apply it first. generation: of its frames.
+ */
+struct job_push {
+    uint32_t generation;
+    uint64_t sequence;
+    int64_t base_step;
+    bool finite;
+};
+void job_push(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
+              struct verdict *verdict);
+
+/*
+ * May the answer to this worker's last push go out, or would it get too far ahead of the slowest one (max_staleness)?
+ * While the host waits, it says so by job_hold(+1), and by job_hold(-1) afterwards.
+ */
+bool job_may_answer(const struct job *job, int worker);
+void job_hold(struct job *job, int worker, uint64_t incarnation, int change, double now_s);
+
+/* A pull: code 0 if parameters are there and training may run. */
+void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, struct verdict *verdict);
+
+/* Can workers begin? If not, `sentence` (may be NULL) says what is being waited for, and since when. */
+bool job_ready(struct job *job, double now_s, char sentence[256]);
+/* Are there parameters, whoever is missing? */
+bool job_initialised(const struct job *job);
+
+/* The chief's requests. `worker` is whoever asks: others than the chief get ERROR_NOT_ALLOWED. */
+void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
+                       struct verdict *verdict);
+void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
+void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
+                     int64_t epoch_steps, double now_s, struct verdict *verdict);
+void job_snapshot(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
+void job_end(struct job *job, int worker, const struct message_end_job *message, double now_s, struct verdict *verdict);
+
+/* In order: it will not come back with this incarnation. */
+void job_leave(struct job *job, int worker, uint64_t incarnation, const char *sentence, double now_s);
+
+/* Time passes: leases run out, probes end. To be called some times a second, and as often as it returns true. */
+bool job_tick(struct job *job, double now_s);
+
+/* The job is over and everybody was told, or had JOB_END_MS to hear it. */
+bool job_over(const struct job *job, double now_s);
+
+/* For status. */
+enum member_state job_worker_state(const struct job *job, int worker);
+int job_present(const struct job *job); /* workers that are here */
+
+#endif

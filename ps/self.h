@@ -1,0 +1,33 @@
+/*
+ * Who this process is in its cluster, and what it proves it with: taken from the configuration once, when a role starts,
+ * and not changed afterwards.
+ */
+#ifndef PS_SELF_H
+#define PS_SELF_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/credentials.h"
+#include "net/handshake.h"
+#include "net/member.h"
+
+struct self {
+    struct identity identity;        /* its texts lie in here, or in the config, which is borrowed */
+    struct credentials *credentials; /* NULL: plain text */
+    char digest[CONFIG_DIGEST_HEX + 1];
+    char *job;
+    char program[65];
+    char key_path[4096]; /* of the credentials; "" for plain text */
+};
+
+/*
+ * Finds the key (--fleet_key or security.fleet_key, else fleet.key beside the config). Without one it fails and says
+ * which command makes one, unless security.insecure is set: then it warns, loudly. A key that names another member than
+ * `member` is refused.
+ */
+bool self_create(struct self *self, const struct config *config, struct member member, struct error *error);
+void self_destroy(struct self *self); /* fine on one that is all zeros */
+
+#endif

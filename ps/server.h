@@ -1,0 +1,44 @@
+/*
+ * The role of a ps: listens, and serves a shard (ps/shard.h) by what its job decides (ps/job.h).
+ *
+ * One thread per connection. A worker may have several connections of one incarnation at once: it is free to send
+ * heartbeats on one while a push waits on another. Pushes of a worker come one at a time; a push that begins while
+ * another connection of the same worker is in the middle of one cuts that connection off, for the worker must have
+ * given it up. Answers on one connection come in the order of the requests, and the next request is read only when the
+ * answer is on its way: whoever sends a push while an answer is due must read at the same time.
+ *
+ * What workers can rely on:
+ *  - get_model answers once training can begin (state 2 and an empty sentence), or after wait_ms with a sentence that
+ *    says what is missing;
+ *  - every frame that is sent carries the present generation; push and pull of another one get ERROR_OLD_GENERATION;
+ *  - a pull that names ranges gets all of them, changed or not, and without ranges only what changed since_version;
+ *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once;
+ *  - a ping may come at any time between requests and wants a pong within JOB_PROBE_MS;
+ *  - after end_job, heartbeats get job_state 3 (or 4), pushes the outcome 5, pulls ERROR_JOB_OVER; the ps goes
+ *    when all have left or hung up, at the latest JOB_END_MS later.
+ */
+#ifndef PS_SERVER_H
+#define PS_SERVER_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/self.h"
+
+enum {
+    SERVER_CONNECTIONS_PER_WORKER = 4,
+    SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
+    SERVER_MAX_NEWCOMERS = 48,     /* connections at a time that have not said who they are; more are turned away */
+    SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
+    SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken */
+    SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
+};
+
+/*
+ * Runs ps number config->cluster.task_index until the job is over or the process is asked to leave (base/signals.h).
+ * Returns the exit status; errors are logged.
+ */
+int server_run(const struct config *config);
+
+#endif

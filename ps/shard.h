@@ -1,0 +1,128 @@
+/*
+ * A shard: the parameters, optimizer slots and moving averages of the spans that one ps holds, and what pushes need to
+ * be applied to them.
+ *
+ * Order. Floats are grouped into blocks (whole rows or part of one row of a variable, up to SHARD_BLOCK floats), blocks
+ * into a few stripes with a lock each. Whoever changes the shard, or copies it as a whole, walks through the stripes in
+ * order and takes the next lock before it gives back the last one: so operations never overtake one another, though
+ * several are under way at once. Every push gets a version (1, 2, ...) and a global step at the first stripe; what its
+ * answer holds is the shard exactly as that push left it, and a snapshot is exactly one step's state. No update is lost,
+ * no lock is held longer than one stripe takes, and no thread but the connections' own is needed.
+ *
+ * Savings, lossless. A block knows the version of its last change, so an answer holds only blocks that changed after
+ * the version a worker has. What a gradient leaves out (a block that no range of the push touches) is zero there:
+ *  - sgd and adagrad without l2 and averages: a zero gradient changes nothing, so such blocks stay unchanged and are
+ *    not sent back. On MNIST that is the rows of pixels that are 0 in the whole batch, 30% of them at batch 100;
+ *  - momentum, adadelta and adam without l2 and averages: all blocks change that ever had a gradient (momentum rolls
+ *    on); only pixels that were never set yet stay, 8% of the rows;
+ *  - with l2 or averages: every weight changes in every step, and answers are whole; pushes save as before.
+ *
+ * Memory is taken at shard_create, shard_memory tells how much: 4 bytes x floats x (2 x (1 + slots + averages) + one
+ * per worker), the second half for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. A push allocates
+ * nothing.
+ *
+ * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
+ * network; waits are for locks that are held for microseconds.
+ */
+#ifndef PS_SHARD_H
+#define PS_SHARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/message.h"
+#include "ps/model.h"
+#include "ps/placement.h"
+#include "ps/store.h"
+
+enum { SHARD_BLOCK = 512 /* floats of a block, at most */ };
+
+struct shard;
+
+/* What ps number `ps` of the config's ps_hosts holds. model and config are borrowed. */
+bool shard_create(struct shard **shard, const struct model *model, const struct config *config, int ps,
+                  struct error *error);
+void shard_destroy(struct shard *shard); /* NULL is fine */
+
+/* Bytes that shard_create takes. */
+size_t shard_memory(const struct model *model, const struct config *config, int ps);
+
+int shard_spans(const struct shard *shard, const struct span **spans);
+size_t shard_floats(const struct shard *shard); /* held, padding included */
+bool shard_has(const struct shard *shard, enum store_vector vector);
+
+/* The last version that is applied in full, and its global step. Each may be NULL. */
+void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
+
+/*
+ * Restoring. shard_begin_write waits for what is under way and closes the shard: until shard_end_write, applying,
+ * reading and snapshots fail. Slots are back at their initial values then, all else is zero, the version is 0.
+ * shard_claim_write tells where the values of a range go; the caller writes them there, before shard_end_write.
+ * shard_end_write fails if parameters are missing or a value is not finite; averages that nobody wrote begin as copies
+ * of the parameters. epoch_steps stands in for train.lr_decay_steps where that is 0. The version is 1 afterwards. One
+ * thread writes.
+ */
+void shard_begin_write(struct shard *shard);
+bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
+                       struct error *error);
+bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error);
+
+/*
+ * Where a worker's gradient is gathered until it is complete, and its answer afterwards. stage_begin forgets what is
+ * there. stage_claim tells where the floats of a range go, as float32; once they are there, stage_check looks at them.
+ * Ranges may come in any order; what comes twice counts as it came last.
+ */
+struct stage;
+struct stage *shard_stage(struct shard *shard, int worker); /* worker < worker_hosts */
+void stage_begin(struct stage *stage);
+bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error);
+void stage_check(struct stage *stage, const float *values, size_t count);
+bool stage_is_finite(const struct stage *stage); /* nothing that was checked since stage_begin is NaN or infinite */
+
+/* Parameters that changed, packed one range after another; they lie in the stage, and stay until it is used again. */
+struct changes {
+    uint64_t version;    /* of the shard with these changes */
+    int64_t global_step; /* likewise */
+    enum dtype dtype;
+    const uint8_t *ranges; /* [range_count * RANGE_BYTES], as on the wire; padding between rows is left out */
+    uint32_t range_count;
+    const void *values; /* float32 or bfloat16 */
+    uint64_t value_count;
+};
+
+/*
+ * Applies the stage's gradient, as one step at the shard's global step, and gathers what changed after base_version.
+ * False if the shard is being written: nothing happened then.
+ */
+bool shard_apply(struct shard *shard, struct stage *stage, uint64_t base_version, enum dtype dtype,
+                 struct changes *changes);
+
+/* The same without applying anything. since_version 0: all. */
+bool shard_changes(struct shard *shard, struct stage *stage, uint64_t since_version, enum dtype dtype,
+                   struct changes *changes);
+
+/* Copies one range as it is now. False if it is not held here, or the shard is being written. */
+bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);
+
+/*
+ * Snapshots: one at a time, of all vectors. at_step -1: now; else as the shard is at exactly this global step. To be
+ * asked again with the same number as long as it says SNAPSHOT_PENDING; another number replaces the snapshot. The chief
+ * alone uses it, so a reader that is overtaken by a newer snapshot is its own fault (it reads other values, no worse).
+ */
+enum snapshot_state {
+    SNAPSHOT_TAKEN,
+    SNAPSHOT_PENDING, /* that step is not reached */
+    SNAPSHOT_PASSED,  /* that step is over */
+    SNAPSHOT_CLOSED,  /* the shard is being written */
+};
+enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t at_step, int64_t *global_step);
+void shard_release(struct shard *shard, uint64_t number);
+
+/* A range of one vector of the snapshot, which is contiguous; at: its global step and version. */
+bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,
+                           const float **values, struct error *error);
+
+#endif
