@@ -13,52 +13,11 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/threads.h"
+#include "worker/data/files.h"
 #include "worker/data/idx.h"
 #include "worker/data/synth.h"
 
-enum data_file { TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS, DATA_FILES };
-
-static const char *const file_names[DATA_FILES] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
-                                                   "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
-
 #define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
-
-struct data_files {
-    char path[DATA_FILES][sizeof((struct dataset_origin *)0)->images]; /* "" if it is not there */
-    int found;
-};
-
-/* The file under its usual name, or with a dot as some archives unpack it; plain before compressed. */
-static bool find_file(char *path, size_t size, const char *folder, const char *name, struct error *error)
-{
-    for (int variant = 0; variant < 4; variant++) {
-        char file[64];
-        snprintf(file, sizeof file, "%s%s", name, variant % 2 == 1 ? ".gz" : "");
-        if (variant >= 2) {
-            *strstr(file, "-idx") = '.';
-        }
-        if (!file_join(path, size, folder, file, error)) {
-            return false;
-        }
-        if (file_exists(path)) {
-            return true;
-        }
-    }
-    path[0] = '\0';
-    return true;
-}
-
-static bool find_files(struct data_files *files, const char *folder, struct error *error)
-{
-    files->found = 0;
-    for (int i = 0; i < DATA_FILES; i++) {
-        if (!find_file(files->path[i], sizeof files->path[i], folder, file_names[i], error)) {
-            return error_wrap(error, "data.data_dir");
-        }
-        files->found += files->path[i][0] != '\0';
-    }
-    return true;
-}
 
 static bool named_by_flag(const struct config *config)
 {
@@ -73,7 +32,7 @@ static bool choose_source(struct data_files *files, bool *synthetic, const struc
     if (*synthetic) {
         return true;
     }
-    if (!find_files(files, folder, error)) {
+    if (!data_files_find(files, folder, error)) {
         return false;
     }
     if (files->found > 0) {
@@ -90,7 +49,7 @@ static bool choose_source(struct data_files *files, bool *synthetic, const struc
     }
     return error_set(
         error, "data.data_dir: no IDX files in %s; it needs %s, %s, %s and %s, plain or .gz (" HOW_TO_GET_DATA ")",
-        folder, file_names[0], file_names[1], file_names[2], file_names[3]);
+        folder, data_file_names[0], data_file_names[1], data_file_names[2], data_file_names[3]);
 }
 
 static bool need_file(const struct data_files *files, enum data_file file, const char *folder, struct error *error)
@@ -100,7 +59,7 @@ static bool need_file(const struct data_files *files, enum data_file file, const
     }
     return error_set(error,
                      "%s/%s: is missing, plain and as .gz, though other files of the data set are there; add it (%s)",
-                     folder, file_names[file], HOW_TO_GET_DATA);
+                     folder, data_file_names[file], HOW_TO_GET_DATA);
 }
 
 /* [count, height, width] of an IDX file of images; [count, pixels] counts as one row, colours as further columns. */
@@ -305,7 +264,7 @@ static bool check_test_files(const struct examples *train, const struct dataset_
     if (origin->synthetic) {
         return true;
     }
-    if (!find_files(&files, config->data.data_dir, error) ||
+    if (!data_files_find(&files, config->data.data_dir, error) ||
         !need_file(&files, TEST_IMAGES, config->data.data_dir, error) ||
         !need_file(&files, TEST_LABELS, config->data.data_dir, error) ||
         !idx_examine(&header, files.path[TEST_IMAGES], error) ||

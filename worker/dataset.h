@@ -13,6 +13,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "worker/data/files.h"
 
 /*
  * images: [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last;
@@ -51,8 +52,8 @@ void examples_free(struct examples *examples); /* also fine on examples that are
 /* Where a part comes from. */
 struct dataset_origin {
     bool synthetic;
-    char images[1024]; /* the files; "" if synthetic */
-    char labels[1024];
+    char images[DATA_MAX_PATH]; /* the files; "" if synthetic */
+    char labels[DATA_MAX_PATH];
 };
 
 /*

@@ -68,11 +68,11 @@ static const struct glyph *draw_style(struct draws *draws, int label)
 /* Moves the points of a style about, around the origin and in units of the digit's height. */
 static void bend(struct draws *draws, const struct glyph *style, struct vertex *points)
 {
-    float bow_x = draw_normal(draws, 0.16f), bow_y = draw_normal(draws, 0.12f);
-    float fan_x = draw_normal(draws, 0.20f), fan_y = draw_normal(draws, 0.20f);
-    float jitter = draw_between(draws, 0.012f, 0.045f);
-    float lean = 0.12f + draw_normal(draws, 0.24f), turn = draw_normal(draws, 0.13f);
-    float wide = 1.0f + draw_normal(draws, 0.16f);
+    float bow_x = draw_normal(draws, 0.19f), bow_y = draw_normal(draws, 0.15f);
+    float fan_x = draw_normal(draws, 0.22f), fan_y = draw_normal(draws, 0.22f);
+    float jitter = draw_between(draws, 0.013f, 0.052f);
+    float lean = 0.12f + draw_normal(draws, 0.25f), turn = draw_normal(draws, 0.145f);
+    float wide = 1.0f + draw_normal(draws, 0.17f);
     float cosine = 1.0f - turn * turn / 2, sine = turn - turn * turn * turn / 6;
     for (int i = 0; i < style->count; i++) {
         float x = (float)style->points[i].x / 100 - 0.5f + draw_normal(draws, jitter);
@@ -172,7 +172,7 @@ static void draw_line(float *ink, const struct vertex *a, const struct vertex *b
 /* Turns ink to grey. Noise stays within the stroke, but for a few specks: paper without ink is exactly zero. */
 static void expose(struct draws *draws, const float *ink, uint8_t *image)
 {
-    float grain = draw_between(draws, 0.0f, 0.30f);
+    float grain = draw_between(draws, 0.0f, 0.22f);
     for (int i = 0; i < SYNTH_PIXELS; i++) {
         float value = ink[i] < 1 ? ink[i] : 1;
         if (value > 0) {

@@ -1,0 +1,329 @@
+/* data info and data synth. Both work without regard to the model: they are asked when something does not fit it. */
+#include "worker/data/commands.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+#include <sodium.h>
+#define ZLIB_CONST /* deflate does not write to its input */
+#include <zlib.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "worker/data/files.h"
+#include "worker/data/idx.h"
+#include "worker/data/stream.h"
+#include "worker/data/synth.h"
+#include "worker/dataset.h"
+
+/* --- data info --------------------------------------------------------------------------------------------------- */
+
+enum { SHA256_HEX = 2 * crypto_hash_sha256_BYTES + 1, DIGEST_CHUNK = 1 << 16 };
+
+static void hex_digest(crypto_hash_sha256_state *state, char hex[SHA256_HEX])
+{
+    unsigned char digest[crypto_hash_sha256_BYTES];
+    crypto_hash_sha256_final(state, digest);
+    sodium_bin2hex(hex, SHA256_HEX, digest, sizeof digest);
+}
+
+/* SHA-256 of a file as it is unpacked, which is what publishers of data sets list. */
+static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *error)
+{
+    struct stream *stream;
+    if (!stream_open_file(&stream, path, error)) {
+        return false;
+    }
+    uint8_t *chunk = malloc(DIGEST_CHUNK);
+    crypto_hash_sha256_state state;
+    crypto_hash_sha256_init(&state);
+    bool done = chunk || error_set(error, "%s: no memory to read it", path);
+    for (size_t got = DIGEST_CHUNK; done && got == DIGEST_CHUNK;) {
+        done = stream_read(stream, chunk, DIGEST_CHUNK, &got, error);
+        if (done) {
+            crypto_hash_sha256_update(&state, chunk, got);
+        }
+    }
+    hex_digest(&state, hex);
+    free(chunk);
+    stream_close(stream);
+    return done;
+}
+
+/* What there is to know about one part. */
+struct summary {
+    struct examples examples;
+    struct dataset_origin origin;
+    char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" if synthetic */
+    int *class_counts;                                         /* [examples.classes] */
+    double zeros;                                              /* share of the pixels */
+    double mean;                                               /* of the pixels, 0..255 */
+};
+
+static bool count_classes(struct summary *summary, struct error *error)
+{
+    const struct examples *examples = &summary->examples;
+    summary->class_counts = calloc((size_t)examples->classes, sizeof *summary->class_counts);
+    if (!summary->class_counts) {
+        return error_set(error, "no memory to count %d classes", examples->classes);
+    }
+    for (int i = 0; i < examples->count; i++) {
+        summary->class_counts[examples->labels[i]]++;
+    }
+    return true;
+}
+
+static void measure_pixels(struct summary *summary)
+{
+    const struct examples *examples = &summary->examples;
+    size_t pixels = (size_t)examples->count * (size_t)examples->height * (size_t)examples->width;
+    uint64_t zeros = 0, sum = 0;
+    for (size_t i = 0; i < pixels; i++) {
+        zeros += examples->images[i] == 0;
+        sum += examples->images[i];
+    }
+    summary->zeros = (double)zeros / (double)pixels;
+    summary->mean = (double)sum / (double)pixels;
+}
+
+static bool summarize(struct summary *summary, enum dataset_part part, const struct config *config, struct error *error)
+{
+    memset(summary, 0, sizeof *summary);
+    if (!dataset_read(&summary->examples, &summary->origin, part, config, error) || !count_classes(summary, error)) {
+        return false;
+    }
+    measure_pixels(summary);
+    return summary->origin.synthetic || (digest_file(summary->origin.images, summary->images_sha256, error) &&
+                                         digest_file(summary->origin.labels, summary->labels_sha256, error));
+}
+
+static void summary_free(struct summary *summary)
+{
+    examples_free(&summary->examples);
+    free(summary->class_counts);
+}
+
+static void show_as_json(const struct summary *summary, const char *part)
+{
+    const struct examples *examples = &summary->examples;
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "part", part);
+    cJSON_AddStringToObject(fields, "source", summary->origin.synthetic ? "synthetic" : "idx");
+    if (!summary->origin.synthetic) {
+        cJSON_AddStringToObject(fields, "images_file", summary->origin.images);
+        cJSON_AddStringToObject(fields, "images_sha256", summary->images_sha256);
+        cJSON_AddStringToObject(fields, "labels_file", summary->origin.labels);
+        cJSON_AddStringToObject(fields, "labels_sha256", summary->labels_sha256);
+    }
+    cJSON_AddNumberToObject(fields, "images", examples->count);
+    cJSON_AddNumberToObject(fields, "height", examples->height);
+    cJSON_AddNumberToObject(fields, "width", examples->width);
+    cJSON_AddNumberToObject(fields, "classes", examples->classes);
+    cJSON_AddItemToObject(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
+    cJSON_AddNumberToObject(fields, "zeros", summary->zeros);
+    cJSON_AddNumberToObject(fields, "mean_pixel", summary->mean);
+    log_event("data", fields, NULL);
+}
+
+static void show_as_text(const struct summary *summary, const char *part, int64_t seed)
+{
+    const struct examples *examples = &summary->examples;
+    printf("%s: %d images of %dx%d, %d classes\n", part, examples->count, examples->height, examples->width,
+           examples->classes);
+    if (summary->origin.synthetic) {
+        printf("  source           synthetic digits of seed %" PRId64 "\n", seed);
+    } else {
+        printf("  images           %s\n  sha256, unpacked %s\n", summary->origin.images, summary->images_sha256);
+        printf("  labels           %s\n  sha256, unpacked %s\n", summary->origin.labels, summary->labels_sha256);
+    }
+    printf("  pixels           %.1f%% are zero, mean %.1f of 255\n", 100 * summary->zeros, summary->mean);
+    for (int i = 0; i < examples->classes; i++) {
+        const char *before = i == 0 ? "  images per class" : i % 5 == 0 ? "                  " : "";
+        bool last_of_line = i % 5 == 4 || i + 1 == examples->classes;
+        printf("%s  %3d: %-6d%s", before, i, summary->class_counts[i], last_of_line ? "\n" : "");
+    }
+}
+
+static int run_info(const struct command_call *call)
+{
+    static const struct {
+        enum dataset_part part;
+        const char *name;
+    } parts[] = {{DATASET_TRAIN, "training"}, {DATASET_TEST, "test"}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        struct summary summary;
+        struct error error;
+        bool done = summarize(&summary, parts[i].part, call->config, &error);
+        if (!done) {
+            log_error("%s", error.text);
+        } else if (log_format() == LOG_JSON) {
+            show_as_json(&summary, parts[i].name);
+        } else {
+            show_as_text(&summary, parts[i].name, call->config->train.seed);
+        }
+        summary_free(&summary);
+        if (!done) {
+            return COMMAND_FAILED;
+        }
+    }
+    return COMMAND_DONE;
+}
+
+const struct command command_data_info = {
+    .name = "data info",
+    .summary = "what is in data_dir, or the synthetic digits: files, sizes, images per class",
+    .takes_config = true,
+    .run = run_info,
+};
+
+/* --- data synth -------------------------------------------------------------------------------------------------- */
+
+/* Packs parts, one after another, into malloc'd memory as one gzip member. */
+static bool pack(const struct file_part *parts, int count, struct file_part *packed, struct error *error)
+{
+    z_stream deflater = {0};
+    if (deflateInit2(&deflater, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
+        return error_set(error, "no memory to compress the images; leave out --gzip");
+    }
+    size_t total = 0;
+    for (int i = 0; i < count; i++) {
+        total += parts[i].size;
+    }
+    size_t bound = deflateBound(&deflater, total);
+    uint8_t *bytes = total <= UINT32_MAX / 2 ? malloc(bound) : NULL;
+    if (!bytes) {
+        deflateEnd(&deflater);
+        return error_set(error, "no memory to compress %zu bytes of images; leave out --gzip", total);
+    }
+    deflater.next_out = bytes;
+    deflater.avail_out = (uInt)bound;
+    for (int i = 0; i < count; i++) {
+        deflater.next_in = parts[i].bytes;
+        deflater.avail_in = (uInt)parts[i].size;
+        deflate(&deflater, i + 1 < count ? Z_NO_FLUSH : Z_FINISH);
+    }
+    *packed = (struct file_part){bytes, bound - deflater.avail_out};
+    deflateEnd(&deflater);
+    return true;
+}
+
+/* One IDX file of uint8, given its dimensions and its elements. */
+static bool write_idx(const char *folder, const char *name, bool gzip, int dimensions, const uint32_t *sizes,
+                      const struct file_part *elements, struct error *error)
+{
+    char path[DATA_MAX_PATH], file[64];
+    uint8_t header[IDX_MAX_HEADER];
+    struct file_part parts[2] = {{header, idx_write_header(header, dimensions, sizes)}, *elements};
+    snprintf(file, sizeof file, "%s%s", name, gzip ? ".gz" : "");
+    if (!file_join(path, sizeof path, folder, file, error)) {
+        return false;
+    }
+    if (!gzip) {
+        return file_write_atomic(path, parts, 2, error);
+    }
+    struct file_part packed;
+    if (!pack(parts, 2, &packed, error)) {
+        return false;
+    }
+    bool done = file_write_atomic(path, &packed, 1, error);
+    free((void *)(uintptr_t)packed.bytes);
+    return done;
+}
+
+static bool write_examples(const char *folder, const struct examples *examples, enum dataset_part part, bool gzip,
+                           struct error *error)
+{
+    bool test = part == DATASET_TEST;
+    uint32_t sizes[] = {(uint32_t)examples->count, SYNTH_SIDE, SYNTH_SIDE};
+    size_t count = (size_t)examples->count;
+    uint8_t *labels = malloc(count);
+    if (!labels) {
+        return error_set(error, "no memory for %zu labels", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        labels[i] = (uint8_t)examples->labels[i];
+    }
+    struct file_part images_part = {examples->images, count * SYNTH_PIXELS}, labels_part = {labels, count};
+    bool done =
+        write_idx(folder, data_file_names[test ? TEST_IMAGES : TRAIN_IMAGES], gzip, 3, sizes, &images_part, error) &&
+        write_idx(folder, data_file_names[test ? TEST_LABELS : TRAIN_LABELS], gzip, 1, sizes, &labels_part, error);
+    free(labels);
+    return done;
+}
+
+/* Nobody's real data are to be overwritten, nor mixed with ours. */
+static bool check_folder(const char *folder, struct error *error)
+{
+    struct data_files files;
+    if (!data_files_find(&files, folder, error)) {
+        return false;
+    }
+    for (int i = 0; i < DATA_FILES; i++) {
+        if (files.path[i][0] != '\0') {
+            return error_set(error, "%s: is there already; name another folder with --out, or remove it",
+                             files.path[i]);
+        }
+    }
+    return true;
+}
+
+static bool synth(const char *folder, struct config *config, bool gzip, struct error *error)
+{
+    static const enum dataset_part parts[] = {DATASET_TRAIN, DATASET_TEST};
+    if (!check_folder(folder, error) || !file_make_folder(folder, error)) {
+        return false;
+    }
+    config->data.data_source = DATA_SYNTHETIC;
+    bool done = true;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && done; i++) {
+        struct examples examples;
+        struct dataset_origin origin;
+        done = dataset_read(&examples, &origin, parts[i], config, error);
+        if (done) {
+            done = write_examples(folder, &examples, parts[i], gzip, error);
+            examples_free(&examples);
+        }
+    }
+    return done;
+}
+
+static int run_synth(const struct command_call *call)
+{
+    const char *folder = command_value(call, "out");
+    struct config *config = call->config;
+    struct error error;
+    if (!folder || folder[0] == '\0') {
+        log_error("data synth needs --out=DIR, the folder to write the four files into");
+        return COMMAND_MISUSED;
+    }
+    if (!synth(folder, config, command_switch(call, "gzip"), &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "out", folder);
+    cJSON_AddNumberToObject(fields, "seed", (double)config->train.seed);
+    cJSON_AddNumberToObject(fields, "train", config->data.synthetic_train);
+    cJSON_AddNumberToObject(fields, "test", config->data.synthetic_test);
+    log_event("synth", fields, "%s: %d training and %d test images of seed %" PRId64, folder,
+              config->data.synthetic_train, config->data.synthetic_test, config->train.seed);
+    return COMMAND_DONE;
+}
+
+static const struct command_flag synth_flags[] = {
+    {"out", "DIR", "folder to write into; must not hold such files yet"},
+    {"gzip", NULL, "compress the files"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_data_synth = {
+    .name = "data synth",
+    .summary = "write the program's own digits as IDX files, by --seed, --synthetic_train and --synthetic_test",
+    .flags = synth_flags,
+    .takes_config = true,
+    .run = run_synth,
+};
