@@ -86,8 +86,10 @@ const char *connection_cipher(const struct connection *connection); /* "TLS1-3-A
 uint64_t connection_bytes_in(const struct connection *connection);
 uint64_t connection_bytes_out(const struct connection *connection);
 
-/* A passing descriptor for poll; data may also lie in buffers, so ask connection_pending first. */
+/*
+ * For poll over several connections: once it is readable, connection_wait with a deadline in the past tells whether a
+ * read would find something. Ask that too before polling again, since data may have come in with what was read last.
+ */
 int connection_fd(const struct connection *connection);
-bool connection_pending(const struct connection *connection);
 
 #endif

@@ -102,6 +102,8 @@ union message {
 };
 #undef MESSAGE_AS_UNION
 
+enum { MESSAGE_GROWTH = 4096 }; /* bytes that versions to come may append to hello and refused */
+
 bool message_known(uint16_t type);
 const char *message_name(uint16_t type);  /* "push"; "unknown" */
 uint32_t message_max_size(uint16_t type); /* bytes; 0 for an unknown type */
@@ -116,15 +118,10 @@ void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t s
 
 /*
  * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte,
- * ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. The message borrows from bytes.
+ * ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused may have
+ * more bytes than we know of, so that versions to come can say who they are. The message borrows from bytes.
  */
 bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,
                     struct error *error);
-
-/*
- * The part of a hello that is the same in every version. Fails only if even that is not there.
- */
-bool message_decode_versions(const uint8_t *bytes, size_t size, uint16_t *version_min, uint16_t *version_max,
-                             struct error *error);
 
 #endif

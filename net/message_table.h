@@ -12,6 +12,8 @@
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
  * (bfloat16) each. Numbers are never used again for something else; fields are only added under a new protocol version.
+ * hello and refused must be understood by every version: fields are only ever appended to them, and a reader passes
+ * over what it does not know.
  */
 #ifndef NET_MESSAGE_TABLE_H
 #define NET_MESSAGE_TABLE_H
@@ -47,9 +49,9 @@
     MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
-    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks; here for ever")           \
-    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks; here for ever")          \
-    FIELD(TEXT,   program,         64,      "name and version of the program; here for ever")                          \
+    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
+    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks")          \
+    FIELD(TEXT,   program,         64,      "name and version of the program")                          \
     FIELD(U8,     role,            3,       "of the sender: 1 ps, 2 worker, 3 operator")                               \
     FIELD(I32,    index,           0,       "of the sender; -1 for operators")                                         \
     FIELD(U8,     expected_role,   3,       "whom the sender means to talk to; 0: anybody")                            \
@@ -71,10 +73,10 @@
     FIELD(U32,    lease_ms,        0,       "a member not heard of for so long counts as lost; 0: no heartbeats wanted")
 
 #define MESSAGE_FIELDS_refused(FIELD)                                                                                  \
-    FIELD(U16,    reason,          0,       "see the list of reasons; here for ever")                                  \
-    FIELD(TEXT,   sentence,        1024,    "for the user; here for ever")                                             \
-    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks; here for ever")           \
-    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks; here for ever")
+    FIELD(U16,    reason,          0,       "see the list of reasons")                                  \
+    FIELD(TEXT,   sentence,        1024,    "for the user")                                             \
+    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
+    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks")
 
 #define MESSAGE_FIELDS_error(FIELD)                                                                                    \
     FIELD(U16,    code,            0,       "see the list of error codes")                                             \

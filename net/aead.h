@@ -1,0 +1,10 @@
+/* The bulk ciphers of TLS (aead.c): beside what mbedTLS calls through its own headers, what can be had here. */
+#ifndef NET_AEAD_H
+#define NET_AEAD_H
+
+#include <stdbool.h>
+
+/* True if this processor has the instructions for AES-256-GCM; without them only ChaCha20-Poly1305 is offered. */
+bool aead_has_aes(void);
+
+#endif

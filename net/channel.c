@@ -1,0 +1,171 @@
+#include "net/channel.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHANNEL_FIRST_BUFFER = 1024 };
+
+void channel_open(struct channel *channel, struct connection *connection)
+{
+    *channel = (struct channel){.connection = connection, .version = PROTOCOL_VERSION_MIN};
+}
+
+void channel_close(struct channel *channel)
+{
+    connection_close(channel->connection);
+    free(channel->buffer);
+    *channel = (struct channel){.connection = NULL};
+}
+
+static bool reserve(struct channel *channel, size_t size, struct error *error)
+{
+    if (size <= channel->buffer_size) {
+        return true;
+    }
+    size_t wanted = size < CHANNEL_FIRST_BUFFER ? CHANNEL_FIRST_BUFFER : size;
+    uint8_t *buffer = realloc(channel->buffer, wanted);
+    if (!buffer) {
+        return error_set(error, "out of memory for a message of %zu bytes with %s", size,
+                         connection_name(channel->connection));
+    }
+    channel->buffer = buffer;
+    channel->buffer_size = wanted;
+    return true;
+}
+
+bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
+                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s,
+                  struct error *error)
+{
+    uint8_t small[1024], header[FRAME_HEADER];
+    size_t bulk_bytes = 0, size = message_size(type, message);
+    for (int i = 0; i < bulk_parts; i++) {
+        bulk_bytes += bulk[i].iov_len;
+    }
+    assert(bulk_bytes <= message_max_bulk(type));
+    uint8_t *encoded = size <= sizeof small ? small : malloc(size);
+    if (!encoded) {
+        return error_set(error, "out of memory for a message of %zu bytes to %s", size,
+                         connection_name(channel->connection));
+    }
+    message_encode(type, message, encoded, size);
+    struct frame frame = {.version = channel->version,
+                          .type = (uint16_t)type,
+                          .request = request,
+                          .generation = channel->generation,
+                          .flags = flags,
+                          .message_bytes = (uint32_t)size,
+                          .bulk_bytes = (uint32_t)bulk_bytes};
+    frame_encode(&frame, header);
+    struct iovec head[] = {{header, sizeof header}, {encoded, size}};
+    bool done = connection_write_more(channel->connection, head, 2, deadline_s, error) &&
+                connection_write_more(channel->connection, bulk, bulk_parts, deadline_s, error) &&
+                (!(flags & FRAME_LAST) || connection_flush(channel->connection, deadline_s, error));
+    if (encoded != small) {
+        free(encoded);
+    }
+    return done;
+}
+
+static bool drop_bulk(struct channel *channel, double deadline_s, struct error *error)
+{
+    uint8_t dropped[4096];
+    while (channel->bulk_left > 0) {
+        size_t size = channel->bulk_left < sizeof dropped ? channel->bulk_left : sizeof dropped;
+        if (!channel_read_bulk(channel, dropped, size, deadline_s, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The bytes of one frame up to its bulk, into channel->frame and channel->buffer. */
+static bool receive_frame(struct channel *channel, double deadline_s, struct error *error)
+{
+    uint8_t header[FRAME_HEADER];
+    if (!drop_bulk(channel, deadline_s, error) ||
+        !connection_read(channel->connection, header, sizeof header, deadline_s, error)) {
+        return false;
+    }
+    if (!frame_decode(header, &channel->frame, error)) {
+        return error_wrap(error, "%s", connection_name(channel->connection));
+    }
+    if (!reserve(channel, channel->frame.message_bytes, error) ||
+        !connection_read(channel->connection, channel->buffer, channel->frame.message_bytes, deadline_s, error)) {
+        return false;
+    }
+    channel->bulk_left = channel->frame.bulk_bytes;
+    return true;
+}
+
+bool channel_receive(struct channel *channel, double deadline_s, struct error *error)
+{
+    if (!receive_frame(channel, deadline_s, error)) {
+        return false;
+    }
+    const struct frame *frame = &channel->frame;
+    const char *name = connection_name(channel->connection);
+    /* Who speaks another version than ours must still be told so. */
+    bool greeting = frame->type == MESSAGE_hello || frame->type == MESSAGE_refused;
+    if (frame->version != channel->version && !greeting) {
+        return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,
+                         channel->version);
+    }
+    return message_decode(frame->type, channel->buffer, frame->message_bytes, frame->bulk_bytes, &channel->message,
+                          error) ||
+           error_wrap(error, "%s", name);
+}
+
+bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double deadline_s, struct error *error)
+{
+    assert(size <= channel->bulk_left);
+    channel->bulk_left -= (uint32_t)size;
+    return connection_read(channel->connection, bytes, size, deadline_s, error);
+}
+
+bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
+                  double deadline_s, uint16_t *code, struct error *error)
+{
+    uint64_t request = ++channel->next_request;
+    if (code) {
+        *code = 0;
+    }
+    if (!channel_send(channel, type, request, FRAME_LAST, message, NULL, 0, deadline_s, error)) {
+        return false;
+    }
+    do {
+        if (!channel_receive(channel, deadline_s, error)) {
+            return false;
+        }
+    } while (channel->frame.request < request);
+    const char *name = connection_name(channel->connection);
+    if (channel->frame.request > request) {
+        return error_set(error, "%s: answer to a request that was not made", name);
+    }
+    if (channel->frame.type == MESSAGE_error) {
+        if (code) {
+            *code = channel->message.error.code;
+        }
+        return error_set(error, "%s: %s", name, channel->message.error.sentence);
+    }
+    if (channel->frame.type != answer) {
+        return error_set(error, "%s: answered %s by %s", name, message_name((uint16_t)type),
+                         message_name(channel->frame.type));
+    }
+    return true;
+}
+
+bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,
+                        struct error *error, const char *format, ...)
+{
+    char sentence[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    struct message_error message = {.code = (uint16_t)code, .sentence = sentence};
+    return channel_send(channel, MESSAGE_error, request, FRAME_LAST, &message, NULL, 0, deadline_s, error);
+}

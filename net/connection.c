@@ -1,0 +1,439 @@
+/*
+ * Deadlines, buffers and names: everything about a connection that is the same for TLS and plain TCP.
+ *
+ * Small writes gather in the out buffer, so that a frame's header, message and first rows leave in one send. Plain TCP
+ * sends what is large straight from where it lies; TLS turns it into records in the out buffer, 256 KiB at a time,
+ * which is a quarter faster than a send for each record.
+ */
+#include "net/connection.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/link.h"
+
+/* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
+static const uint8_t plain_alert[] = {0x15, 3, 3, 0, 2, 2, 71};
+
+ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error,
+                    const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    connection->state = state;
+    return LINK_FAILED;
+}
+
+static ptrdiff_t refuse_mixture(struct connection *connection, struct error *error)
+{
+    ssize_t ignored = send(connection->fd, plain_alert, sizeof plain_alert, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+    return link_fail(connection, CONNECTION_BROKEN, error,
+                     connection->tls
+                         ? "%s speaks plain text, and this side TLS: is one of the two started with --insecure?"
+                         : "%s speaks TLS, and this side is started with --insecure: give both sides the fleet key",
+                     connection->name);
+}
+
+ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, struct error *error)
+{
+    bool into_buffer = !bytes;
+    assert(!into_buffer || connection->in_start == connection->in_end);
+    if (into_buffer) {
+        bytes = connection->in;
+        size = CONNECTION_BUFFER;
+        connection->in_start = connection->in_end = 0;
+    }
+    ssize_t got;
+    do {
+        got = recv(connection->fd, bytes, size, 0);
+    } while (got < 0 && errno == EINTR);
+    if (got == 0) {
+        return LINK_END;
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        return LINK_WANTS;
+    }
+    if (got < 0) {
+        return link_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
+    }
+    const uint8_t *first = bytes;
+    bool looks_like_tls = first[0] == 0x16 || first[0] == 0x15;
+    if (connection->bytes_in == 0 && looks_like_tls != (connection->tls != NULL)) {
+        return refuse_mixture(connection, error);
+    }
+    atomic_fetch_add_explicit(&connection->bytes_in, (uint64_t)got, memory_order_relaxed);
+    if (into_buffer) {
+        connection->in_end = (size_t)got;
+    }
+    return got;
+}
+
+static bool wait_failed(struct connection *connection, enum socket_wait how, const char *format, double started_s,
+                        double deadline_s, struct error *error)
+{
+    if (how == SOCKET_WOKEN) {
+        link_fail(connection, CONNECTION_WOKEN, error, "the connection with %s was given up", connection->name);
+    } else {
+        connection->state = CONNECTION_TIMED_OUT;
+        char text[32];
+        snprintf(text, sizeof text, "%.3g s", deadline_s > started_s ? deadline_s - started_s : 0.0);
+        error_set(error, format, connection->name, text); /* NOLINT: both callers pass "%s ... %s" */
+    }
+    return false;
+}
+
+bool link_wait(struct connection *connection, double started_s, double deadline_s, struct error *error)
+{
+    enum socket_wait how = socket_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+    return how == SOCKET_READY ||
+           wait_failed(connection, how, "no answer from %s within %s", started_s, deadline_s, error);
+}
+
+/* Sends all parts, which it changes, waiting where the socket takes no more. */
+static bool send_parts(struct connection *connection, struct iovec *parts, size_t count, double started_s,
+                       double deadline_s, struct error *error)
+{
+    while (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            enum socket_wait how = socket_wait(connection->fd, POLLOUT, connection->wake, deadline_s);
+            if (how != SOCKET_READY) {
+                return wait_failed(connection, how, "%s takes no data, for %s now", started_s, deadline_s, error);
+            }
+            continue;
+        }
+        if (sent < 0 && errno != EINTR) {
+            link_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
+            return false;
+        }
+        size_t left = sent < 0 ? 0 : (size_t)sent;
+        atomic_fetch_add_explicit(&connection->bytes_out, left, memory_order_relaxed);
+        while (count > 0 && left >= parts->iov_len) {
+            left -= parts->iov_len;
+            parts++;
+            count--;
+        }
+        if (count > 0) {
+            parts->iov_base = (uint8_t *)parts->iov_base + left;
+            parts->iov_len -= left;
+        }
+    }
+    return true;
+}
+
+bool link_flush(struct connection *connection, double started_s, double deadline_s, struct error *error)
+{
+    struct iovec part = {connection->out + connection->out_start, connection->out_end - connection->out_start};
+    connection->out_start = connection->out_end = 0; /* what can't be sent is lost with the connection */
+    return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
+}
+
+static struct connection *create(int fd, const char *peer, const struct wake *wake)
+{
+    struct connection *connection = calloc(1, sizeof *connection);
+    uint8_t *buffers = malloc(2 * (size_t)CONNECTION_BUFFER);
+    if (!connection || !buffers) {
+        free(connection);
+        free(buffers);
+        close(fd);
+        return NULL;
+    }
+    connection->operations = &link_plain;
+    connection->fd = fd;
+    connection->wake = wake;
+    connection->in = buffers;
+    connection->out = buffers + CONNECTION_BUFFER;
+    snprintf(connection->peer, sizeof connection->peer, "%s", peer);
+    snprintf(connection->name, sizeof connection->name, "%s", peer);
+    return connection;
+}
+
+void connection_rename(struct connection *connection, const struct member *member)
+{
+    char text[MEMBER_TEXT];
+    member_format(member, ' ', text);
+    snprintf(connection->name, sizeof connection->name, text[0] ? "%s (%s)" : "%s%s", text, connection->peer);
+}
+
+bool connection_connect(struct connection **connection, const struct address *address, const struct member *expected,
+                        const struct credentials *credentials, const struct wake *wake, double deadline_s,
+                        struct error *error)
+{
+    static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX};
+    int fd;
+    char text[ADDRESS_TEXT];
+    *connection = NULL;
+    if (!socket_connect(&fd, address, wake, deadline_s, error)) {
+        return false;
+    }
+    address_format(address, text);
+    struct connection *new = create(fd, text, wake);
+    if (!new) {
+        return error_set(error, "out of memory for a connection to %s", text);
+    }
+    if (!expected) {
+        expected = &anybody;
+    }
+    connection_rename(new, expected);
+    if (credentials && !tls_open(new, credentials, expected, false, deadline_s, error)) {
+        connection_close(new);
+        return false;
+    }
+    *connection = new;
+    return true;
+}
+
+/*
+ * A peer that was refused must be able to read why: closing a socket that still has data to be read would send a
+ * reset, and that overtakes the alert. So what still comes is thrown away, for a moment.
+ */
+static void linger(struct connection *connection)
+{
+    enum { LINGER_BYTES = 256 * 1024 };
+    double deadline_s = clock_monotonic_s() + 0.5;
+    size_t dropped = 0;
+    shutdown(connection->fd, SHUT_WR);
+    while (dropped < LINGER_BYTES &&
+           socket_wait(connection->fd, POLLIN, connection->wake, deadline_s) == SOCKET_READY) {
+        ssize_t got = recv(connection->fd, connection->in, CONNECTION_BUFFER, 0);
+        if (got <= 0) {
+            break;
+        }
+        dropped += (size_t)got;
+    }
+}
+
+bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
+                      const struct wake *wake, double deadline_s, struct error *error)
+{
+    *connection = NULL;
+    struct connection *new = create(fd, peer, wake);
+    if (!new) {
+        return error_set(error, "out of memory for a connection from %s", peer);
+    }
+    if (credentials && !tls_open(new, credentials, NULL, true, deadline_s, error)) {
+        if (new->state == CONNECTION_BROKEN) {
+            linger(new);
+        }
+        connection_close(new);
+        return error_wrap(error, "refused %s", peer);
+    }
+    *connection = new;
+    return true;
+}
+
+void connection_close(struct connection *connection)
+{
+    if (!connection) {
+        return;
+    }
+    connection->operations->close(connection, connection->state == CONNECTION_OPEN);
+    if (connection->state == CONNECTION_OPEN && connection->out_end > connection->out_start) {
+        ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
+                               connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)ignored;
+    }
+    close(connection->fd);
+    free(connection->in);
+    free(connection);
+}
+
+bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error)
+{
+    double started_s = clock_monotonic_s();
+    uint8_t *next = bytes;
+    assert(connection->state == CONNECTION_OPEN);
+    while (size > 0) {
+        ptrdiff_t got = connection->operations->read(connection, next, size, error);
+        if (got > 0) {
+            next += got;
+            size -= (size_t)got;
+        } else if (got == LINK_END) {
+            link_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection", connection->name);
+            return false;
+        } else if (got == LINK_FAILED || !link_wait(connection, started_s, deadline_s, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* TLS: turns the part into records, sending the out buffer whenever the next one might not fit. */
+static bool write_encoded(struct connection *connection, const uint8_t *bytes, size_t size, double started_s,
+                          double deadline_s, struct error *error)
+{
+    while (size > 0) {
+        if (connection->out_end + connection->operations->room > CONNECTION_BUFFER &&
+            !link_flush(connection, started_s, deadline_s, error)) {
+            return false;
+        }
+        ptrdiff_t taken = connection->operations->write(connection, bytes, size, error);
+        if (taken < 0) {
+            return false;
+        }
+        bytes += taken;
+        size -= (size_t)taken;
+    }
+    return true;
+}
+
+/* Plain TCP: small parts gather in the out buffer; a large one leaves from where it lies, right after them. */
+static bool write_plain(struct connection *connection, const struct iovec *part, double started_s, double deadline_s,
+                        struct error *error)
+{
+    size_t used = connection->out_end - connection->out_start;
+    if (part->iov_len <= CONNECTION_BUFFER / 4 && connection->out_end + part->iov_len <= CONNECTION_BUFFER) {
+        memcpy(connection->out + connection->out_end, part->iov_base, part->iov_len);
+        connection->out_end += part->iov_len;
+        return true;
+    }
+    struct iovec both[] = {{connection->out + connection->out_start, used}, *part};
+    connection->out_start = connection->out_end = 0;
+    return send_parts(connection, both, 2, started_s, deadline_s, error);
+}
+
+bool connection_write_more(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
+                           struct error *error)
+{
+    double started_s = clock_monotonic_s();
+    assert(connection->state == CONNECTION_OPEN);
+    for (int i = 0; i < count; i++) {
+        if (parts[i].iov_len == 0) {
+            continue;
+        }
+        bool written = connection->operations->write
+                           ? write_encoded(connection, parts[i].iov_base, parts[i].iov_len, started_s, deadline_s, error)
+                           : write_plain(connection, &parts[i], started_s, deadline_s, error);
+        if (!written) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool connection_flush(struct connection *connection, double deadline_s, struct error *error)
+{
+    double started_s = clock_monotonic_s();
+    assert(connection->state == CONNECTION_OPEN);
+    if (connection->operations->finish) {
+        if (connection->out_end + connection->operations->room > CONNECTION_BUFFER &&
+            !link_flush(connection, started_s, deadline_s, error)) {
+            return false;
+        }
+        if (!connection->operations->finish(connection, error)) {
+            return false;
+        }
+    }
+    return link_flush(connection, started_s, deadline_s, error);
+}
+
+bool connection_write(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
+                      struct error *error)
+{
+    return connection_write_more(connection, parts, count, deadline_s, error) &&
+           connection_flush(connection, deadline_s, error);
+}
+
+bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error)
+{
+    assert(connection->state == CONNECTION_OPEN);
+    *ready = true;
+    for (;;) {
+        /* Bytes in memory may be half a record, or one without data: TLS looks at them, and nothing is taken. */
+        ptrdiff_t got = connection->operations->read(connection, NULL, 0, error);
+        if (got == LINK_FAILED) {
+            return false;
+        }
+        if (got == LINK_END || connection->operations->pending(connection) > 0) {
+            return true;
+        }
+        enum socket_wait how = socket_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+        if (how != SOCKET_READY) {
+            *ready = false;
+            return true;
+        }
+    }
+}
+
+enum connection_state connection_state(const struct connection *connection)
+{
+    return connection->state;
+}
+
+const char *connection_name(const struct connection *connection)
+{
+    return connection->name;
+}
+
+const char *connection_peer(const struct connection *connection)
+{
+    return connection->peer;
+}
+
+struct member connection_credential(const struct connection *connection)
+{
+    return connection->credential;
+}
+
+const char *connection_cipher(const struct connection *connection)
+{
+    return connection->tls ? tls_cipher(connection) : "plain TCP";
+}
+
+uint64_t connection_bytes_in(const struct connection *connection)
+{
+    return atomic_load_explicit(&connection->bytes_in, memory_order_relaxed);
+}
+
+uint64_t connection_bytes_out(const struct connection *connection)
+{
+    return atomic_load_explicit(&connection->bytes_out, memory_order_relaxed);
+}
+
+int connection_fd(const struct connection *connection)
+{
+    return connection->fd;
+}
+
+static ptrdiff_t plain_read(struct connection *connection, void *bytes, size_t size, struct error *error)
+{
+    size_t waiting = connection->in_end - connection->in_start;
+    if (waiting == 0) {
+        bool large = size >= CONNECTION_BUFFER / 4; /* straight to where it belongs */
+        ptrdiff_t got = link_receive(connection, large ? bytes : NULL, size, error);
+        if (large || got <= 0) {
+            return got;
+        }
+        waiting = (size_t)got;
+    }
+    size_t taken = waiting < size ? waiting : size;
+    if (taken == 0) {
+        return LINK_WANTS; /* asked for nothing: what has come stays where it is */
+    }
+    memcpy(bytes, connection->in + connection->in_start, taken);
+    connection->in_start += taken;
+    return (ptrdiff_t)taken;
+}
+
+static size_t plain_pending(const struct connection *connection)
+{
+    return connection->in_end - connection->in_start;
+}
+
+static void plain_close(struct connection *connection, bool in_order)
+{
+    (void)connection, (void)in_order;
+}
+
+const struct link_operations link_plain = {.read = plain_read, .pending = plain_pending, .close = plain_close};

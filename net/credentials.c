@@ -1,0 +1,337 @@
+/*
+ * Loading and making keys. Private keys pass through buffers of ours only here, and each is wiped on every way out.
+ */
+#include "net/credentials.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mbedtls/ecp.h>
+#include <mbedtls/pem.h>
+#include <sodium.h>
+
+#include "base/file.h"
+#include "net/tls.h"
+
+enum {
+    PEM_BYTES = 4096, /* room for one key or certificate of ours as PEM */
+    SERIAL_BYTES = 16,
+    AUTHORITY_DAYS = 3650,
+};
+
+/* Readers beyond the owner and the group of the file make a key worthless. */
+static bool check_mode(const char *path, struct error *error)
+{
+    struct stat status;
+    if (stat(path, &status) != 0) {
+        return error_set(error, "%s: %s; make one with: trainer keygen --out=%s", path, strerror(errno), path);
+    }
+    if (status.st_mode & S_IRWXO) {
+        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+    }
+    return true;
+}
+
+/* Reads all certificates of a PEM file and, if key is not NULL, its private key. */
+static bool read_pem(const char *path, mbedtls_x509_crt *certificates, mbedtls_pk_context *key, struct error *error)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    char text[128];
+    bool done = false;
+    if (!check_mode(path, error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    int result = mbedtls_x509_crt_parse(certificates, bytes, size + 1); /* with the zero byte that file_read adds */
+    if (result != 0) {
+        tls_describe(result, text);
+        error_set(error, "%s: holds no certificate, or a damaged one (%s)", path, text);
+        goto out;
+    }
+    result = key ? mbedtls_pk_parse_key(key, bytes, size + 1, NULL, 0, tls_random, NULL) : 0;
+    if (result != 0) {
+        tls_describe(result, text);
+        error_set(error, "%s: holds no private key, or a damaged one (%s)", path, text);
+        goto out;
+    }
+    done = true;
+out:
+    sodium_memzero(bytes, size);
+    free(bytes);
+    return done;
+}
+
+static bool append(mbedtls_x509_crt *chain, const mbedtls_x509_crt *certificate, struct error *error)
+{
+    return mbedtls_x509_crt_parse_der(chain, certificate->raw.p, certificate->raw.len) == 0 ||
+           error_set(error, "out of memory for a certificate");
+}
+
+static bool is_self_signed(const mbedtls_x509_crt *certificate)
+{
+    return certificate->issuer_raw.len == certificate->subject_raw.len &&
+           memcmp(certificate->issuer_raw.p, certificate->subject_raw.p, certificate->issuer_raw.len) == 0;
+}
+
+/* Trusts the certificate of `path` + suffix as well, if that file is there. */
+static bool trust_beside(struct credentials *credentials, const char *path, const char *suffix, struct error *error)
+{
+    char beside[4096];
+    mbedtls_x509_crt certificates;
+    int length = snprintf(beside, sizeof beside, "%s%s", path, suffix);
+    if (length >= (int)sizeof beside || !file_exists(beside)) {
+        return true;
+    }
+    mbedtls_x509_crt_init(&certificates);
+    bool done = read_pem(beside, &certificates, NULL, error);
+    if (done && (certificates.next || !is_self_signed(&certificates))) {
+        done = error_set(error, "%s: is no fleet key", beside);
+    }
+    done = done && append(&credentials->trusted, &certificates, error);
+    mbedtls_x509_crt_free(&certificates);
+    return done;
+}
+
+/* Tells the two forms apart and fills in everything but the TLS configurations. */
+static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *found, const char *path,
+                     struct error *error)
+{
+    char name[64];
+    if (!append(&credentials->own, found, error)) {
+        return false;
+    }
+    if (mbedtls_pk_check_pair(&credentials->own.pk, &credentials->key, tls_random, NULL) != 0) {
+        return error_set(error, "%s: the private key does not belong to the first certificate", path);
+    }
+    credentials->pinned = is_self_signed(found);
+    if (credentials->pinned) {
+        if (found->next) {
+            return error_set(error, "%s: a fleet key has one certificate; for a second one see `trainer help keygen`",
+                             path);
+        }
+        return append(&credentials->trusted, found, error) && trust_beside(credentials, path, ".next", error) &&
+               trust_beside(credentials, path, ".previous", error);
+    }
+    if (!found->next) {
+        return error_set(error, "%s: the certificate of the authority that signed it is missing; append it", path);
+    }
+    for (const mbedtls_x509_crt *next = found->next; next; next = next->next) {
+        if (!append(&credentials->trusted, next, error)) {
+            return false;
+        }
+    }
+    if (!tls_common_name(found, name, sizeof name)) {
+        return error_set(error, "%s: the certificate has no common name", path);
+    }
+    return member_parse(name, &credentials->member, error) || error_wrap(error, "%s: common name", path);
+}
+
+bool credentials_load(struct credentials **credentials, const char *path, struct error *error)
+{
+    mbedtls_x509_crt found;
+    *credentials = NULL;
+    if (!tls_start(error)) {
+        return false;
+    }
+    struct credentials *new = calloc(1, sizeof *new);
+    if (!new) {
+        return error_set(error, "out of memory for the key in %s", path);
+    }
+    new->member.index = MEMBER_ANY_INDEX;
+    mbedtls_pk_init(&new->key);
+    mbedtls_x509_crt_init(&new->own);
+    mbedtls_x509_crt_init(&new->trusted);
+    mbedtls_ssl_config_init(&new->client);
+    mbedtls_ssl_config_init(&new->server);
+    mbedtls_x509_crt_init(&found);
+    bool done = read_pem(path, &found, &new->key, error) && sort_out(new, &found, path, error) &&
+                tls_configure(new, error);
+    mbedtls_x509_crt_free(&found);
+    if (!done) {
+        credentials_free(new);
+        return false;
+    }
+    *credentials = new;
+    return true;
+}
+
+void credentials_free(struct credentials *credentials)
+{
+    if (!credentials) {
+        return;
+    }
+    mbedtls_ssl_config_free(&credentials->client);
+    mbedtls_ssl_config_free(&credentials->server);
+    mbedtls_x509_crt_free(&credentials->own);
+    mbedtls_x509_crt_free(&credentials->trusted);
+    mbedtls_pk_free(&credentials->key);
+    free(credentials);
+}
+
+struct member credentials_member(const struct credentials *credentials)
+{
+    return credentials->member;
+}
+
+/* What a new certificate says. */
+struct draft {
+    const char *subject; /* "CN=..." */
+    const char *issuer;
+    mbedtls_pk_context *subject_key, *issuer_key;
+    char from[16], to[16]; /* "20260101000000" */
+    bool authority;        /* may sign others */
+};
+
+static void format_date(time_t when, char text[16])
+{
+    struct tm parts;
+    gmtime_r(&when, &parts);
+    strftime(text, 16, "%Y%m%d%H%M%S", &parts);
+}
+
+static int write_certificate(const struct draft *draft, unsigned char pem[PEM_BYTES])
+{
+    unsigned char serial[SERIAL_BYTES];
+    mbedtls_x509write_cert writer;
+    mbedtls_x509write_crt_init(&writer);
+    randombytes_buf(serial, sizeof serial);
+    serial[0] = (serial[0] & 0x7f) | 0x40; /* a positive number of full length */
+    mbedtls_x509write_crt_set_version(&writer, MBEDTLS_X509_CRT_VERSION_3);
+    mbedtls_x509write_crt_set_md_alg(&writer, MBEDTLS_MD_SHA256);
+    mbedtls_x509write_crt_set_subject_key(&writer, draft->subject_key);
+    mbedtls_x509write_crt_set_issuer_key(&writer, draft->issuer_key);
+    int result = mbedtls_x509write_crt_set_serial_raw(&writer, serial, sizeof serial);
+    result = result ? result : mbedtls_x509write_crt_set_subject_name(&writer, draft->subject);
+    result = result ? result : mbedtls_x509write_crt_set_issuer_name(&writer, draft->issuer);
+    result = result ? result : mbedtls_x509write_crt_set_validity(&writer, draft->from, draft->to);
+    result = result ? result : mbedtls_x509write_crt_set_basic_constraints(&writer, draft->authority, -1);
+    result = result ? result
+                    : mbedtls_x509write_crt_set_key_usage(&writer, draft->authority ? MBEDTLS_X509_KU_KEY_CERT_SIGN
+                                                                                    : MBEDTLS_X509_KU_DIGITAL_SIGNATURE);
+    result = result ? result : mbedtls_x509write_crt_pem(&writer, pem, PEM_BYTES, tls_random, NULL);
+    mbedtls_x509write_crt_free(&writer);
+    return result;
+}
+
+static int generate_key(mbedtls_pk_context *key)
+{
+    int result = mbedtls_pk_setup(key, mbedtls_pk_info_from_type(MBEDTLS_PK_ECKEY));
+    return result ? result : mbedtls_ecp_gen_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(*key), tls_random, NULL);
+}
+
+/* A file that only its owner may read and that was not there before. */
+static bool write_new_file(const char *path, const unsigned char *const texts[], int count, struct error *error)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        int reason = errno;
+        return error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s", path,
+                         strerror(reason));
+    }
+    bool done = true;
+    for (int i = 0; i < count && done; i++) {
+        size_t size = strlen((const char *)texts[i]);
+        ssize_t written = write(fd, texts[i], size);
+        done = written == (ssize_t)size || error_set(error, "%s: %s", path, written < 0 ? strerror(errno) : "disk full");
+    }
+    if (done && fsync(fd) != 0) {
+        done = error_set(error, "%s: %s", path, strerror(errno));
+    }
+    close(fd);
+    if (!done) {
+        unlink(path);
+    }
+    return done;
+}
+
+/* Makes a key, has `draft` signed for it, and writes key, certificate and, if given, the authority's certificate. */
+static bool create(struct draft *draft, const unsigned char *authority, const char *path, struct error *error)
+{
+    mbedtls_pk_context key;
+    unsigned char key_pem[PEM_BYTES], certificate_pem[PEM_BYTES];
+    char text[128];
+    mbedtls_pk_init(&key);
+    draft->subject_key = &key;
+    if (!draft->issuer_key) {
+        draft->issuer_key = &key;
+    }
+    bool done = false;
+    int result = generate_key(&key);
+    result = result ? result : mbedtls_pk_write_key_pem(&key, key_pem, sizeof key_pem);
+    result = result ? result : write_certificate(draft, certificate_pem);
+    if (result != 0) {
+        tls_describe(result, text);
+        error_set(error, "can't make the key for %s: %s", path, text);
+        goto out;
+    }
+    const unsigned char *const texts[] = {key_pem, certificate_pem, authority};
+    done = write_new_file(path, texts, authority ? 3 : 2, error);
+out:
+    mbedtls_pk_free(&key);
+    sodium_memzero(key_pem, sizeof key_pem);
+    return done;
+}
+
+bool credentials_create_fleet_key(const char *path, struct error *error)
+{
+    struct draft draft = {.subject = "CN=trainer fleet key", .issuer = "CN=trainer fleet key"};
+    snprintf(draft.from, sizeof draft.from, "20200101000000");
+    snprintf(draft.to, sizeof draft.to, "99991231235959"); /* "no expiry" by RFC 5280; nobody of ours looks at it */
+    return tls_start(error) && create(&draft, NULL, path, error);
+}
+
+bool credentials_create_authority(const char *folder, struct error *error)
+{
+    char path[4096];
+    struct draft draft = {.subject = "CN=trainer authority", .issuer = "CN=trainer authority", .authority = true};
+    format_date(time(NULL) - 86400, draft.from); /* a day of grace for clocks that differ */
+    format_date(time(NULL) + (time_t)AUTHORITY_DAYS * 86400, draft.to);
+    return tls_start(error) && file_make_folder(folder, error) &&
+           file_join(path, sizeof path, folder, "ca.key", error) && create(&draft, NULL, path, error);
+}
+
+bool credentials_create_member(const char *folder, const struct member *member, int days, const char *path,
+                               struct error *error)
+{
+    char authority_path[4096], name[MEMBER_TEXT], subject[MEMBER_TEXT + 4], issuer[512];
+    mbedtls_x509_crt authority;
+    mbedtls_pk_context key;
+    unsigned char pem[PEM_BYTES];
+    size_t pem_size = 0;
+    if (!tls_start(error) || !file_join(authority_path, sizeof authority_path, folder, "ca.key", error)) {
+        return false;
+    }
+    mbedtls_x509_crt_init(&authority);
+    mbedtls_pk_init(&key);
+    member_format(member, ':', name);
+    snprintf(subject, sizeof subject, "CN=%s", name);
+    struct draft draft = {.subject = subject, .issuer = issuer, .issuer_key = &key};
+    format_date(time(NULL) - 86400, draft.from);
+    format_date(time(NULL) + (time_t)days * 86400, draft.to);
+    bool done = false;
+    if (!file_exists(authority_path)) {
+        error_set(error, "%s: is not there; make it with: trainer keygen --ca=%s", authority_path, folder);
+        goto out;
+    }
+    if (!read_pem(authority_path, &authority, &key, error)) {
+        goto out;
+    }
+    if (mbedtls_x509_dn_gets(issuer, sizeof issuer, &authority.subject) < 0 ||
+        mbedtls_pem_write_buffer("-----BEGIN CERTIFICATE-----\n", "-----END CERTIFICATE-----\n", authority.raw.p,
+                                 authority.raw.len, pem, sizeof pem, &pem_size) != 0) {
+        error_set(error, "%s: its certificate is too large", authority_path);
+        goto out;
+    }
+    done = create(&draft, pem, path, error);
+out:
+    mbedtls_pk_free(&key);
+    mbedtls_x509_crt_free(&authority);
+    return done;
+}

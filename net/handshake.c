@@ -1,0 +1,282 @@
+#include "net/handshake.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+#include <sodium.h>
+
+enum { DIFFERENCES_SHOWN = 3, DIFFERENCE_DEPTH = 8 };
+
+uint64_t handshake_new_incarnation(void)
+{
+    uint64_t number;
+    do {
+        randombytes_buf(&number, sizeof number);
+    } while (number == 0);
+    return number;
+}
+
+static void fill_peer(struct peer *peer, struct member member, uint64_t incarnation, uint64_t fleet_version,
+                      uint32_t lease_ms, const char *program, const char *digest)
+{
+    peer->member = member;
+    peer->incarnation = incarnation;
+    peer->fleet_version = fleet_version;
+    peer->lease_ms = lease_ms;
+    snprintf(peer->program, sizeof peer->program, "%s", program);
+    snprintf(peer->digest, sizeof peer->digest, "%s", digest);
+}
+
+/* A member as a peer claims it: true if there can be such a one. */
+static bool member_is_sane(uint8_t role, int32_t index)
+{
+    if (role == MEMBER_OPERATOR) {
+        return index == MEMBER_ANY_INDEX;
+    }
+    return (role == MEMBER_PS || role == MEMBER_WORKER) && index >= 0 && index <= MEMBER_MAX_INDEX;
+}
+
+/* True if the certificate, where it names somebody, names this one. */
+static bool credential_covers(const struct connection *connection, const struct member *claimed)
+{
+    struct member credential = connection_credential(connection);
+    return member_matches(&credential, claimed);
+}
+
+static bool send_hello(struct channel *channel, const struct identity *self, const struct member *expected,
+                       double deadline_s, struct error *error)
+{
+    struct message_hello hello = {
+        .version_min = PROTOCOL_VERSION_MIN,
+        .version_max = PROTOCOL_VERSION_MAX,
+        .program = self->program,
+        .role = (uint8_t)self->member.role,
+        .index = self->member.index,
+        .expected_role = (uint8_t)expected->role,
+        .expected_index = expected->index,
+        .incarnation = self->incarnation,
+        .cluster = self->cluster,
+        .fleet_version = self->fleet_version,
+        .digest = self->digest,
+        .job = self->job,
+    };
+    return channel_send(channel, MESSAGE_hello, ++channel->next_request, FRAME_LAST, &hello, NULL, 0, deadline_s,
+                        error);
+}
+
+bool handshake_connect(struct channel *channel, const struct identity *self, const struct member *expected,
+                       struct peer *peer, double deadline_s, uint16_t *reason, struct error *error)
+{
+    const char *name = connection_name(channel->connection);
+    if (reason) {
+        *reason = 0;
+    }
+    if (!send_hello(channel, self, expected, deadline_s, error) || !channel_receive(channel, deadline_s, error)) {
+        return false;
+    }
+    if (channel->frame.type == MESSAGE_refused) {
+        const struct message_refused *refused = &channel->message.refused;
+        if (reason) {
+            *reason = refused->reason;
+        }
+        return error_set(error, "%s refused us: %s", name, refused->sentence);
+    }
+    if (channel->frame.type != MESSAGE_welcome) {
+        return error_set(error, "%s: answered hello by %s", name, message_name(channel->frame.type));
+    }
+    const struct message_welcome *welcome = &channel->message.welcome;
+    struct member member = {(enum member_role)welcome->role, welcome->index};
+    if (welcome->version < PROTOCOL_VERSION_MIN || welcome->version > PROTOCOL_VERSION_MAX) {
+        return error_set(error, "%s: wants protocol version %u, which was not offered", name, welcome->version);
+    }
+    if (!member_is_sane(welcome->role, welcome->index) || !member_matches(expected, &member) ||
+        !credential_covers(channel->connection, &member)) {
+        return error_set(error, "%s: is not who it was expected to be (role %u, index %d)", name, welcome->role,
+                         welcome->index);
+    }
+    channel->version = welcome->version;
+    channel->generation = channel->frame.generation;
+    fill_peer(peer, member, welcome->incarnation, welcome->fleet_version, welcome->lease_ms, welcome->program,
+              welcome->digest);
+    return true;
+}
+
+static uint16_t objection(enum refusal reason, struct error *sentence, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static uint16_t objection(enum refusal reason, struct error *sentence, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence->text, sizeof sentence->text, format, arguments);
+    va_end(arguments);
+    return (uint16_t)reason;
+}
+
+/* What speaks against this hello, in the order in which one would want to know it; 0: nothing. */
+static uint16_t find_objection(const struct channel *channel, const struct identity *self,
+                               const struct handshake_rules *rules, struct peer *peer, struct error *sentence)
+{
+    const struct message_hello *hello = &channel->message.hello;
+    char our_name[MEMBER_TEXT], their_name[MEMBER_TEXT], expected_name[MEMBER_TEXT];
+    member_format(&self->member, ' ', our_name);
+    if (!member_is_sane(hello->role, hello->index)) {
+        return objection(REFUSAL_MEMBER, sentence, "there is no member with role %u and index %d", hello->role,
+                         hello->index);
+    }
+    struct member claimed = {(enum member_role)hello->role, hello->index};
+    member_format(&claimed, ' ', their_name);
+    if (hello->version_max < PROTOCOL_VERSION_MIN || hello->version_min > PROTOCOL_VERSION_MAX) {
+        return objection(REFUSAL_VERSION, sentence,
+                         "%s (%s) speaks protocol versions %u to %u, %s (%s) speaks %u to %u: upgrade the older one",
+                         their_name, hello->program, hello->version_min, hello->version_max, our_name, self->program,
+                         PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
+    }
+    if (!credential_covers(channel->connection, &claimed)) {
+        char credential_name[MEMBER_TEXT];
+        struct member credential = connection_credential(channel->connection);
+        member_format(&credential, ':', credential_name);
+        return objection(REFUSAL_MEMBER, sentence, "it says it is %s, and its certificate is for %s", their_name,
+                         credential_name);
+    }
+    struct member expected = {(enum member_role)hello->expected_role, hello->expected_index};
+    if (!member_matches(&expected, &self->member)) {
+        bool sane = member_is_sane(hello->expected_role, hello->expected_index);
+        member_format(sane ? &expected : &(struct member){MEMBER_NONE, MEMBER_ANY_INDEX}, ' ', expected_name);
+        return objection(REFUSAL_MEMBER, sentence, "%s looks for %s here, and this is %s: do all members have the "
+                         "same ps_hosts and worker_hosts?", their_name, sane ? expected_name : "nobody we know",
+                         our_name);
+    }
+    if (strcmp(hello->cluster, self->cluster) != 0) {
+        return objection(REFUSAL_CLUSTER, sentence, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
+                         hello->cluster, our_name, self->cluster);
+    }
+    bool without_config = claimed.role == MEMBER_OPERATOR && hello->digest[0] == '\0';
+    if (!without_config && strcmp(hello->digest, self->digest) != 0) {
+        (rules->describe_difference ? rules->describe_difference : handshake_describe_difference)(
+            rules->context, their_name, hello->job, our_name, self->job, sentence);
+        return REFUSAL_CONFIG;
+    }
+    fill_peer(peer, claimed, hello->incarnation, hello->fleet_version, 0, hello->program, hello->digest);
+    return rules->admit ? rules->admit(rules->context, peer, sentence) : 0;
+}
+
+static bool send_refused(struct channel *channel, uint16_t reason, const char *sentence, double deadline_s,
+                         struct error *error)
+{
+    struct message_refused refused = {.reason = reason,
+                                      .sentence = sentence,
+                                      .version_min = PROTOCOL_VERSION_MIN,
+                                      .version_max = PROTOCOL_VERSION_MAX};
+    return channel_send(channel, MESSAGE_refused, channel->frame.request, FRAME_LAST, &refused, NULL, 0, deadline_s,
+                        error);
+}
+
+static bool send_welcome(struct channel *channel, const struct identity *self, double deadline_s, struct error *error)
+{
+    struct message_welcome welcome = {.version = channel->version,
+                                      .program = self->program,
+                                      .role = (uint8_t)self->member.role,
+                                      .index = self->member.index,
+                                      .incarnation = self->incarnation,
+                                      .fleet_version = self->fleet_version,
+                                      .digest = self->digest,
+                                      .lease_ms = self->lease_ms};
+    return channel_send(channel, MESSAGE_welcome, channel->frame.request, FRAME_LAST, &welcome, NULL, 0, deadline_s,
+                        error);
+}
+
+bool handshake_accept(struct channel *channel, const struct identity *self, const struct handshake_rules *rules,
+                      struct peer *peer, double deadline_s, struct error *error)
+{
+    struct error sentence = {""}, ignored;
+    const char *address = connection_peer(channel->connection);
+    if (!channel_receive(channel, deadline_s, error)) {
+        return error_wrap(error, "refused %s", address);
+    }
+    if (channel->frame.type != MESSAGE_hello) {
+        return error_set(error, "refused %s: its first message is %s, not hello", address,
+                         message_name(channel->frame.type));
+    }
+    uint16_t reason = find_objection(channel, self, rules, peer, &sentence);
+    if (reason != 0) {
+        send_refused(channel, reason, sentence.text, deadline_s, &ignored);
+        return error_set(error, "refused %s: %s", address, sentence.text);
+    }
+    uint16_t highest = channel->message.hello.version_max;
+    channel->version = highest < PROTOCOL_VERSION_MAX ? highest : PROTOCOL_VERSION_MAX;
+    connection_rename(channel->connection, &peer->member);
+    return send_welcome(channel, self, deadline_s, error);
+}
+
+/* Differences found so far, as a sentence that grows. */
+struct comparison {
+    const char *their_name, *our_name;
+    struct error *sentence;
+    int found;
+};
+
+static void note_difference(struct comparison *comparison, const char *path, const cJSON *theirs, const cJSON *ours)
+{
+    char text[400];
+    if (++comparison->found > DIFFERENCES_SHOWN) {
+        return;
+    }
+    char *their_text = theirs ? cJSON_PrintUnformatted(theirs) : NULL;
+    char *our_text = ours ? cJSON_PrintUnformatted(ours) : NULL;
+    snprintf(text, sizeof text, "%s%s has %s=%.80s, %s has %.80s", comparison->found > 1 ? "; " : "",
+             comparison->their_name, path, their_text ? their_text : "(none)", comparison->our_name,
+             our_text ? our_text : "(none)");
+    cJSON_free(their_text);
+    cJSON_free(our_text);
+    size_t used = strlen(comparison->sentence->text);
+    snprintf(comparison->sentence->text + used, sizeof comparison->sentence->text - used, "%s", text);
+}
+
+static void compare(struct comparison *comparison, const char *path, int depth, const cJSON *theirs, const cJSON *ours)
+{
+    char inner[128];
+    if (depth >= DIFFERENCE_DEPTH || !cJSON_IsObject(theirs) || !cJSON_IsObject(ours)) {
+        if (!theirs || !ours || !cJSON_Compare(theirs, ours, true)) {
+            note_difference(comparison, path, theirs, ours);
+        }
+        return;
+    }
+    const cJSON *item;
+    cJSON_ArrayForEach(item, ours)
+    {
+        snprintf(inner, sizeof inner, "%.60s%s%.60s", path, path[0] ? "." : "", item->string);
+        compare(comparison, inner, depth + 1, cJSON_GetObjectItemCaseSensitive(theirs, item->string), item);
+    }
+    cJSON_ArrayForEach(item, theirs)
+    {
+        if (!cJSON_GetObjectItemCaseSensitive(ours, item->string)) {
+            snprintf(inner, sizeof inner, "%.60s%s%.60s", path, path[0] ? "." : "", item->string);
+            note_difference(comparison, inner, item, NULL);
+        }
+    }
+}
+
+void handshake_describe_difference(void *context, const char *their_name, const char *theirs, const char *our_name,
+                                   const char *ours, struct error *sentence)
+{
+    (void)context;
+    struct comparison comparison = {their_name, our_name, sentence, 0};
+    cJSON *their_json = cJSON_Parse(theirs), *our_json = cJSON_Parse(ours);
+    sentence->text[0] = '\0';
+    if (cJSON_IsObject(their_json) && cJSON_IsObject(our_json)) {
+        compare(&comparison, "", 0, their_json, our_json);
+    }
+    if (comparison.found > DIFFERENCES_SHOWN) {
+        size_t used = strlen(sentence->text);
+        snprintf(sentence->text + used, sizeof sentence->text - used, "; and %d more keys differ",
+                 comparison.found - DIFFERENCES_SHOWN);
+    } else if (comparison.found == 0) {
+        snprintf(sentence->text, sizeof sentence->text,
+                 "%s and %s have different job configs: compare `trainer config show` on both", their_name, our_name);
+    }
+    cJSON_Delete(their_json);
+    cJSON_Delete(our_json);
+}

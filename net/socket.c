@@ -1,0 +1,254 @@
+/*
+ * A connect to a name with several addresses gives each its fair share of the time left, so that one that swallows
+ * packets can't use up the deadline of one that would answer.
+ */
+#include "net/socket.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+bool wake_create(struct wake *wake, struct error *error)
+{
+    wake->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return wake->fd >= 0 || error_set(error, "can't create an eventfd: %s", strerror(errno));
+}
+
+void wake_destroy(struct wake *wake)
+{
+    close(wake->fd);
+    wake->fd = -1;
+}
+
+void wake_raise(struct wake *wake)
+{
+    int kept = errno;
+    eventfd_write(wake->fd, 1); /* can only fail when the counter is full: raised already */
+    errno = kept;
+}
+
+void wake_lower(struct wake *wake)
+{
+    eventfd_t count;
+    eventfd_read(wake->fd, &count);
+}
+
+/* Milliseconds until the deadline, rounded up: poll must not return just before it, over and over. */
+static int milliseconds_left(double deadline_s)
+{
+    double left = ceil((deadline_s - clock_monotonic_s()) * 1e3);
+    return left <= 0 ? 0 : left > 1e6 ? 1000000 : (int)left;
+}
+
+enum socket_wait socket_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    struct pollfd waits[] = {{.fd = fd, .events = events}, {.fd = wake ? wake->fd : -1, .events = POLLIN}};
+    for (;;) {
+        int timeout_ms = milliseconds_left(deadline_s);
+        int ready = poll(waits, 2, timeout_ms);
+        if (ready > 0) {
+            return waits[1].revents ? SOCKET_WOKEN : SOCKET_READY;
+        }
+        if (ready == 0 && milliseconds_left(deadline_s) == 0) {
+            return SOCKET_TIMEOUT;
+        }
+        assert(ready == 0 || errno == EINTR || errno == ENOMEM || errno == EAGAIN);
+    }
+}
+
+/* None of these is worth failing for: a kernel that lacks one still moves bytes. */
+static void set_options(int fd)
+{
+    int on = 1, idle_s = 10, interval_s = 5, probes = 4, lost_after_ms = SOCKET_LOST_AFTER_MS;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_after_ms, sizeof lost_after_ms);
+}
+
+/* Connects to one endpoint; returns SOCKET_READY and the socket, or how it ended and errno. */
+static enum socket_wait connect_endpoint(int *fd, const struct endpoint *endpoint, const struct wake *wake,
+                                         double deadline_s)
+{
+    enum socket_wait how = SOCKET_READY;
+    int reason = 0;
+    socklen_t size = sizeof reason;
+    int new = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (new < 0) {
+        *fd = -1;
+        return SOCKET_READY;
+    }
+    set_options(new);
+    if (connect(new, (const struct sockaddr *)&endpoint->address, endpoint->size) != 0) {
+        reason = errno;
+        if (reason == EINPROGRESS) {
+            how = socket_wait(new, POLLOUT, wake, deadline_s);
+            getsockopt(new, SOL_SOCKET, SO_ERROR, &reason, &size);
+        }
+    }
+    if (how == SOCKET_READY && reason == 0) {
+        *fd = new;
+        return how;
+    }
+    close(new);
+    *fd = -1;
+    errno = how == SOCKET_TIMEOUT ? ETIMEDOUT : reason;
+    return how;
+}
+
+bool socket_connect(int *fd, const struct address *address, const struct wake *wake, double deadline_s,
+                    struct error *error)
+{
+    char text[ADDRESS_TEXT];
+    struct endpoints endpoints;
+    address_format(address, text);
+    double started_s = clock_monotonic_s();
+    if (!address_resolve(address, &endpoints, error)) {
+        return error_wrap(error, "can't connect to %s", text);
+    }
+    int reason = ETIMEDOUT;
+    for (int i = 0; i < endpoints.count; i++) {
+        double now_s = clock_monotonic_s();
+        double share_s = now_s + (deadline_s - now_s) / (endpoints.count - i);
+        enum socket_wait how = connect_endpoint(fd, &endpoints.list[i], wake, share_s);
+        if (*fd >= 0) {
+            return true;
+        }
+        if (how == SOCKET_WOKEN) {
+            return error_set(error, "connecting to %s was given up", text);
+        }
+        reason = errno;
+    }
+    if (reason == ETIMEDOUT) {
+        return error_set(error, "can't connect to %s: no answer within %.3g s", text, clock_monotonic_s() - started_s);
+    }
+    return error_set(error, "can't connect to %s: %s%s", text, strerror(reason),
+                     reason == ECONNREFUSED ? " (nothing listens there)" : "");
+}
+
+static bool listen_on(int *fd, const struct addrinfo *where)
+{
+    int on = 1, off = 0;
+    *fd = socket(where->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0) {
+        return false;
+    }
+    setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (where->ai_family == AF_INET6) {
+        setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" takes IPv4 as well */
+    }
+    if (bind(*fd, where->ai_addr, where->ai_addrlen) == 0 && listen(*fd, SOMAXCONN) == 0) {
+        return true;
+    }
+    int reason = errno;
+    close(*fd);
+    *fd = -1;
+    errno = reason;
+    return false;
+}
+
+static bool listen_on_any_of(int *fd, const char *host, int family, uint16_t port, struct error *error)
+{
+    char service[8];
+    struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    const char *shown = host ? host : "any address";
+    snprintf(service, sizeof service, "%u", port);
+    int result = getaddrinfo(host, service, &hints, &found);
+    if (result != 0) {
+        return error_set(error, "can't listen on %s port %u: %s", shown, port,
+                         result == EAI_SYSTEM ? strerror(errno) : gai_strerror(result));
+    }
+    int reason = 0;
+    for (struct addrinfo *next = found; next && *fd < 0; next = next->ai_next) {
+        if (!listen_on(fd, next)) {
+            reason = errno;
+        }
+    }
+    freeaddrinfo(found);
+    return *fd >= 0 || error_set(error, "can't listen on %s port %u: %s%s", shown, port, strerror(reason),
+                                 reason == EADDRINUSE ? "; is another process of this job running here?" : "");
+}
+
+bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error)
+{
+    *fd = -1;
+    if (host && host[0] != '\0') {
+        return listen_on_any_of(fd, host, AF_UNSPEC, port, error);
+    }
+    /* One IPv6 socket takes both; a machine without IPv6 gets an IPv4 one. */
+    return listen_on_any_of(fd, NULL, AF_INET6, port, error) || listen_on_any_of(fd, NULL, AF_INET, port, error);
+}
+
+uint16_t socket_port(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    int result = getsockname(fd, (struct sockaddr *)&address, &size);
+    assert(result == 0);
+    if (address.ss_family == AF_INET6) {
+        struct sockaddr_in6 six;
+        memcpy(&six, &address, sizeof six);
+        return ntohs(six.sin6_port);
+    }
+    struct sockaddr_in four;
+    memcpy(&four, &address, sizeof four);
+    return ntohs(four.sin_port);
+}
+
+/* Failures of accept that concern the connection which was taken, not the listener (see accept(2)). */
+static bool belongs_to_one_connection(int reason)
+{
+    switch (reason) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED:
+    case ENETDOWN:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case EHOSTDOWN:
+    case ENONET:
+    case EHOSTUNREACH:
+    case EOPNOTSUPP:
+    case ENETUNREACH:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool socket_accept(int listener, int *fd, char peer[ADDRESS_TEXT], const struct wake *wake, double deadline_s,
+                   enum socket_wait *how, struct error *error)
+{
+    for (;;) {
+        struct endpoint endpoint = {.size = sizeof endpoint.address};
+        *fd = accept4(listener, (struct sockaddr *)&endpoint.address, &endpoint.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (*fd >= 0) {
+            set_options(*fd);
+            address_of_endpoint(&endpoint, peer);
+            *how = SOCKET_READY;
+            return true;
+        }
+        if (!belongs_to_one_connection(errno)) {
+            *how = SOCKET_READY;
+            return error_set(error, "can't accept connections: %s", strerror(errno));
+        }
+        *how = socket_wait(listener, POLLIN, wake, deadline_s);
+        if (*how != SOCKET_READY) {
+            return error_set(error, *how == SOCKET_WOKEN ? "waiting for connections was given up"
+                                                         : "nobody connected in time");
+        }
+    }
+}

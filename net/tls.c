@@ -1,0 +1,436 @@
+/*
+ * TLS 1.3 with mbedTLS, both sides with certificates.
+ *
+ * mbedTLS never waits here: it is given what has come and asks for more (MBEDTLS_ERR_SSL_WANT_READ), and what it sends
+ * goes into the connection's out buffer, where there is always room for a record. Waiting is connection.c's.
+ *
+ * With a fleet key both sides present the same certificate and accept exactly it, or the second one that is trusted:
+ * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be
+ * that of the member that is expected.
+ */
+#include "net/tls.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mbedtls/error.h>
+#include <mbedtls/oid.h>
+#include <psa/crypto.h>
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "net/aead.h"
+#include "net/link.h"
+
+enum {
+    RECORD_BYTES = MBEDTLS_SSL_OUT_CONTENT_LEN - 1, /* the user's bytes in a record; TLS 1.3 adds one for their type */
+    RECORD_ROOM = RECORD_BYTES + 513,           /* a whole one, with header, tag and an alert beside it */
+};
+
+struct tls {
+    mbedtls_ssl_context ssl;
+    const struct credentials *credentials;
+    struct connection *connection;
+    struct member expected;
+    bool server;
+    bool failed;         /* link_receive failed: link_error tells why */
+    struct error failure;
+    char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
+    size_t staged;
+    uint8_t stage[RECORD_BYTES]; /* small writes gather here until they fill a record */
+};
+
+int tls_random(void *context, unsigned char *bytes, size_t size)
+{
+    (void)context;
+    randombytes_buf(bytes, size);
+    return 0;
+}
+
+/* mbedTLS's other way to ask for random numbers, declared in its headers (MBEDTLS_PSA_CRYPTO_EXTERNAL_RNG). */
+psa_status_t mbedtls_psa_external_get_random(mbedtls_psa_external_random_context_t *context, uint8_t *output,
+                                             size_t output_size, size_t *output_length)
+{
+    (void)context;
+    randombytes_buf(output, output_size);
+    *output_length = output_size;
+    return PSA_SUCCESS;
+}
+
+static bool started;
+
+static void start(void)
+{
+    started = sodium_init() >= 0 && psa_crypto_init() == PSA_SUCCESS;
+}
+
+bool tls_start(struct error *error)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    return started || error_set(error, "can't start cryptography: the system gives no random numbers or no memory");
+}
+
+void tls_describe(int result, char text[128])
+{
+    mbedtls_strerror(result, text, 128);
+}
+
+bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t size)
+{
+    for (const mbedtls_x509_name *part = &certificate->subject; part; part = part->next) {
+        if (MBEDTLS_OID_CMP(MBEDTLS_OID_AT_CN, &part->oid) == 0) {
+            if (part->val.len >= size || memchr(part->val.p, 0, part->val.len)) {
+                return false;
+            }
+            memcpy(name, part->val.p, part->val.len);
+            name[part->val.len] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What is wrong with a certificate, by mbedTLS's flags, in words. */
+static void describe_flags(const mbedtls_x509_crt *certificate, uint32_t flags, char *text, size_t size)
+{
+    const mbedtls_x509_time *to = &certificate->valid_to, *from = &certificate->valid_from;
+    if (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) {
+        snprintf(text, size, "its certificate is not signed by the authority that we trust");
+    } else if (flags & MBEDTLS_X509_BADCERT_EXPIRED) {
+        snprintf(text, size, "its certificate expired on %04d-%02d-%02d (by our clock)", to->year, to->mon, to->day);
+    } else if (flags & MBEDTLS_X509_BADCERT_FUTURE) {
+        snprintf(text, size, "its certificate is valid from %04d-%02d-%02d only (by our clock)", from->year, from->mon,
+                 from->day);
+    } else {
+        snprintf(text, size, "its certificate is not acceptable (mbedTLS flags 0x%x)", (unsigned)flags);
+    }
+}
+
+static bool same_certificate(const mbedtls_x509_crt *a, const mbedtls_x509_crt *b)
+{
+    return a->raw.len == b->raw.len && memcmp(a->raw.p, b->raw.p, a->raw.len) == 0;
+}
+
+/* With a fleet key: exactly one of the trusted certificates, alone; being one of them, whatever its dates say. */
+static void verify_pinned(struct tls *tls, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+{
+    for (const mbedtls_x509_crt *next = &tls->credentials->trusted; next; next = next->next) {
+        if (depth == 0 && same_certificate(next, certificate)) {
+            *flags = 0;
+            return;
+        }
+    }
+    *flags |= MBEDTLS_X509_BADCERT_NOT_TRUSTED;
+    snprintf(tls->objection, sizeof tls->objection, "it has another fleet key than this side");
+}
+
+/* With an authority: what mbedTLS says of the chain, then whom the certificate names. */
+static void verify_named(struct tls *tls, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+{
+    char name[64], expected[MEMBER_TEXT];
+    struct error ignored;
+    struct member *member = &tls->connection->credential;
+    if (*flags != 0) {
+        describe_flags(certificate, *flags, tls->objection, sizeof tls->objection);
+        return;
+    }
+    if (depth > 0) {
+        return;
+    }
+    if (!tls_common_name(certificate, name, sizeof name) || !member_parse(name, member, &ignored)) {
+        *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
+        snprintf(tls->objection, sizeof tls->objection, "its certificate names no member of a cluster");
+        return;
+    }
+    struct member asked = tls->expected;
+    if (member->index == MEMBER_ANY_INDEX) {
+        asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is good for ps 3 */
+    }
+    if (!member_matches(&asked, member)) {
+        member_format(&tls->expected, ':', expected);
+        *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
+        snprintf(tls->objection, sizeof tls->objection, "its certificate is for %s, and we want %s", name, expected);
+    }
+}
+
+static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+{
+    struct tls *tls = context;
+    if (tls->credentials->pinned) {
+        verify_pinned(tls, certificate, depth, flags);
+    } else {
+        verify_named(tls, certificate, depth, flags);
+    }
+    return 0;
+}
+
+static int receive(void *context, unsigned char *bytes, size_t size)
+{
+    struct tls *tls = context;
+    struct connection *connection = tls->connection;
+    if (connection->in_start == connection->in_end) {
+        ptrdiff_t got = link_receive(connection, NULL, 0, &tls->failure);
+        if (got == LINK_WANTS) {
+            return MBEDTLS_ERR_SSL_WANT_READ;
+        }
+        if (got == LINK_END) {
+            return MBEDTLS_ERR_SSL_CONN_EOF;
+        }
+        if (got < 0) {
+            tls->failed = true;
+            return MBEDTLS_ERR_SSL_INTERNAL_ERROR;
+        }
+    }
+    size_t waiting = connection->in_end - connection->in_start;
+    size_t taken = waiting < size ? waiting : size;
+    memcpy(bytes, connection->in + connection->in_start, taken);
+    connection->in_start += taken;
+    return (int)taken;
+}
+
+static int transmit(void *context, const unsigned char *bytes, size_t size)
+{
+    struct connection *connection = ((struct tls *)context)->connection;
+    if (CONNECTION_BUFFER - connection->out_end < size) {
+        return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be so long: it is flushed and goes on */
+    }
+    memcpy(connection->out + connection->out_end, bytes, size);
+    connection->out_end += size;
+    return (int)size;
+}
+
+static int configure(mbedtls_ssl_config *config, struct credentials *credentials, int endpoint)
+{
+    static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
+    static const int without_aes[] = {MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
+    int result = mbedtls_ssl_config_defaults(config, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM,
+                                             MBEDTLS_SSL_PRESET_DEFAULT);
+    if (result != 0) {
+        return result;
+    }
+    mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
+    mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
+    mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : without_aes);
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_REQUIRED);
+    mbedtls_ssl_conf_rng(config, tls_random, NULL);
+    mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
+    mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
+    return mbedtls_ssl_conf_own_cert(config, &credentials->own, &credentials->key);
+}
+
+bool tls_configure(struct credentials *credentials, struct error *error)
+{
+    char text[128];
+    int result = configure(&credentials->client, credentials, MBEDTLS_SSL_IS_CLIENT);
+    if (result == 0) {
+        result = configure(&credentials->server, credentials, MBEDTLS_SSL_IS_SERVER);
+    }
+    if (result != 0) {
+        tls_describe(result, text);
+        return error_set(error, "can't set up TLS: %s", text);
+    }
+    return true;
+}
+
+/* What the peer's fatal alert says about us, in words. */
+static const char *describe_alert(int alert)
+{
+    switch (alert) {
+    case MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA:
+    case MBEDTLS_SSL_ALERT_MSG_BAD_CERT:
+        return "it does not accept our key: is it the same fleet key, or one of the same authority, on both sides?";
+    case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
+        return "it says that our certificate is expired, or its clock is wrong";
+    case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
+    case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
+        return "it does not accept our certificate for this role";
+    case MBEDTLS_SSL_ALERT_MSG_NO_CERT:
+        return "it wants a key from us";
+    case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
+        return "it does not speak TLS 1.3";
+    case MBEDTLS_SSL_ALERT_MSG_INSUFFICIENT_SECURITY:
+        return "it speaks plain text: is it started with --insecure?";
+    default:
+        return NULL;
+    }
+}
+
+/* Turns mbedTLS's failure into ours: the first cause that we know, in the words of whoever reads the log. */
+static ptrdiff_t fail(struct connection *connection, int result, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    const char *name = connection->name;
+    char text[128];
+    if (tls->failed) {
+        *error = tls->failure;
+        return LINK_FAILED;
+    }
+    if (tls->objection[0] != '\0') {
+        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name, tls->objection);
+    }
+    switch (result) {
+    case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
+        int alert = tls->ssl.MBEDTLS_PRIVATE(in_msg) ? tls->ssl.MBEDTLS_PRIVATE(in_msg)[1] : -1;
+        const char *meaning = describe_alert(alert);
+        snprintf(text, sizeof text, "TLS alert %d", alert);
+        return link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name, meaning ? meaning : text);
+    }
+    case MBEDTLS_ERR_SSL_NO_CLIENT_CERTIFICATE:
+        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: it presents no key", name);
+    case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
+        return link_fail(connection, CONNECTION_BROKEN, error, "%s does not speak TLS 1.3", name);
+    case MBEDTLS_ERR_SSL_CONN_EOF:
+        return link_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection in the TLS handshake", name);
+    default:
+        tls_describe(result, text);
+        return link_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, text);
+    }
+}
+
+static bool shake_hands(struct connection *connection, double deadline_s, struct error *error)
+{
+    double started_s = clock_monotonic_s();
+    struct tls *tls = connection->tls;
+    for (;;) {
+        int result = mbedtls_ssl_handshake(&tls->ssl);
+        enum connection_state state = connection->state;
+        struct error ignored;
+        if (result != 0 && result != MBEDTLS_ERR_SSL_WANT_READ && result != MBEDTLS_ERR_SSL_WANT_WRITE) {
+            fail(connection, result, error);
+            state = connection->state;
+            link_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
+            connection->state = state;
+            return false;
+        }
+        if (!link_flush(connection, started_s, deadline_s, error)) {
+            return false;
+        }
+        if (result == 0) {
+            return true;
+        }
+        if (result == MBEDTLS_ERR_SSL_WANT_READ && !link_wait(connection, started_s, deadline_s, error)) {
+            return false;
+        }
+    }
+}
+
+bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
+              bool server, double deadline_s, struct error *error)
+{
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (!tls) {
+        return error_set(error, "out of memory for a connection with %s", connection->name);
+    }
+    mbedtls_ssl_init(&tls->ssl);
+    tls->credentials = credentials;
+    tls->connection = connection;
+    tls->server = server;
+    if (expected) {
+        tls->expected = *expected;
+    }
+    connection->tls = tls;
+    connection->operations = &link_tls;
+    int result = mbedtls_ssl_setup(&tls->ssl, server ? &credentials->server : &credentials->client);
+    if (result == 0 && !server) {
+        result = mbedtls_ssl_set_hostname(&tls->ssl, NULL); /* `verify` checks whom the certificate names */
+    }
+    if (result != 0) {
+        fail(connection, result, error);
+        return false;
+    }
+    mbedtls_ssl_set_bio(&tls->ssl, tls, transmit, receive, NULL);
+    mbedtls_ssl_set_verify(&tls->ssl, verify, tls);
+    return shake_hands(connection, deadline_s, error);
+}
+
+const char *tls_cipher(const struct connection *connection)
+{
+    return mbedtls_ssl_get_ciphersuite(&connection->tls->ssl);
+}
+
+static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t size, struct error *error)
+{
+    int result = mbedtls_ssl_read(&connection->tls->ssl, bytes, size);
+    if (result > 0) {
+        return result;
+    }
+    switch (result) {
+    case 0:
+        return size == 0 ? LINK_WANTS : LINK_END;
+    case MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY:
+        return LINK_END;
+    case MBEDTLS_ERR_SSL_WANT_READ:
+    case MBEDTLS_ERR_SSL_WANT_WRITE:
+    case MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET:
+        return LINK_WANTS;
+    case MBEDTLS_ERR_SSL_CONN_EOF:
+        return LINK_END;
+    default:
+        return fail(connection, result, error);
+    }
+}
+
+/* One record into the out buffer, which has room for it. */
+static bool write_record(struct connection *connection, const void *bytes, size_t size, struct error *error)
+{
+    int result = mbedtls_ssl_write(&connection->tls->ssl, bytes, size);
+    if (result < 0) {
+        fail(connection, result, error);
+        return false;
+    }
+    assert((size_t)result == size);
+    return true;
+}
+
+static bool finish_tls(struct connection *connection, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    size_t staged = tls->staged;
+    tls->staged = 0;
+    return staged == 0 || write_record(connection, tls->stage, staged, error);
+}
+
+/* Whole records leave from where they lie; what is smaller gathers until it makes one. */
+static ptrdiff_t write_tls(struct connection *connection, const void *bytes, size_t size, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    if (tls->staged == 0 && size >= RECORD_BYTES) {
+        return write_record(connection, bytes, RECORD_BYTES, error) ? RECORD_BYTES : LINK_FAILED;
+    }
+    size_t room = RECORD_BYTES - tls->staged;
+    size_t taken = size < room ? size : room;
+    memcpy(tls->stage + tls->staged, bytes, taken);
+    tls->staged += taken;
+    if (tls->staged == RECORD_BYTES && !finish_tls(connection, error)) {
+        return LINK_FAILED;
+    }
+    return (ptrdiff_t)taken;
+}
+
+static size_t pending_tls(const struct connection *connection)
+{
+    return mbedtls_ssl_get_bytes_avail(&connection->tls->ssl);
+}
+
+static void close_tls(struct connection *connection, bool in_order)
+{
+    struct tls *tls = connection->tls;
+    if (in_order && CONNECTION_BUFFER - connection->out_end >= RECORD_ROOM) {
+        mbedtls_ssl_close_notify(&tls->ssl);
+    }
+    mbedtls_ssl_free(&tls->ssl);
+    sodium_memzero(tls->stage, sizeof tls->stage);
+    free(tls);
+    connection->tls = NULL;
+}
+
+const struct link_operations link_tls = {.read = read_tls,
+                                         .write = write_tls,
+                                         .finish = finish_tls,
+                                         .room = RECORD_ROOM,
+                                         .pending = pending_tls,
+                                         .close = close_tls};

@@ -1,0 +1,42 @@
+/*
+ * Inside the net room: what credentials are made of, for the files that call mbedTLS. Everything that may be shared by
+ * connections is prepared when credentials are loaded and read-only from then on.
+ */
+#ifndef NET_TLS_H
+#define NET_TLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <mbedtls/pk.h>
+#include <mbedtls/ssl.h>
+#include <mbedtls/x509_crt.h>
+
+#include "base/error.h"
+#include "net/credentials.h"
+
+struct credentials {
+    bool pinned;               /* a fleet key; else certificates are checked against an authority's */
+    struct member member;      /* whom our certificate names; MEMBER_NONE with a fleet key */
+    mbedtls_pk_context key;    /* ours */
+    mbedtls_x509_crt own;      /* ours */
+    mbedtls_x509_crt trusted;  /* pinned: the fleet's certificates; else the authority's */
+    mbedtls_ssl_config client, server;
+};
+
+/* Must have been called before anything of mbedTLS or libsodium is used; any thread, any number of times. */
+bool tls_start(struct error *error);
+
+/* mbedTLS's interface to the kernel's random numbers. */
+int tls_random(void *context, unsigned char *bytes, size_t size);
+
+/* Prepares credentials->client and ->server from the rest. */
+bool tls_configure(struct credentials *credentials, struct error *error);
+
+/* The sentence for one of mbedTLS's error numbers. */
+void tls_describe(int result, char text[128]);
+
+/* The certificate's common name; false if it has none, or one that does not fit. */
+bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t size);
+
+#endif

@@ -1,0 +1,99 @@
+/*
+ * Two ends of a connection in one test: a listener on a port that the system chose, and one thread that serves the
+ * connections made to it. Keys are made in a folder of the test's own.
+ */
+#ifndef TESTS_NET_LOOPBACK_H
+#define TESTS_NET_LOOPBACK_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/connection.h"
+
+/* What the serving thread does with a connection that was made; it may close it and set it to NULL. */
+typedef void loopback_serve(struct connection **connection, void *context);
+
+struct loopback {
+    int listener;
+    struct address address;
+    const struct credentials *credentials; /* the server's */
+    loopback_serve *serve;
+    void *context;
+    double deadline_s; /* of the server's handshake; 0: 10 s from its start */
+    bool served;       /* the server's handshake went well */
+    struct error error;
+    pthread_t thread;
+};
+
+static inline void *loopback_thread(void *argument)
+{
+    struct loopback *loopback = argument;
+    char peer[ADDRESS_TEXT];
+    enum socket_wait how;
+    int fd;
+    struct connection *connection;
+    double deadline_s = clock_monotonic_s() + 10;
+    if (!socket_accept(loopback->listener, &fd, peer, NULL, deadline_s, &how, &loopback->error)) {
+        return NULL;
+    }
+    loopback->served = connection_serve(&connection, fd, peer, loopback->credentials, NULL,
+                                        loopback->deadline_s > 0 ? loopback->deadline_s : deadline_s, &loopback->error);
+    if (loopback->served) {
+        if (loopback->serve) {
+            loopback->serve(&connection, loopback->context);
+        }
+        connection_close(connection);
+    }
+    return NULL;
+}
+
+static inline void loopback_listen(struct loopback *loopback)
+{
+    struct error error;
+    bool listening = socket_listen(&loopback->listener, "127.0.0.1", 0, &error);
+    assert(listening);
+    snprintf(loopback->address.host, sizeof loopback->address.host, "127.0.0.1");
+    loopback->address.port = socket_port(loopback->listener);
+}
+
+static inline void loopback_start(struct loopback *loopback, const struct credentials *credentials,
+                                  loopback_serve *serve, void *context)
+{
+    loopback_listen(loopback);
+    loopback->credentials = credentials;
+    loopback->serve = serve;
+    loopback->context = context;
+    loopback->served = false;
+    loopback->error.text[0] = '\0';
+    int result = pthread_create(&loopback->thread, NULL, loopback_thread, loopback);
+    assert(result == 0);
+}
+
+static inline void loopback_end(struct loopback *loopback)
+{
+    pthread_join(loopback->thread, NULL);
+    close(loopback->listener);
+}
+
+/* A fresh folder for files of a test, and its removal with everything in it. */
+static inline void loopback_make_folder(char folder[64])
+{
+    snprintf(folder, 64, "/tmp/trainer-test-XXXXXX");
+    char *made = mkdtemp(folder);
+    assert(made);
+}
+
+static inline void loopback_remove_folder(const char *folder)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    int result = system(command);
+    assert(result == 0);
+}
+
+#endif

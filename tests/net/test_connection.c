@@ -1,0 +1,316 @@
+/* Connections over TLS and plain TCP: what is written arrives; deadlines, ends and cancellation are told apart. */
+#include "net/connection.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <sys/socket.h>
+
+#include "tests/net/loopback.h"
+
+static char folder[64];
+static struct credentials *fleet_key;
+
+static int make_key(void **state)
+{
+    (void)state;
+    char path[128];
+    struct error error;
+    loopback_make_folder(folder);
+    snprintf(path, sizeof path, "%s/fleet.key", folder);
+    assert_true(credentials_create_fleet_key(path, &error));
+    if (!credentials_load(&fleet_key, path, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return 0;
+}
+
+static int remove_key(void **state)
+{
+    (void)state;
+    credentials_free(fleet_key);
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+static double soon(void)
+{
+    return clock_monotonic_s() + 10;
+}
+
+static struct connection *connect_to(struct loopback *loopback, const struct credentials *credentials)
+{
+    struct connection *connection;
+    struct error error;
+    struct member ps = {MEMBER_PS, 0};
+    if (!connection_connect(&connection, &loopback->address, &ps, credentials, NULL, soon(), &error)) {
+        fail_msg("%s (server: %s)", error.text, loopback->error.text);
+    }
+    return connection;
+}
+
+/* Sends back what comes, in the same sizes: u32 size, bytes; size 0 ends it. */
+static void echo(struct connection **connection, void *context)
+{
+    (void)context;
+    struct error error;
+    uint32_t size;
+    while (connection_read(*connection, &size, sizeof size, soon(), &error) && size > 0) {
+        uint8_t *bytes = malloc(size);
+        if (connection_read(*connection, bytes, size, soon(), &error)) {
+            struct iovec parts[] = {{&size, sizeof size}, {bytes, size / 3}, {bytes + size / 3, size - size / 3}};
+            connection_write(*connection, parts, 3, soon(), &error);
+        }
+        free(bytes);
+    }
+}
+
+static void round_trips(const struct credentials *credentials)
+{
+    static const uint32_t sizes[] = {1,     2,     7,      8,      16383,  16384,   16385,  32768,
+                                     65535, 65536, 262143, 262144, 262145, 1000003, 3000000};
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    loopback_start(&loopback, credentials, echo, NULL);
+    struct connection *connection = connect_to(&loopback, credentials);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint32_t size = sizes[i], got_size;
+        uint8_t *sent = malloc(size), *got = malloc(size);
+        for (uint32_t k = 0; k < size; k++) {
+            sent[k] = (uint8_t)(k * 2654435761U >> 24);
+        }
+        struct iovec parts[] = {{&size, sizeof size}, {sent, size}};
+        assert_true(connection_write(connection, parts, 2, soon(), &error));
+        assert_true(connection_read(connection, &got_size, sizeof got_size, soon(), &error));
+        assert_int_equal(got_size, size);
+        assert_true(connection_read(connection, got, size, soon(), &error));
+        assert_memory_equal(got, sent, size);
+        free(sent);
+        free(got);
+    }
+    uint32_t end = 0;
+    struct iovec last = {&end, sizeof end};
+    assert_true(connection_write(connection, &last, 1, soon(), &error));
+    assert_true(connection_bytes_in(connection) > 4000000 && connection_bytes_out(connection) > 4000000);
+    assert_false(connection_read(connection, &end, 1, soon(), &error));
+    assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+    assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+    assert_non_null(strstr(error.text, "closed the connection"));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void round_trips_plain(void **state)
+{
+    (void)state;
+    round_trips(NULL);
+}
+
+static void round_trips_tls(void **state)
+{
+    (void)state;
+    round_trips(fleet_key);
+}
+
+/* Many small writes gather, and leave with the flush. */
+static void writes_gather(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    loopback_start(&loopback, fleet_key, echo, NULL);
+    struct connection *connection = connect_to(&loopback, fleet_key);
+    uint64_t before = connection_bytes_out(connection);
+    uint32_t size = 50000, got_size, end = 0;
+    uint8_t bytes[50000], got[50000];
+    for (uint32_t i = 0; i < size; i++) {
+        bytes[i] = (uint8_t)i;
+    }
+    struct iovec part = {&size, sizeof size};
+    assert_true(connection_write_more(connection, &part, 1, soon(), &error));
+    for (uint32_t i = 0; i < size; i += 10) {
+        part = (struct iovec){bytes + i, 10};
+        assert_true(connection_write_more(connection, &part, 1, soon(), &error));
+    }
+    assert_int_equal(connection_bytes_out(connection), before); /* nothing has left yet: it fits into the buffer */
+    assert_true(connection_flush(connection, soon(), &error));
+    assert_true(connection_bytes_out(connection) - before < size + 200); /* 4 records, not 5,000 */
+    assert_true(connection_read(connection, &got_size, sizeof got_size, soon(), &error));
+    assert_true(connection_read(connection, got, size, soon(), &error));
+    assert_memory_equal(got, bytes, size);
+    part = (struct iovec){&end, sizeof end};
+    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void hold(struct connection **connection, void *context)
+{
+    uint8_t byte;
+    struct error error;
+    (void)context;
+    connection_read(*connection, &byte, 1, clock_monotonic_s() + 5, &error);
+}
+
+static void silent_peer(const struct credentials *credentials)
+{
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    loopback_start(&loopback, credentials, hold, NULL);
+    struct connection *connection = connect_to(&loopback, credentials);
+    bool ready = true;
+    uint8_t byte;
+    double started_s = clock_monotonic_s();
+    assert_true(connection_wait(connection, started_s + 0.05, &ready, &error));
+    assert_false(ready);
+    assert_int_equal(connection_state(connection), CONNECTION_OPEN);
+    assert_false(connection_read(connection, &byte, 1, clock_monotonic_s() + 0.1, &error));
+    double took_s = clock_monotonic_s() - started_s;
+    assert_true(took_s > 0.14 && took_s < 2);
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_non_null(strstr(error.text, "no answer from ps 0 (127.0.0.1:"));
+    assert_non_null(strstr(error.text, " within 0.1 s"));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void silent_peer_times_out(void **state)
+{
+    (void)state;
+    silent_peer(NULL);
+    silent_peer(fleet_key);
+}
+
+static void read_nothing(struct connection **connection, void *context)
+{
+    (void)connection, (void)context;
+    usleep(600000);
+}
+
+/* A peer that reads nothing stops a writer at its deadline. */
+static void full_pipe_times_out(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error = {""};
+    size_t size = 64 << 20;
+    loopback_start(&loopback, fleet_key, read_nothing, NULL);
+    struct connection *connection = connect_to(&loopback, fleet_key);
+    uint8_t *bytes = calloc(1, size);
+    struct iovec part = {bytes, size};
+    assert_false(connection_write(connection, &part, 1, clock_monotonic_s() + 0.3, &error));
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_non_null(strstr(error.text, "takes no data, for 0.3 s now"));
+    free(bytes);
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void *raise_later(void *wake)
+{
+    usleep(50000);
+    wake_raise(wake);
+    return NULL;
+}
+
+static void wake_ends_waits(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    struct wake wake;
+    struct connection *connection;
+    pthread_t thread;
+    uint8_t byte;
+    assert_true(wake_create(&wake, &error));
+    loopback_start(&loopback, fleet_key, hold, NULL);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, fleet_key, &wake, soon(), &error));
+    double started_s = clock_monotonic_s();
+    pthread_create(&thread, NULL, raise_later, &wake);
+    assert_false(connection_read(connection, &byte, 1, soon(), &error));
+    assert_true(clock_monotonic_s() - started_s < 3);
+    assert_int_equal(connection_state(connection), CONNECTION_WOKEN);
+    pthread_join(thread, NULL);
+    connection_close(connection);
+    loopback_end(&loopback);
+    wake_destroy(&wake);
+}
+
+/* A peer that speaks to nobody, or a byte a time, holds a handshake up to its deadline and no longer. */
+static void half_open_handshake_ends(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    int fd;
+    loopback.deadline_s = clock_monotonic_s() + 0.3;
+    loopback_start(&loopback, fleet_key, NULL, NULL);
+    assert_true(socket_connect(&fd, &loopback.address, NULL, soon(), &error));
+    static const uint8_t record[] = {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3};
+    double started_s = clock_monotonic_s();
+    for (size_t i = 0; i < sizeof record; i++) {
+        assert_int_equal(send(fd, record + i, 1, MSG_NOSIGNAL), 1);
+        usleep(10000);
+    }
+    loopback_end(&loopback);
+    assert_true(clock_monotonic_s() - started_s < 2);
+    assert_false(loopback.served);
+    assert_non_null(strstr(loopback.error.text, "refused 127.0.0.1:"));
+    assert_non_null(strstr(loopback.error.text, "no answer from 127.0.0.1:"));
+    close(fd);
+}
+
+/* The peer is cut in the middle of what was announced. */
+static void cut_after_a_byte(struct connection **connection, void *context)
+{
+    (void)context;
+    struct error error;
+    struct iovec part = {(char[]){"x"}, 1};
+    connection_write(*connection, &part, 1, soon(), &error);
+    struct linger hard = {1, 0};
+    setsockopt(connection_fd(*connection), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    shutdown(connection_fd(*connection), SHUT_RDWR);
+}
+
+static void cut_is_told(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    uint8_t bytes[100];
+    loopback_start(&loopback, fleet_key, cut_after_a_byte, NULL);
+    struct connection *connection = connect_to(&loopback, fleet_key);
+    assert_false(connection_read(connection, bytes, sizeof bytes, soon(), &error));
+    assert_true(connection_state(connection) == CONNECTION_CLOSED || connection_state(connection) == CONNECTION_BROKEN);
+    assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void nobody_listens(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct error error;
+    loopback_listen(&loopback);
+    close(loopback.listener);
+    assert_false(connection_connect(&connection, &loopback.address, NULL, fleet_key, NULL, soon(), &error));
+    assert_non_null(strstr(error.text, "nothing listens there"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips_plain),        cmocka_unit_test(round_trips_tls),
+        cmocka_unit_test(writes_gather),            cmocka_unit_test(silent_peer_times_out),
+        cmocka_unit_test(full_pipe_times_out),      cmocka_unit_test(wake_ends_waits),
+        cmocka_unit_test(half_open_handshake_ends), cmocka_unit_test(cut_is_told),
+        cmocka_unit_test(nobody_listens),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
