@@ -43,8 +43,9 @@ warnings := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -
 
 # No contraction: the reference and every kernel round alike, so that results do not depend on the compiler's mood.
 mathflags := -ffp-contract=off -fno-math-errno -fno-trapping-math
-cppflags  := -I. -isystem build/deps/include -D_GNU_SOURCE \
-	$(if $(wildcard net/mbedtls_config.h),-DMBEDTLS_USER_CONFIG_FILE='"net/mbedtls_config.h"')
+# mbedTLS and what calls it see the same configuration; the headers it includes for us to fill in lie beside it.
+mbedtls_config := net/tls/mbedtls_config.h
+cppflags  := -I. -iquote net/tls -isystem build/deps/include -D_GNU_SOURCE -DMBEDTLS_CONFIG_FILE='"$(mbedtls_config)"'
 product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections -fstack-protector-strong \
 	-ffile-prefix-map=$(CURDIR)/= $(warnings)
 sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
@@ -68,6 +69,7 @@ link_with   := -lmbedtls -lcjson -lsodium -lz -lm -lpthread
 $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
 $(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
 $(call remember,build/fuzz/flags,$(CLANG) $(fuzzed) $(cppflags) $(link_with))
+$(call remember,build/deps/mbedtls.config,$(shell cat $(mbedtls_config) net/tls/*_alt.h | cksum))
 $(call remember,build/version,$(or $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),$(VERSION)$(shell \
 	git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
 
@@ -84,18 +86,18 @@ build/deps/musl.musl: build/deps/musl.source | base/deps/build
 
 $(musl_libs): build/deps/%.musl: build/deps/%.source build/deps/musl.musl | base/deps/build
 	@echo "build: $*"
-	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(wildcard net/mbedtls_config.h) \
+	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(mbedtls_config) \
 		base/deps/build $* musl build/deps/source/$* build/deps
 	@touch $@
 
 # After the musl flavour, which puts the headers in place.
 $(native_libs): build/deps/%.native: build/deps/%.musl
 	@echo "build: $* (for sanitizer builds)"
-	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(wildcard net/mbedtls_config.h) \
+	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(mbedtls_config) \
 		base/deps/build $* native build/deps/source/$* build/deps
 	@touch $@
 
-build/deps/mbedtls.musl: $(wildcard net/mbedtls_config.h)
+build/deps/mbedtls.musl: build/deps/mbedtls.config
 
 # System packages, by what they are for; only what is asked for is ever installed.
 build/packages-%: base/deps/packages

@@ -5,14 +5,24 @@
 #include "base/cli/command.h"
 #include "base/cli/help.h"
 #include "base/config/commands.h"
+#include "net/commands.h"
 #include "worker/commands.h"
 #include "worker/data/commands.h"
 #include "worker/version.h"
 
 /* The first one is meant where none is named. */
 static const struct command *const commands[] = {
-    &command_train,     &command_eval,       &command_config_check, &command_config_show, &command_config_schema,
-    &command_data_info, &command_data_synth, &command_version,      &command_help,        NULL,
+    &command_train,
+    &command_eval,
+    &command_config_check,
+    &command_config_show,
+    &command_config_schema,
+    &command_data_info,
+    &command_data_synth,
+    &command_version,
+    &command_help,
+    &command_keygen,
+    NULL,
 };
 
 int main(int argc, char **argv)

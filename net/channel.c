@@ -37,8 +37,7 @@ static bool reserve(struct channel *channel, size_t size, struct error *error)
 }
 
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
-                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s,
-                  struct error *error)
+                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
 {
     uint8_t small[1024], header[FRAME_HEADER];
     size_t bulk_bytes = 0, size = message_size(type, message);

@@ -2,7 +2,7 @@
 #ifndef NET_COMMANDS_H
 #define NET_COMMANDS_H
 
-#include "base/command.h"
+#include "base/cli/command.h"
 
 /* trainer keygen --out=FILE | --ca=DIR | --ca=DIR --member=ROLE:INDEX --out=FILE */
 extern const struct command command_keygen;

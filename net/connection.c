@@ -22,8 +22,8 @@
 /* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
 static const uint8_t plain_alert[] = {0x15, 3, 3, 0, 2, 2, 71};
 
-ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error,
-                    const char *format, ...)
+ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error, const char *format,
+                    ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -99,8 +99,9 @@ bool link_wait(struct connection *connection, double started_s, double deadline_
            wait_failed(connection, how, "no answer from %s within %s", started_s, deadline_s, error);
 }
 
-/* Sends all parts, which it changes, waiting where the socket takes no more. */
-static bool send_parts(struct connection *connection, struct iovec *parts, size_t count, double started_s,
+/* Sends all parts, which it changes, waiting where the socket takes no more. (C libraries disagree about the type of
+ * msg_iovlen; a uint16_t fits into each.) */
+static bool send_parts(struct connection *connection, struct iovec *parts, uint16_t count, double started_s,
                        double deadline_s, struct error *error)
 {
     while (count > 0) {
@@ -172,12 +173,12 @@ bool connection_connect(struct connection **connection, const struct address *ad
 {
     static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX};
     int fd;
-    char text[ADDRESS_TEXT];
+    char text[ENDPOINT_TEXT];
     *connection = NULL;
     if (!socket_connect(&fd, address, wake, deadline_s, error)) {
         return false;
     }
-    address_format(address, text);
+    endpoint_format_address(address, text);
     struct connection *new = create(fd, text, wake);
     if (!new) {
         return error_set(error, "out of memory for a connection to %s", text);
@@ -312,9 +313,9 @@ bool connection_write_more(struct connection *connection, const struct iovec *pa
         if (parts[i].iov_len == 0) {
             continue;
         }
-        bool written = connection->operations->write
-                           ? write_encoded(connection, parts[i].iov_base, parts[i].iov_len, started_s, deadline_s, error)
-                           : write_plain(connection, &parts[i], started_s, deadline_s, error);
+        bool written = connection->operations->write ? write_encoded(connection, parts[i].iov_base, parts[i].iov_len,
+                                                                     started_s, deadline_s, error)
+                                                     : write_plain(connection, &parts[i], started_s, deadline_s, error);
         if (!written) {
             return false;
         }

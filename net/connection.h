@@ -17,14 +17,14 @@
 #include <sys/uio.h>
 
 #include "base/error.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include "net/credentials.h"
 #include "net/member.h"
 #include "net/socket.h"
 
 enum {
     CONNECTION_BUFFER = 256 * 1024, /* bytes gathered into one send or receive */
-    CONNECTION_NAME = ADDRESS_TEXT + MEMBER_TEXT + 4,
+    CONNECTION_NAME = ENDPOINT_TEXT + MEMBER_TEXT + 4,
 };
 
 struct connection;

@@ -18,7 +18,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
-#include "net/tls.h"
+#include "net/tls/tls.h"
 
 enum {
     PEM_BYTES = 4096, /* room for one key or certificate of ours as PEM */
@@ -151,8 +151,8 @@ bool credentials_load(struct credentials **credentials, const char *path, struct
     mbedtls_ssl_config_init(&new->client);
     mbedtls_ssl_config_init(&new->server);
     mbedtls_x509_crt_init(&found);
-    bool done = read_pem(path, &found, &new->key, error) && sort_out(new, &found, path, error) &&
-                tls_configure(new, error);
+    bool done =
+        read_pem(path, &found, &new->key, error) && sort_out(new, &found, path, error) && tls_configure(new, error);
     mbedtls_x509_crt_free(&found);
     if (!done) {
         credentials_free(new);
@@ -212,9 +212,10 @@ static int write_certificate(const struct draft *draft, unsigned char pem[PEM_BY
     result = result ? result : mbedtls_x509write_crt_set_issuer_name(&writer, draft->issuer);
     result = result ? result : mbedtls_x509write_crt_set_validity(&writer, draft->from, draft->to);
     result = result ? result : mbedtls_x509write_crt_set_basic_constraints(&writer, draft->authority, -1);
-    result = result ? result
-                    : mbedtls_x509write_crt_set_key_usage(&writer, draft->authority ? MBEDTLS_X509_KU_KEY_CERT_SIGN
-                                                                                    : MBEDTLS_X509_KU_DIGITAL_SIGNATURE);
+    result = result
+                 ? result
+                 : mbedtls_x509write_crt_set_key_usage(&writer, draft->authority ? MBEDTLS_X509_KU_KEY_CERT_SIGN
+                                                                                 : MBEDTLS_X509_KU_DIGITAL_SIGNATURE);
     result = result ? result : mbedtls_x509write_crt_pem(&writer, pem, PEM_BYTES, tls_random, NULL);
     mbedtls_x509write_crt_free(&writer);
     return result;
@@ -232,14 +233,15 @@ static bool write_new_file(const char *path, const unsigned char *const texts[],
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         int reason = errno;
-        return error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s", path,
-                         strerror(reason));
+        return error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s",
+                         path, strerror(reason));
     }
     bool done = true;
     for (int i = 0; i < count && done; i++) {
         size_t size = strlen((const char *)texts[i]);
         ssize_t written = write(fd, texts[i], size);
-        done = written == (ssize_t)size || error_set(error, "%s: %s", path, written < 0 ? strerror(errno) : "disk full");
+        done =
+            written == (ssize_t)size || error_set(error, "%s: %s", path, written < 0 ? strerror(errno) : "disk full");
     }
     if (done && fsync(fd) != 0) {
         done = error_set(error, "%s: %s", path, strerror(errno));

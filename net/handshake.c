@@ -145,9 +145,10 @@ static uint16_t find_objection(const struct channel *channel, const struct ident
     if (!member_matches(&expected, &self->member)) {
         bool sane = member_is_sane(hello->expected_role, hello->expected_index);
         member_format(sane ? &expected : &(struct member){MEMBER_NONE, MEMBER_ANY_INDEX}, ' ', expected_name);
-        return objection(REFUSAL_MEMBER, sentence, "%s looks for %s here, and this is %s: do all members have the "
-                         "same ps_hosts and worker_hosts?", their_name, sane ? expected_name : "nobody we know",
-                         our_name);
+        return objection(REFUSAL_MEMBER, sentence,
+                         "%s looks for %s here, and this is %s: do all members have the "
+                         "same ps_hosts and worker_hosts?",
+                         their_name, sane ? expected_name : "nobody we know", our_name);
     }
     if (strcmp(hello->cluster, self->cluster) != 0) {
         return objection(REFUSAL_CLUSTER, sentence, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,

@@ -70,7 +70,7 @@ static int run(const struct command_call *call)
     if (who && !member_parse(who, &member, &error)) {
         return misuse(error.text);
     }
-    bool done = who ? credentials_create_member(ca, &member, (int)days, out, &error)
+    bool done = who  ? credentials_create_member(ca, &member, (int)days, out, &error)
                 : ca ? credentials_create_authority(ca, &error)
                      : credentials_create_fleet_key(out, &error);
     if (!done) {

@@ -53,7 +53,7 @@ struct connection {
     uint8_t *out; /* [CONNECTION_BUFFER]: to be sent */
     size_t out_start, out_end;
     atomic_uint_fast64_t bytes_in, bytes_out;
-    char peer[ADDRESS_TEXT];
+    char peer[ENDPOINT_TEXT];
     char name[CONNECTION_NAME];
 };
 
@@ -64,8 +64,8 @@ struct connection {
 ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
 
 /* Sets state and error; returns LINK_FAILED. */
-ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error,
-                    const char *format, ...) __attribute__((format(printf, 4, 5)));
+ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error, const char *format,
+                    ...) __attribute__((format(printf, 4, 5)));
 
 /* Sends the out buffer, waiting until the deadline. */
 bool link_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);

@@ -39,7 +39,8 @@ bool member_parse(const char *text, struct member *member, struct error *error)
             return true;
         }
     }
-    return error_set(error, "\"%.40s\" is no member of a cluster: write ps:0, worker:1, ps or worker (any index), or operator",
+    return error_set(error,
+                     "\"%.40s\" is no member of a cluster: write ps:0, worker:1, ps or worker (any index), or operator",
                      text);
 }
 

@@ -9,7 +9,18 @@
 
 #include "net/bytes.h"
 
-enum field_kind { KIND_U8, KIND_U16, KIND_U32, KIND_U64, KIND_I32, KIND_I64, KIND_F32, KIND_F64, KIND_TEXT, KIND_RANGES };
+enum field_kind {
+    KIND_U8,
+    KIND_U16,
+    KIND_U32,
+    KIND_U64,
+    KIND_I32,
+    KIND_I64,
+    KIND_F32,
+    KIND_F64,
+    KIND_TEXT,
+    KIND_RANGES
+};
 
 struct field {
     const char *name;
@@ -19,8 +30,9 @@ struct field {
 };
 
 /* Bytes on the wire; for a text without its characters, for ranges without the ranges. */
-static const uint8_t kind_sizes[] = {[KIND_U8] = 1,  [KIND_U16] = 2, [KIND_U32] = 4, [KIND_U64] = 8,  [KIND_I32] = 4,
-                                     [KIND_I64] = 8, [KIND_F32] = 4, [KIND_F64] = 8, [KIND_TEXT] = 5, [KIND_RANGES] = 4};
+static const uint8_t kind_sizes[] = {
+    [KIND_U8] = 1,  [KIND_U16] = 2, [KIND_U32] = 4, [KIND_U64] = 8,  [KIND_I32] = 4,
+    [KIND_I64] = 8, [KIND_F32] = 4, [KIND_F64] = 8, [KIND_TEXT] = 5, [KIND_RANGES] = 4};
 
 /* One function for each message, since only there a name can stand for the struct whose offsets are meant. */
 #define FIELD_AS_ROW(field_kind, field_name, field_limit, text)                                                        \
@@ -34,16 +46,16 @@ static const uint8_t kind_sizes[] = {[KIND_U8] = 1,  [KIND_U16] = 2, [KIND_U32] 
     }
 MESSAGE_TABLE(MESSAGE_AS_ROWS)
 
-#define FIELD_MAX_U8(limit)               1
-#define FIELD_MAX_U16(limit)              2
-#define FIELD_MAX_U32(limit)              4
-#define FIELD_MAX_U64(limit)              8
-#define FIELD_MAX_I32(limit)              4
-#define FIELD_MAX_I64(limit)              8
-#define FIELD_MAX_F32(limit)              4
-#define FIELD_MAX_F64(limit)              8
-#define FIELD_MAX_TEXT(limit)             (5 + (limit))
-#define FIELD_MAX_RANGES(limit)           (4 + (limit) * RANGE_BYTES)
+#define FIELD_MAX_U8(limit)                     1
+#define FIELD_MAX_U16(limit)                    2
+#define FIELD_MAX_U32(limit)                    4
+#define FIELD_MAX_U64(limit)                    8
+#define FIELD_MAX_I32(limit)                    4
+#define FIELD_MAX_I64(limit)                    8
+#define FIELD_MAX_F32(limit)                    4
+#define FIELD_MAX_F64(limit)                    8
+#define FIELD_MAX_TEXT(limit)                   (5 + (limit))
+#define FIELD_MAX_RANGES(limit)                 (4 + (limit)*RANGE_BYTES)
 #define FIELD_AS_COUNT(kind, name, limit, text) +1
 #define FIELD_AS_MAX(kind, name, limit, text)   +FIELD_MAX_##kind(limit)
 

@@ -112,11 +112,11 @@ static enum socket_wait connect_endpoint(int *fd, const struct endpoint *endpoin
 bool socket_connect(int *fd, const struct address *address, const struct wake *wake, double deadline_s,
                     struct error *error)
 {
-    char text[ADDRESS_TEXT];
+    char text[ENDPOINT_TEXT];
     struct endpoints endpoints;
-    address_format(address, text);
+    endpoint_format_address(address, text);
     double started_s = clock_monotonic_s();
-    if (!address_resolve(address, &endpoints, error)) {
+    if (!endpoint_resolve(address, &endpoints, error)) {
         return error_wrap(error, "can't connect to %s", text);
     }
     int reason = ETIMEDOUT;
@@ -229,7 +229,7 @@ static bool belongs_to_one_connection(int reason)
     }
 }
 
-bool socket_accept(int listener, int *fd, char peer[ADDRESS_TEXT], const struct wake *wake, double deadline_s,
+bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct wake *wake, double deadline_s,
                    enum socket_wait *how, struct error *error)
 {
     for (;;) {
@@ -237,7 +237,7 @@ bool socket_accept(int listener, int *fd, char peer[ADDRESS_TEXT], const struct 
         *fd = accept4(listener, (struct sockaddr *)&endpoint.address, &endpoint.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (*fd >= 0) {
             set_options(*fd);
-            address_of_endpoint(&endpoint, peer);
+            endpoint_format(&endpoint, peer);
             *how = SOCKET_READY;
             return true;
         }

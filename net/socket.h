@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 
 enum { SOCKET_LOST_AFTER_MS = 30000 }; /* a peer whose machine or link is gone is given up after so long */
 
@@ -46,7 +46,7 @@ uint16_t socket_port(int fd);
  * Takes the next connection; `peer` gets its address as text. *how tells SOCKET_TIMEOUT and SOCKET_WOKEN, which fail,
  * from real failures. Failures that belong to one connection (it was aborted before we took it) are passed over.
  */
-bool socket_accept(int listener, int *fd, char peer[ADDRESS_TEXT], const struct wake *wake, double deadline_s,
+bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct wake *wake, double deadline_s,
                    enum socket_wait *how, struct error *error);
 
 #endif

@@ -33,7 +33,7 @@ struct loopback {
 static inline void *loopback_thread(void *argument)
 {
     struct loopback *loopback = argument;
-    char peer[ADDRESS_TEXT];
+    char peer[ENDPOINT_TEXT];
     enum socket_wait how;
     int fd;
     struct connection *connection;

@@ -306,10 +306,14 @@ static void nobody_listens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips_plain),        cmocka_unit_test(round_trips_tls),
-        cmocka_unit_test(writes_gather),            cmocka_unit_test(silent_peer_times_out),
-        cmocka_unit_test(full_pipe_times_out),      cmocka_unit_test(wake_ends_waits),
-        cmocka_unit_test(half_open_handshake_ends), cmocka_unit_test(cut_is_told),
+        cmocka_unit_test(round_trips_plain),
+        cmocka_unit_test(round_trips_tls),
+        cmocka_unit_test(writes_gather),
+        cmocka_unit_test(silent_peer_times_out),
+        cmocka_unit_test(full_pipe_times_out),
+        cmocka_unit_test(wake_ends_waits),
+        cmocka_unit_test(half_open_handshake_ends),
+        cmocka_unit_test(cut_is_told),
         cmocka_unit_test(nobody_listens),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);

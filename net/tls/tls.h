@@ -2,8 +2,8 @@
  * Inside the net room: what credentials are made of, for the files that call mbedTLS. Everything that may be shared by
  * connections is prepared when credentials are loaded and read-only from then on.
  */
-#ifndef NET_TLS_H
-#define NET_TLS_H
+#ifndef NET_TLS_TLS_H
+#define NET_TLS_TLS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,11 +16,11 @@
 #include "net/credentials.h"
 
 struct credentials {
-    bool pinned;               /* a fleet key; else certificates are checked against an authority's */
-    struct member member;      /* whom our certificate names; MEMBER_NONE with a fleet key */
-    mbedtls_pk_context key;    /* ours */
-    mbedtls_x509_crt own;      /* ours */
-    mbedtls_x509_crt trusted;  /* pinned: the fleet's certificates; else the authority's */
+    bool pinned;              /* a fleet key; else certificates are checked against an authority's */
+    struct member member;     /* whom our certificate names; MEMBER_NONE with a fleet key */
+    mbedtls_pk_context key;   /* ours */
+    mbedtls_x509_crt own;     /* ours */
+    mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
     mbedtls_ssl_config client, server;
 };
 

@@ -1,19 +1,20 @@
 /*
  * What we take of mbedTLS: TLS 1.3 with certificates on elliptic curves, and no more, for a small program with few doors.
  *
- * The bulk ciphers are ours (net/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM is
+ * The bulk ciphers are ours (net/tls/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM is
  * several times slower. MBEDTLS_USE_PSA_CRYPTO stays off: with it, every record would set up its key again. The random
  * generator is the kernel's, through libsodium: no state of ours to seed, lock or share between connections.
  * mbedTLS and the files of this room that call it must be compiled with the same configuration, hence its own file.
  */
-#ifndef NET_MBEDTLS_CONFIG_H
-#define NET_MBEDTLS_CONFIG_H
+#ifndef NET_TLS_MBEDTLS_CONFIG_H
+#define NET_TLS_MBEDTLS_CONFIG_H
 
 /* System */
 #define MBEDTLS_HAVE_ASM
 #define MBEDTLS_HAVE_TIME
 #define MBEDTLS_HAVE_TIME_DATE
 #define MBEDTLS_PLATFORM_C
+#define MBEDTLS_VERSION_C
 #define MBEDTLS_THREADING_C
 #define MBEDTLS_THREADING_PTHREAD
 

@@ -8,7 +8,7 @@
  * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be
  * that of the member that is expected.
  */
-#include "net/tls.h"
+#include "net/tls/tls.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -22,12 +22,12 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "net/aead.h"
+#include "net/tls/aead.h"
 #include "net/link.h"
 
 enum {
     RECORD_BYTES = MBEDTLS_SSL_OUT_CONTENT_LEN - 1, /* the user's bytes in a record; TLS 1.3 adds one for their type */
-    RECORD_ROOM = RECORD_BYTES + 513,           /* a whole one, with header, tag and an alert beside it */
+    RECORD_ROOM = RECORD_BYTES + 513,               /* a whole one, with header, tag and an alert beside it */
 };
 
 struct tls {
@@ -36,7 +36,7 @@ struct tls {
     struct connection *connection;
     struct member expected;
     bool server;
-    bool failed;         /* link_receive failed: link_error tells why */
+    bool failed; /* link_receive failed: link_error tells why */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
     size_t staged;
@@ -207,8 +207,8 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
 {
     static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
     static const int without_aes[] = {MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
-    int result = mbedtls_ssl_config_defaults(config, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM,
-                                             MBEDTLS_SSL_PRESET_DEFAULT);
+    int result =
+        mbedtls_ssl_config_defaults(config, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT);
     if (result != 0) {
         return result;
     }

@@ -6,7 +6,7 @@
  * the key schedule kept in the context. The interfaces for pieces of a message, which mbedTLS's PSA layer links but no
  * one calls, say that they are not supported. Errors are mbedTLS's, since mbedTLS is who reads them.
  */
-#include "net/aead.h"
+#include "net/tls/aead.h"
 
 #include <assert.h>
 #include <string.h>

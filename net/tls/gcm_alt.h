@@ -1,9 +1,9 @@
 /*
- * The context of mbedTLS's AES-GCM as net/aead.c fills it, included by <mbedtls/gcm.h> because of MBEDTLS_GCM_ALT.
+ * The context of mbedTLS's AES-GCM as net/tls/aead.c fills it, included by <mbedtls/gcm.h> because of MBEDTLS_GCM_ALT.
  * Wiped by mbedtls_gcm_free.
  */
-#ifndef NET_GCM_ALT_H
-#define NET_GCM_ALT_H
+#ifndef NET_TLS_GCM_ALT_H
+#define NET_TLS_GCM_ALT_H
 
 typedef struct mbedtls_gcm_context {
     _Alignas(16) unsigned char state[512]; /* a crypto_aead_aes256gcm_state */

@@ -1,6 +1,6 @@
 /* The bulk ciphers of TLS (aead.c): beside what mbedTLS calls through its own headers, what can be had here. */
-#ifndef NET_AEAD_H
-#define NET_AEAD_H
+#ifndef NET_TLS_AEAD_H
+#define NET_TLS_AEAD_H
 
 #include <stdbool.h>
 
