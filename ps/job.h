@@ -3,8 +3,8 @@
  *
  * A state machine without clock, threads or sockets. Its host tells it what happened and when (now_s: monotonic seconds,
  * never going back), gets a verdict at once, and then takes the actions that came of it by job_next_action. What a
- * request has to wait for is a question to be asked again (job_ready, job_may_answer) after an action JOB_WOKEN. One
- * thread at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what it is
+ * request has to wait for is a question to be asked again after the next event (job_ready, job_may_answer). One thread
+ * at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what it is
  * told to apply (ps/shard.h), so that a simulator may hold anything instead.
  *
  * Members are the workers of worker_hosts, 0 being the chief; operators only ask and are not kept track of. A worker may
@@ -73,7 +73,7 @@ struct job_worker {
     double probe_s;    /* since when the older one is being probed for it */
 
     /* From its last heartbeat. */
-    enum member_state state;
+    uint8_t state; /* enum member_state */
     int64_t global_step, local_step;
     float steps_per_s, loss;
     uint32_t reported_staleness;
@@ -85,7 +85,6 @@ enum job_action_kind {
     JOB_LOG,   /* text at `level` */
     JOB_PROBE, /* ping every idle connection of this worker's incarnation */
     JOB_CUT,   /* end every connection of this worker's incarnation */
-    JOB_WOKEN, /* those who wait may go on, or give up */
 };
 struct job_action {
     enum job_action_kind kind;
@@ -165,9 +164,13 @@ bool job_may_answer(const struct job *job, int worker);
 void job_hold(struct job *job, int worker, uint64_t incarnation, int change, double now_s);
 
 /* A pull: code 0 if parameters are there and training may run. */
-void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, struct verdict *verdict);
+void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
+              struct verdict *verdict);
 
-/* Can workers begin? If not, `sentence` (may be NULL) says what is being waited for, and since when. */
+/*
+ * Is there nothing to wait for any more? If there is, `sentence` says what, and since when; else it is empty, or says
+ * that training is over.
+ */
 bool job_ready(struct job *job, double now_s, char sentence[256]);
 /* Are there parameters, whoever is missing? */
 bool job_initialised(const struct job *job);
@@ -175,7 +178,7 @@ bool job_initialised(const struct job *job);
 /* The chief's requests. `worker` is whoever asks: others than the chief get ERROR_NOT_ALLOWED. */
 void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
                        struct verdict *verdict);
-void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
+void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict); /* also before end_restore */
 void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
                      int64_t epoch_steps, double now_s, struct verdict *verdict);
 void job_snapshot(struct job *job, int worker, uint32_t generation, struct verdict *verdict);

@@ -121,7 +121,7 @@ enum snapshot_state {
 enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t at_step, int64_t *global_step);
 void shard_release(struct shard *shard, uint64_t number);
 
-/* A range of one vector of the snapshot, which is contiguous; at: its global step and version. */
+/* One range of a vector of the snapshot. */
 bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,
                            const float **values, struct error *error);
 
