@@ -415,7 +415,7 @@ static void take_part(struct job *job, int index)
 
 bool job_may_answer(const struct job *job, int index)
 {
-    int64_t clock;
+    int64_t clock = 0;
     int64_t bound = job->config->cluster.max_staleness;
     if (bound == 0 || job->state != JOB_TRAINING || !job->workers[index].counts || !slowest(job, index, &clock)) {
         return true;

@@ -22,7 +22,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include "net/member.h"
 #include "net/message.h"
 
@@ -52,7 +52,7 @@ struct job_worker {
     uint64_t incarnation; /* 0: never seen */
     uint64_t fenced[JOB_FENCED];
     int fenced_next;
-    char peer[ADDRESS_TEXT]; /* where it connected from last */
+    char peer[ENDPOINT_TEXT]; /* where it connected from last */
     char program[65], digest[65];
     uint64_t fleet_version;
     int connections;
