@@ -30,7 +30,8 @@ static int block_first(int pixels, int blocks, int block)
 /* Entries of a block that is not dense, with what `compress` may write beyond them. */
 static size_t block_entries(const struct kernels *kernels, int pitch, int capacity)
 {
-    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + KERNEL_SLACK;
+    size_t pads = (size_t)capacity + (size_t)chunk_count(capacity) * (size_t)pitch;
+    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + pads + KERNEL_SLACK;
 }
 
 /* Lays one block out from *memory on (NULL: only counts) and moves it on. */
@@ -39,7 +40,8 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
 {
     size_t entries = block_entries(kernels, block->pitch, capacity);
     size_t starts[] = {align_up((size_t)(capacity + 1) * sizeof(uint32_t)),
-                       align_up((size_t)chunk_count(capacity) * (KERNEL_BLOCK + 1) * sizeof(uint32_t))};
+                       align_up((size_t)chunk_count(capacity) * (KERNEL_BLOCK + 1) * sizeof(uint32_t)),
+                       align_up((size_t)capacity), align_up((size_t)chunk_count(capacity) * KERNEL_BLOCK)};
     size_t sparse = 2 * align_up(entries) + 2 * align_up(entries * sizeof(float));
     size_t dense = align_up((size_t)capacity * (size_t)block->pitch * sizeof(float));
     if (memory) {
@@ -47,13 +49,16 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
         block->row_start = (uint32_t *)(void *)at;
         block->column_start = (uint32_t *)(void *)(at + starts[0]);
         at += starts[0] + starts[1];
+        block->row_order = (uint8_t *)at;
+        block->column_order = (uint8_t *)at + starts[2];
+        at += starts[2] + starts[3];
         block->values = (float *)(void *)at;
         block->row_value = (float *)(void *)at;
         block->column_value = (float *)(void *)(at + align_up(entries * sizeof(float)));
         block->row_index = (uint8_t *)at + 2 * align_up(entries * sizeof(float));
         block->column_index = block->row_index + align_up(entries);
     }
-    *bytes += starts[0] + starts[1] + (sparse > dense ? sparse : dense);
+    *bytes += starts[0] + starts[1] + starts[2] + starts[3] + (sparse > dense ? sparse : dense);
 }
 
 bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity,
@@ -111,8 +116,8 @@ void index_scratch_destroy(struct index_scratch *scratch)
 }
 
 /* Copies the block's part of each image; rows of pitch bytes, KERNEL_CHUNK rows from one chunk to the next. */
-static void gather(const struct index_block *block, uint8_t *bytes, const uint8_t *images, int pixels,
-                   const int32_t *indexes, int count)
+static void gather(const struct index_block *block, const struct kernels *kernels, uint8_t *bytes,
+                   const uint8_t *images, int pixels, const int32_t *indexes, int count)
 {
     size_t pitch = (size_t)block->pitch;
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
@@ -121,8 +126,13 @@ static void gather(const struct index_block *block, uint8_t *bytes, const uint8_
         uint8_t *to = bytes + (size_t)chunk * KERNEL_CHUNK * pitch;
         for (int i = first; i < end; i++, to += pitch) {
             size_t image = (size_t)(indexes ? indexes[i] : i);
-            memcpy(to, images + image * (size_t)pixels + (size_t)block->first, (size_t)block->count);
-            memset(to + block->count, 0, pitch - (size_t)block->count);
+            const uint8_t *from = images + image * (size_t)pixels + (size_t)block->first;
+            if (block->count == block->pitch) {
+                kernels->copy_bytes(block->count, from, to);
+            } else {
+                memcpy(to, from, (size_t)block->count);
+                memset(to + block->count, 0, pitch - (size_t)block->count);
+            }
         }
         memset(to, 0, (size_t)(round_up(end - first, GROUP) - (end - first)) * pitch);
     }
@@ -135,6 +145,22 @@ static void build_dense(struct index_block *block, const struct kernels *kernels
         int end = chunk_first(count, chunk + 1);
         kernels->scale((end - first) * block->pitch, bytes + (size_t)chunk * KERNEL_CHUNK * (size_t)block->pitch,
                        block->values + (size_t)first * (size_t)block->pitch);
+    }
+}
+
+/* Lists rows 0 .. count - 1 by their number of entries, by counting. */
+static void order_rows(int count, const uint32_t *start, uint8_t *order)
+{
+    enum { LENGTHS = (KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK) / 2 + 2 };
+    uint8_t place[LENGTHS] = {0};
+    for (int i = 0; i < count; i++) {
+        place[(start[i + 1] - start[i]) / 2 + 1]++;
+    }
+    for (int i = 1; i < LENGTHS; i++) {
+        place[i] = (uint8_t)(place[i] + place[i - 1]);
+    }
+    for (int i = 0; i < count; i++) {
+        order[place[(start[i + 1] - start[i]) / 2]++] = (uint8_t)i;
     }
 }
 
@@ -161,15 +187,17 @@ static void build_sparse(struct index_block *block, const struct kernels *kernel
                                                 block->column_index + cols, block->column_value + cols);
         }
         start[block->present_count] = cols;
+        block->row_start[first + samples] = rows;
+        order_rows(samples, block->row_start + first, block->row_order + first);
+        order_rows(block->present_count, start, block->column_order + (size_t)chunk * KERNEL_BLOCK);
     }
-    block->row_start[count] = rows;
 }
 
 void index_build(struct batch_index *index, int number, const struct kernels *kernels, struct index_scratch *scratch,
                  const uint8_t *images, int pixels, const int32_t *indexes, int count)
 {
     struct index_block *block = &index->blocks[number];
-    gather(block, scratch->bytes, images, pixels, indexes, count);
+    gather(block, kernels, scratch->bytes, images, pixels, indexes, count);
     _Alignas(ALIGN) uint8_t seen[KERNEL_BLOCK] = {0};
     int64_t set = 0;
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {

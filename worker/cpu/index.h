@@ -21,9 +21,11 @@ struct index_block {
 
     int32_t present[KERNEL_BLOCK]; /* pixels that are set in any sample, ascending; all of them if dense */
     int present_count;
+    uint8_t *row_order; /* [samples]: samples of a chunk, counted from its first, those with as many entries together */
     uint32_t *row_start;    /* [samples + 1]: the entries of each sample ... */
     uint8_t *row_index;     /* ... pixels of the block ... */
     float *row_value;       /* ... and their values, 0..1 */
+    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: the same of present pixels */
     uint32_t *column_start; /* [chunks][KERNEL_BLOCK + 1]: the entries of each present pixel, chunk by chunk ... */
     uint8_t *column_index;  /* ... samples of the chunk ... */
     float *column_value;    /* ... and their values */

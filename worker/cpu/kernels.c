@@ -23,11 +23,13 @@ bool kernels_choose(const struct kernels **kernels, const char **why, enum cpu_k
         if (!cpu_features_get()->avx512) {
             return refuse("avx512", "AVX-512 (F, BW, VL, DQ)", error);
         }
+        *kernels = &kernels_avx512;
         *why = automatic ? "the CPU has AVX-512" : "as asked";
     } else if (wanted == CPU_KERNELS_AVX2 || (automatic && has_avx2())) {
         if (!has_avx2()) {
             return refuse("avx2", "AVX2 with FMA", error);
         }
+        *kernels = &kernels_avx2;
         *why = automatic ? "the CPU has AVX2, but no AVX-512" : "as asked";
     }
 #else

@@ -40,10 +40,13 @@ struct gemm {
 
 /*
  * out[r][j] (+)= sum over entries e of row r, in order, of value[e] x in[index[e]][j].
- * The entries of row r are start[r] .. start[r + 1] - 1.
+ *
+ * The entries of row r are start[r] .. start[r + 1] - 1, an even number of them (a last one of value 0 may repeat an
+ * index). `order` lists the rows, those of equal length together: the branch predictor likes that. NULL: as they come.
  */
 struct sparse {
     int rows, n;
+    const uint8_t *order;
     const uint32_t *start;
     const uint8_t *index;
     const float *value;
@@ -89,11 +92,16 @@ struct kernels {
     /* to[c][r] = from[r][c]; the columns of `to` from rows up to n become zero. */
     void (*transpose)(int rows, int cols, const float *from, int from_stride, float *to, int n);
 
+    /* Copies a multiple of 16 bytes. */
+    void (*copy_bytes)(int count, const uint8_t *from, uint8_t *to);
     /* seen[c] |= every byte of column c; returns how many bytes of rows x cols are not zero. cols: multiple of 16. */
     int64_t (*survey)(int rows, int cols, const uint8_t *bytes, uint8_t *seen);
     /* to[c][r] = from[r][c], bytes; rows (of from) and cols are multiples of 16 and the strides. */
     void (*transpose_bytes)(int rows, int cols, const uint8_t *from, uint8_t *to);
-    /* Appends position and value / 255 of the bytes that are not zero; returns how many. count: a multiple of 16. */
+    /*
+     * Appends position and value / 255 of the bytes that are not zero; returns how many, after a last one of value 0 if
+     * that makes the number even. count: a multiple of 16.
+     */
     int (*compress)(int count, const uint8_t *bytes, uint8_t *index, float *value);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
     void (*scale)(int count, const uint8_t *bytes, float *to);

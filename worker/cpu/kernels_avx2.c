@@ -1,1 +1,146 @@
-#include "worker/cpu/kernels.h"
+/* The kernels for AVX2 with FMA. */
+#include <immintrin.h>
+
+#include "worker/cpu/kernels_loops.h"
+
+#define KERNELS_TABLE      kernels_avx2
+#define KERNELS_NAME       "avx2"
+#define KERNELS_STRIP      64
+#define KERNELS_DENSE_FROM 0.5f
+#define VEC_LANES          8
+#define VEC_COLUMNS        2
+#define VEC_TILE           12
+
+#define VEC static inline __attribute__((always_inline))
+
+typedef __m256 vec;
+
+VEC vec vec_load(const float *from)
+{
+    return _mm256_loadu_ps(from);
+}
+
+VEC void vec_store(float *to, vec a)
+{
+    _mm256_storeu_ps(to, a);
+}
+
+VEC vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+
+VEC vec vec_set(float a)
+{
+    return _mm256_set1_ps(a);
+}
+
+VEC vec vec_broadcast(const float *from)
+{
+    return _mm256_broadcast_ss(from);
+}
+
+VEC vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+VEC vec vec_add(vec a, vec b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+VEC vec vec_sub(vec a, vec b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
+VEC vec vec_mul(vec a, vec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
+VEC vec vec_div(vec a, vec b)
+{
+    return _mm256_div_ps(a, b);
+}
+
+VEC vec vec_max(vec a, vec b)
+{
+    return _mm256_max_ps(a, b);
+}
+
+VEC vec vec_min(vec a, vec b)
+{
+    return _mm256_min_ps(a, b);
+}
+
+VEC vec vec_round(vec a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* a x 2^n, -127 <= n <= 127: the exponent's bits are built by hand; 2^-127 becomes 0. */
+VEC vec vec_scale(vec a, vec n)
+{
+    __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+
+/* a < b ? then : otherwise, lane by lane */
+VEC vec vec_select_less(vec a, vec b, vec then, vec otherwise)
+{
+    return _mm256_blendv_ps(otherwise, then, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+/* The first `count` lanes of a, the others of b. */
+VEC vec vec_first(int count, vec a, vec b)
+{
+    __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes)));
+}
+
+VEC float vec_sum(vec a)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+VEC float vec_largest(vec a)
+{
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* POSITIONS(mask): the positions of the bits set in mask, in order, as the bytes of a number. */
+#define POSITION(mask, bit)                                                                                            \
+    (((mask) >> (bit)&1) ? (uint64_t)(bit) << (8 * __builtin_popcount((mask) & ((1u << (bit)) - 1))) : 0)
+#define POSITIONS(mask)                                                                                                \
+    (POSITION(mask, 0) | POSITION(mask, 1) | POSITION(mask, 2) | POSITION(mask, 3) | POSITION(mask, 4) |               \
+     POSITION(mask, 5) | POSITION(mask, 6) | POSITION(mask, 7))
+#define POSITIONS_4(mask)  POSITIONS(mask), POSITIONS((mask) + 1), POSITIONS((mask) + 2), POSITIONS((mask) + 3)
+#define POSITIONS_16(mask) POSITIONS_4(mask), POSITIONS_4((mask) + 4), POSITIONS_4((mask) + 8), POSITIONS_4((mask) + 12)
+#define POSITIONS_64(mask)                                                                                             \
+    POSITIONS_16(mask), POSITIONS_16((mask) + 16), POSITIONS_16((mask) + 32), POSITIONS_16((mask) + 48)
+
+static const uint64_t positions[256] = {POSITIONS_64(0u), POSITIONS_64(64u), POSITIONS_64(128u), POSITIONS_64(192u)};
+
+static int simd_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
+{
+    const __m256 scale = _mm256_set1_ps(1.0f / 255.0f);
+    int entries = 0;
+    for (int i = 0; i < count; i += 8) {
+        __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(bytes + i));
+        unsigned set = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(eight, _mm_setzero_si128())) & 0xffu;
+        __m128i order = _mm_loadl_epi64((const __m128i *)(const void *)&positions[set]);
+        __m256i wide = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(eight, order));
+        _mm256_storeu_ps(value + entries, _mm256_mul_ps(_mm256_cvtepi32_ps(wide), scale));
+        _mm_storel_epi64((__m128i *)(void *)(index + entries), _mm_add_epi8(order, _mm_set1_epi8((char)i)));
+        entries += __builtin_popcount(set);
+    }
+    return pad_entries(entries, index, value);
+}
+
+#include "worker/cpu/kernels_simd.h"

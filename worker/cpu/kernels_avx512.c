@@ -1,1 +1,129 @@
-#include "worker/cpu/kernels.h"
+/* The kernels for AVX-512 (F, BW, VL, DQ). */
+#include <immintrin.h>
+
+#include "worker/cpu/kernels_loops.h"
+
+#define KERNELS_TABLE      kernels_avx512
+#define KERNELS_NAME       "avx512"
+#define KERNELS_STRIP      64
+#define KERNELS_DENSE_FROM 0.5f
+#define VEC_LANES          16
+#define VEC_COLUMNS        4
+#define VEC_TILE           24
+
+#define VEC static inline __attribute__((always_inline))
+
+typedef __m512 vec;
+
+VEC vec vec_load(const float *from)
+{
+    return _mm512_loadu_ps(from);
+}
+
+VEC void vec_store(float *to, vec a)
+{
+    _mm512_storeu_ps(to, a);
+}
+
+VEC vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+VEC vec vec_set(float a)
+{
+    return _mm512_set1_ps(a);
+}
+
+VEC vec vec_broadcast(const float *from)
+{
+    return _mm512_set1_ps(*from);
+}
+
+VEC vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+VEC vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+VEC vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+VEC vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+VEC vec vec_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+VEC vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+VEC vec vec_min(vec a, vec b)
+{
+    return _mm512_min_ps(a, b);
+}
+
+VEC vec vec_round(vec a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* a x 2^n */
+VEC vec vec_scale(vec a, vec n)
+{
+    return _mm512_scalef_ps(a, n);
+}
+
+/* a < b ? then : otherwise, lane by lane */
+VEC vec vec_select_less(vec a, vec b, vec then, vec otherwise)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, then);
+}
+
+/* The first `count` lanes of a, the others of b. */
+VEC vec vec_first(int count, vec a, vec b)
+{
+    return _mm512_mask_blend_ps((__mmask16)((1u << count) - 1), b, a);
+}
+
+VEC float vec_sum(vec a)
+{
+    return _mm512_reduce_add_ps(a);
+}
+
+VEC float vec_largest(vec a)
+{
+    return _mm512_reduce_max_ps(a);
+}
+
+static int simd_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
+{
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512 scale = _mm512_set1_ps(1.0f / 255.0f);
+    int entries = 0;
+    for (int i = 0; i < count; i += 16) {
+        __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(bytes + i)));
+        __mmask16 set = _mm512_test_epi32_mask(wide, wide);
+        __m512i position = _mm512_add_epi32(lanes, _mm512_set1_epi32(i));
+        __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(wide), scale);
+        _mm512_storeu_ps(value + entries, _mm512_maskz_compress_ps(set, scaled));
+        _mm_storeu_si128((__m128i *)(void *)(index + entries),
+                         _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32(set, position)));
+        entries += __builtin_popcount(set);
+    }
+    return pad_entries(entries, index, value);
+}
+
+#include "worker/cpu/kernels_simd.h"

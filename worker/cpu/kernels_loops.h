@@ -2,19 +2,22 @@
  * Loops so plain that the compiler vectorises them well: every kernel file includes them, and so compiles them for its
  * own instruction set.
  */
+#ifndef WORKER_CPU_KERNELS_LOOPS_H
+#define WORKER_CPU_KERNELS_LOOPS_H
+
 #include "worker/cpu/kernels.h"
 
 #include <string.h>
 
-static inline void loop_fill(int rows, int n, const float *row, float *to, int stride)
+/* What `compress` promises: an even number of entries. */
+static inline int pad_entries(int entries, uint8_t *index, float *value)
 {
-    for (int r = 0; r < rows; r++, to += stride) {
-        if (row) {
-            memcpy(to, row, (size_t)n * sizeof *to);
-        } else {
-            memset(to, 0, (size_t)n * sizeof *to);
-        }
+    if (entries % 2 != 0) {
+        index[entries] = index[entries - 1];
+        value[entries] = 0.0f;
+        entries++;
     }
+    return entries;
 }
 
 static inline void loop_column_sums(int rows, int n, const float *from, int stride, float *restrict sum,
@@ -91,3 +94,5 @@ static inline void loop_scale(int count, const uint8_t *restrict bytes, float *r
         to[i] = (float)bytes[i] * (1.0f / 255.0f);
     }
 }
+
+#endif

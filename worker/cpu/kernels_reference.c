@@ -29,7 +29,8 @@ static void reference_gemm(const struct gemm *g)
 
 static void reference_sparse(const struct sparse *s)
 {
-    for (int r = 0; r < s->rows; r++) {
+    for (int i = 0; i < s->rows; i++) {
+        int r = s->order ? s->order[i] : i;
         float *out = s->out + (size_t)r * (size_t)s->out_stride;
         if (!s->accumulate) {
             memset(out, 0, (size_t)s->n * sizeof *out);
@@ -96,6 +97,22 @@ static void reference_activate(enum activation activation, int n, float *z)
     }
 }
 
+static void reference_fill(int rows, int n, const float *row, float *to, int stride)
+{
+    for (int r = 0; r < rows; r++, to += stride) {
+        if (row) {
+            memcpy(to, row, (size_t)n * sizeof *to);
+        } else {
+            memset(to, 0, (size_t)n * sizeof *to);
+        }
+    }
+}
+
+static void reference_copy_bytes(int count, const uint8_t *from, uint8_t *to)
+{
+    memcpy(to, from, (size_t)count);
+}
+
 static int reference_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
 {
     int entries = 0;
@@ -106,7 +123,7 @@ static int reference_compress(int count, const uint8_t *bytes, uint8_t *index, f
             entries++;
         }
     }
-    return entries;
+    return pad_entries(entries, index, value);
 }
 
 static void reference_transpose_bytes(int rows, int cols, const uint8_t *from, uint8_t *to)
@@ -126,13 +143,14 @@ const struct kernels kernels_reference = {
     .gemm = reference_gemm,
     .sparse = reference_sparse,
     .softmax = reference_softmax,
-    .fill = loop_fill,
+    .fill = reference_fill,
     .column_sums = loop_column_sums,
     .add = loop_add,
     .activate = reference_activate,
     .derive = loop_derive,
     .transpose = loop_transpose,
     .survey = loop_survey,
+    .copy_bytes = reference_copy_bytes,
     .transpose_bytes = reference_transpose_bytes,
     .compress = reference_compress,
     .scale = loop_scale,

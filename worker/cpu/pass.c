@@ -134,9 +134,12 @@ static const float *biases_of(const struct network *network, const float *parame
     return parameters + network->model->variables[2 * layer + 1].offset;
 }
 
-/* Adds rows [first, end) of one pixel block times columns [col, col + n) of layer 0's weights to out. */
+/*
+ * Adds samples [first, end) of one pixel block times columns [col, col + n) of layer 0's weights to out; chunk: these
+ * samples are a whole chunk.
+ */
 static void first_block(const struct network *network, const float *parameters, const struct index_block *block,
-                        int first, int end, int col, int n, float *out, int out_stride)
+                        int first, int end, bool chunk, int col, int n, float *out, int out_stride)
 {
     const float *weights = weight_row(network, parameters, 0, block->first) + col;
     int stride = weights_of(network, 0)->stride;
@@ -156,6 +159,7 @@ static void first_block(const struct network *network, const float *parameters, 
     } else {
         struct sparse sparse = {.rows = end - first,
                                 .n = n,
+                                .order = chunk ? block->row_order + first : NULL,
                                 .start = block->row_start + first,
                                 .index = block->row_index,
                                 .value = block->row_value,
@@ -180,7 +184,7 @@ static void activate_rows(const struct network *network, int rows, int n, float 
 }
 
 static void first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
-                       struct matrix *out, int strip, int first, int end)
+                       struct matrix *out, int strip, int first, int end, bool chunk)
 {
     const struct strips *strips = &network->strips[0];
     int col = strip_col(strips, strip);
@@ -189,7 +193,7 @@ static void first_rows(const struct network *network, const float *parameters, c
     float *z = strip_row(out, strips, strip, first);
     network->kernels->fill(end - first, n, biases_of(network, parameters, 0) + col, z, stride);
     for (int i = 0; i < index->block_count; i++) {
-        first_block(network, parameters, &index->blocks[i], first, end, col, n, z, stride);
+        first_block(network, parameters, &index->blocks[i], first, end, chunk, col, n, z, stride);
     }
     if (network->layers > 1) {
         activate_rows(network, end - first, n, z, stride);
@@ -200,7 +204,8 @@ void pass_first(const struct network *network, const float *parameters, const st
                 struct matrix *out, int strip)
 {
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        first_rows(network, parameters, index, out, strip, chunk_first(count, chunk), chunk_first(count, chunk + 1));
+        first_rows(network, parameters, index, out, strip, chunk_first(count, chunk), chunk_first(count, chunk + 1),
+                   true);
     }
 }
 
@@ -208,7 +213,7 @@ void pass_first_rows(const struct network *network, const float *parameters, con
                      struct matrix *out, int first, int end)
 {
     for (int strip = 0; strip < network->strips[0].count; strip++) {
-        first_rows(network, parameters, index, out, strip, first, end);
+        first_rows(network, parameters, index, out, strip, first, end, false);
     }
 }
 
@@ -395,6 +400,7 @@ void pass_first_gradient(const struct network *network, const struct batch_index
         } else {
             struct sparse sparse = {.rows = block->present_count,
                                     .n = n,
+                                    .order = block->column_order + (size_t)chunk * KERNEL_BLOCK,
                                     .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1),
                                     .index = block->column_index,
                                     .value = block->column_value,

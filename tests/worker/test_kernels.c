@@ -1,0 +1,348 @@
+/* Every kernel table against the reference, on sizes that leave remainders everywhere. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants the four above first. */
+#include <cmocka.h>
+
+#include "tests/random.h"
+#include "worker/cpu/kernels.h"
+#include "worker/cpu/layout.h"
+
+enum { FLOATS = 1 << 16, ROUNDS = 300 };
+
+static struct test_random test_seed;
+static const struct kernels *tested;
+static _Alignas(64) float a[FLOATS], b[FLOATS], expected[FLOATS], actual[FLOATS], more_expected[FLOATS],
+    more_actual[FLOATS];
+static _Alignas(64) uint8_t bytes[FLOATS], bytes_expected[FLOATS], bytes_actual[FLOATS];
+
+static int below(int bound)
+{
+    return test_random_below(&test_seed, bound);
+}
+
+static void fill(float *values)
+{
+    for (int i = 0; i < FLOATS; i++) {
+        values[i] = test_random_float(&test_seed);
+    }
+}
+
+static void fill_bytes(int percent)
+{
+    for (int i = 0; i < FLOATS; i++) {
+        bytes[i] = (uint8_t)(below(100) < percent ? 1 + below(255) : 0);
+    }
+}
+
+static void assert_close(const float *x, const float *y, int count, double tolerance)
+{
+    for (int i = 0; i < count; i++) {
+        double difference = fabs((double)x[i] - (double)y[i]);
+        if (!(difference <= tolerance * (1.0 + fabs((double)x[i])))) {
+            fail_msg("%s: element %d: expected %.9g, got %.9g", tested->name, i, (double)x[i], (double)y[i]);
+        }
+    }
+}
+
+static int vectors_of_floats(int most)
+{
+    return tested->lanes * (1 + below(most / tested->lanes));
+}
+
+static void test_gemm(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct gemm gemm = {.m = 1 + below(40),
+                            .n = vectors_of_floats(KERNEL_STRIP),
+                            .k = below(130),
+                            .a = a,
+                            .b = b,
+                            .accumulate = below(2)};
+        gemm.b_stride = gemm.n + 16 * below(3);
+        gemm.c_stride = gemm.n + 16 * below(3);
+        bool transposed = below(2);
+        gemm.a_row = transposed ? 1 : gemm.k + below(5) + 1;
+        gemm.a_col = transposed ? gemm.m + below(5) : 1;
+        fill(a);
+        fill(b);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        gemm.c = expected;
+        kernels_reference.gemm(&gemm);
+        gemm.c = actual;
+        tested->gemm(&gemm);
+        assert_close(expected, actual, FLOATS, 1e-4);
+    }
+}
+
+/* Sums of a row may not depend on how many rows there are: threads share rows in different ways. */
+static void test_gemm_rows_are_independent(void **state)
+{
+    (void)state;
+    fill(a);
+    fill(b);
+    struct gemm gemm = {.m = 37,
+                        .n = 64,
+                        .k = 100,
+                        .a = a,
+                        .a_row = 100,
+                        .a_col = 1,
+                        .b = b,
+                        .b_stride = 64,
+                        .c = expected,
+                        .c_stride = 64};
+    tested->gemm(&gemm);
+    for (int i = 0; i < 37; i++) {
+        gemm.m = 1;
+        gemm.a = a + i * 100;
+        gemm.c = actual + i * 64;
+        tested->gemm(&gemm);
+    }
+    assert_memory_equal(expected, actual, 37 * 64 * sizeof(float));
+}
+
+static void test_sparse(void **state)
+{
+    (void)state;
+    static uint32_t start[KERNEL_CHUNK + 1];
+    static uint8_t order[KERNEL_CHUNK];
+    for (int round = 0; round < ROUNDS; round++) {
+        int rows = 1 + below(KERNEL_CHUNK);
+        int n = vectors_of_floats(KERNEL_STRIP);
+        int range = 1 + below(FLOATS / 200 < 256 ? FLOATS / 200 : 255);
+        start[0] = 0;
+        for (int i = 0; i < rows; i++) {
+            start[i + 1] = start[i] + 2 * (uint32_t)below(20);
+            order[i] = (uint8_t)(rows - 1 - i);
+        }
+        for (uint32_t e = 0; e < start[rows]; e++) {
+            bytes[e] = (uint8_t)below(range);
+        }
+        struct sparse sparse = {.rows = rows,
+                                .n = n,
+                                .order = below(2) ? order : NULL,
+                                .start = start,
+                                .index = bytes,
+                                .value = a,
+                                .in = b,
+                                .in_stride = n + 16 * below(3),
+                                .out_stride = n + 16 * below(3),
+                                .accumulate = below(2)};
+        if (range * sparse.in_stride > FLOATS || rows * sparse.out_stride > FLOATS) {
+            continue;
+        }
+        fill(a);
+        fill(b);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        sparse.out = expected;
+        kernels_reference.sparse(&sparse);
+        sparse.out = actual;
+        tested->sparse(&sparse);
+        assert_close(expected, actual, FLOATS, 1e-4);
+    }
+}
+
+static void test_softmax(void **state)
+{
+    (void)state;
+    static int32_t labels[16];
+    for (int round = 0; round < ROUNDS; round++) {
+        int classes = 1 + below(200);
+        struct softmax softmax = {.rows = 1 + below(16),
+                                  .classes = classes,
+                                  .stride = round_up(classes, 16),
+                                  .labels = labels,
+                                  .scale = 0.01f};
+        fill(expected);
+        float spread = (float)(1 << below(9));
+        for (int i = 0; i < softmax.rows * softmax.stride; i++) {
+            expected[i] *= spread;
+        }
+        for (int i = 0; i < softmax.rows; i++) {
+            labels[i] = below(classes);
+        }
+        memcpy(actual, expected, sizeof actual);
+        softmax.logits = expected;
+        softmax.losses = more_expected;
+        softmax.correct = bytes_expected;
+        kernels_reference.softmax(&softmax);
+        softmax.logits = actual;
+        softmax.losses = more_actual;
+        softmax.correct = bytes_actual;
+        tested->softmax(&softmax);
+        assert_close(more_expected, more_actual, softmax.rows, 2e-6);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)softmax.rows);
+        for (int i = 0; i < softmax.rows; i++) {
+            assert_close(expected + i * softmax.stride, actual + i * softmax.stride, round_up(classes, tested->lanes),
+                         1e-7);
+        }
+    }
+}
+
+static void test_softmax_says_what_is_not_finite(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    int32_t label = 3;
+    for (int i = 0; i < 3; i++) {
+        memset(actual, 0, sizeof actual);
+        actual[3] = bad[i];
+        struct softmax softmax = {.rows = 1,
+                                  .classes = 10,
+                                  .logits = actual,
+                                  .stride = 16,
+                                  .labels = &label,
+                                  .scale = 1.0f,
+                                  .losses = more_actual,
+                                  .correct = bytes_actual};
+        tested->softmax(&softmax);
+        assert_true(isnan(more_actual[0]) || isinf(more_actual[0]));
+    }
+}
+
+static void test_functions(void **state)
+{
+    (void)state;
+    const enum activation all[] = {ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY};
+    for (int round = 0; round < 40; round++) {
+        enum activation activation = all[round % 4];
+        int n = vectors_of_floats(1000);
+        fill(expected);
+        float spread = (float)(1 << below(8));
+        for (int i = 0; i < n; i++) {
+            expected[i] *= spread;
+        }
+        memcpy(actual, expected, sizeof actual);
+        kernels_reference.activate(activation, n, expected);
+        tested->activate(activation, n, actual);
+        assert_close(expected, actual, n, 5e-7);
+        fill(more_expected);
+        memcpy(more_actual, more_expected, sizeof more_actual);
+        kernels_reference.derive(activation, n, expected, more_expected);
+        tested->derive(activation, n, expected, more_actual);
+        assert_close(more_expected, more_actual, n, 1e-6);
+    }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int rows = 1 + below(100);
+        int n = vectors_of_floats(KERNEL_STRIP);
+        int stride = n + 16 * below(3);
+        fill(a);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        kernels_reference.fill(rows, n, round % 2 ? a : NULL, expected, stride);
+        tested->fill(rows, n, round % 2 ? a : NULL, actual, stride);
+        assert_memory_equal(expected, actual, sizeof actual);
+        bool accumulate = below(2);
+        kernels_reference.column_sums(rows, n, a, stride, expected, accumulate);
+        tested->column_sums(rows, n, a, stride, actual, accumulate);
+        assert_close(expected, actual, n, 1e-4);
+        kernels_reference.add(n, a, expected);
+        tested->add(n, a, actual);
+        assert_close(expected, actual, n, 1e-4);
+    }
+}
+
+static void test_transpose(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = vectors_of_floats(KERNEL_STRIP);
+        int rows = 1 + below(n);
+        int cols = 1 + below(KERNEL_STRIP);
+        int stride = round_up(cols, 16) + 16 * below(3);
+        fill(a);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        kernels_reference.transpose(rows, cols, a, stride, expected, n);
+        tested->transpose(rows, cols, a, stride, actual, n);
+        assert_memory_equal(expected, actual, sizeof actual);
+        for (int i = 0; i < rows * cols; i++) {
+            assert_true(expected[i % cols * n + i / cols] == a[i / cols * stride + i % cols]);
+        }
+    }
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int rows = 16 * (1 + below(KERNEL_CHUNK / 16));
+        int cols = 16 * (1 + below(KERNEL_BLOCK / 16));
+        fill_bytes(below(101));
+        kernels_reference.transpose_bytes(rows, cols, bytes, bytes_expected);
+        tested->transpose_bytes(rows, cols, bytes, bytes_actual);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)(rows * cols));
+        tested->copy_bytes(cols, bytes + rows, bytes_actual);
+        assert_memory_equal(bytes + rows, bytes_actual, (size_t)cols);
+        kernels_reference.scale(cols, bytes, expected);
+        tested->scale(cols, bytes, actual);
+        assert_memory_equal(expected, actual, (size_t)cols * sizeof(float));
+        memset(bytes_expected, 0, (size_t)cols);
+        memset(bytes_actual, 0, (size_t)cols);
+        int64_t set = 0;
+        for (int i = 0; i < rows * cols; i++) {
+            set += bytes[i] != 0;
+        }
+        assert_int_equal(kernels_reference.survey(rows, cols, bytes, bytes_expected), set);
+        assert_int_equal(tested->survey(rows, cols, bytes, bytes_actual), set);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)cols);
+    }
+}
+
+static void test_compress(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int count = 16 * (1 + below(KERNEL_CHUNK / 16));
+        fill_bytes(round == 0 ? 0 : round == 1 ? 100 : below(101));
+        int entries = kernels_reference.compress(count, bytes, bytes_expected, expected);
+        assert_int_equal(entries % 2, 0);
+        assert_int_equal(tested->compress(count, bytes, bytes_actual, actual), entries);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)entries);
+        assert_memory_equal(expected, actual, (size_t)entries * sizeof(float));
+        assert_int_equal(count + KERNEL_SLACK <= KERNEL_CHUNK + KERNEL_SLACK, 1);
+    }
+}
+
+static int run_table(enum cpu_kernels wanted, const char *name)
+{
+    const char *why;
+    struct error error;
+    if (!kernels_choose(&tested, &why, wanted, &error)) {
+        print_message("[  SKIPPED ] kernels %s: %s\n", name, error.text);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_gemm_rows_are_independent),
+        cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_softmax_says_what_is_not_finite),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_transpose),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_compress),
+    };
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+int main(void)
+{
+    test_seed = test_random_begin("test_kernels");
+    return run_table(CPU_KERNELS_REFERENCE, "reference") + run_table(CPU_KERNELS_AVX2, "avx2") +
+           run_table(CPU_KERNELS_AVX512, "avx512");
+}
