@@ -1,7 +1,7 @@
 /*
  * A digit is a style from worker/data/glyphs.c, bent and leaned as hands do: its points are moved, a smooth warp and an
  * affine map follow, and the result is fitted into the middle 20x20 pixels and centred by its ink, as MNIST's digits
- * are. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels stay zero.
+ * are, clear of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels stay zero.
  *
  * Only correctly rounded arithmetic is used (no sine, exponential or logarithm), so the images are the same bits on
  * every machine and with every C library.
@@ -110,8 +110,15 @@ static int smooth(const struct glyph *style, const struct vertex *points, struct
     return count;
 }
 
+/* How far to move what reaches from low to high, so that it keeps clear of the border by `margin`. */
+static float push_inside(float low, float high, float margin)
+{
+    float first = margin, last = (float)(SYNTH_SIDE - 1) - margin;
+    return low < first ? first - low : high > last ? last - high : 0;
+}
+
 /* Scales the way to pixels: its longer side to `size`, its ink (taken as evenly thick) around the middle, then moved. */
-static void fit(struct vertex *way, int count, float size, float move_x, float move_y)
+static void fit(struct vertex *way, int count, float size, float margin, float move_x, float move_y)
 {
     float left = way[0].x, right = left, top = way[0].y, bottom = top;
     float ink = 1e-6f, ink_x = 0, ink_y = 0;
@@ -129,9 +136,13 @@ static void fit(struct vertex *way, int count, float size, float move_x, float m
         }
     }
     float scale = size / fmaxf(right - left, bottom - top);
+    float shift_x = (float)(SYNTH_SIDE - 1) / 2 + move_x - ink_x / ink * scale;
+    float shift_y = (float)(SYNTH_SIDE - 1) / 2 + move_y - ink_y / ink * scale;
+    shift_x += push_inside(left * scale + shift_x, right * scale + shift_x, margin);
+    shift_y += push_inside(top * scale + shift_y, bottom * scale + shift_y, margin);
     for (int i = 0; i < count; i++) {
-        way[i].x = (way[i].x - ink_x / ink) * scale + (float)(SYNTH_SIDE - 1) / 2 + move_x;
-        way[i].y = (way[i].y - ink_y / ink) * scale + (float)(SYNTH_SIDE - 1) / 2 + move_y;
+        way[i].x = way[i].x * scale + shift_x;
+        way[i].y = way[i].y * scale + shift_y;
     }
 }
 
@@ -201,7 +212,7 @@ int synth_draw(uint64_t seed, enum synth_split split, uint32_t number, uint8_t i
     struct pen pen = {draw_between(&draws, 0.75f, 1.75f), draw_between(&draws, 0.55f, 0.95f)};
     float size = draw_between(&draws, 15.5f, 19.0f);
     float move_x = draw_normal(&draws, 0.6f), move_y = draw_normal(&draws, 0.6f);
-    fit(way, count, size, move_x, move_y);
+    fit(way, count, size, pen.radius + pen.soft + 1, move_x, move_y);
     float pressure = draw_normal(&draws, 0.15f);
     for (int i = 0; i + 1 < count; i++) {
         if (!way[i].lifted) {
