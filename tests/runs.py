@@ -33,9 +33,19 @@ class Result:
         return last
 
 
+def merged(flags):
+    """The program refuses a flag given twice; here the later one counts, so that tests can vary a common list."""
+    kept = {}
+    for flag in map(str, flags):
+        name = flag.split("=")[0]
+        kept.pop(name, None)
+        kept[name] = flag
+    return list(kept.values())
+
+
 def start(trainer, *flags, cwd, **options):
     """Starts it in a folder of its own: a config.json that happens to lie about must not count."""
-    return subprocess.Popen([trainer, *map(str, flags)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    return subprocess.Popen([trainer, *merged(flags)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, **options)
 
 
@@ -50,7 +60,7 @@ def run(trainer, *flags, cwd, status=0, timeout=240, **options):
 
 
 def train(trainer, *flags, cwd, status=0, **options):
-    return run(trainer, "--log_format=json", *flags, cwd=cwd, status=status, **options)
+    return run(trainer, *flags, "--log_format=json", cwd=cwd, status=status, **options)
 
 
 def checkpoints(folder):

@@ -73,7 +73,7 @@ const struct config_key config_keys[] = {
 
     {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "sgd",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "how gradients move parameters, by TensorFlow's formulas"},
-    {"train", "learning_rate", KEY_NUMBER, AT(train.learning_rate), .maximum = 1000, .initial = "0",
+    {"train", "learning_rate", KEY_NUMBER, AT(train.learning_rate), .maximum = 1e38, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "at step 0; 0 = the optimizer's own default"},
     {"train", "lr_decay", KEY_NUMBER, AT(train.lr_decay), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,

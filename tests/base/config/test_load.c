@@ -104,7 +104,7 @@ static void out_of_range(void **state)
     refuse("{\"train\": {\"lr_decay\": 0}}",
            "config.json:1:24: train.lr_decay: must be a number above 0 and at most 1, not 0");
     refuse("{\"train\": {\"learning_rate\": 1e999}}",
-           "config.json:1:29: train.learning_rate: must be a number from 0 to 1000, not inf");
+           "config.json:1:29: train.learning_rate: must be a number from 0 to 1e+38, not inf");
     refuse("{\"train\": {\"seed\": 9007199254740992}}",
            "config.json:1:20: train.seed: must be an integer from 0 to 9007199254740991, not 9007199254740992");
     refuse("{\"model\": {\"layers\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}}",
@@ -146,8 +146,8 @@ static void wrong_flags(void **state)
     refuse_flag("batch_size", "many", "--batch_size: must be an integer from 1 to 65536, not \"many\"");
     refuse_flag("batch_size", "", "--batch_size: must be an integer from 1 to 65536, not \"\"");
     refuse_flag("batch_size", "0x10", "--batch_size: must be an integer from 1 to 65536, not \"0x10\"");
-    refuse_flag("learning_rate", "nan", "--learning_rate: must be a number from 0 to 1000, not \"nan\"");
-    refuse_flag("learning_rate", "0.1 ", "--learning_rate: must be a number from 0 to 1000, not \"0.1 \"");
+    refuse_flag("learning_rate", "nan", "--learning_rate: must be a number from 0 to 1e+38, not \"nan\"");
+    refuse_flag("learning_rate", "0.1 ", "--learning_rate: must be a number from 0 to 1e+38, not \"0.1 \"");
     refuse_flag("layers", "784,,10", "--layers: must be a list of 2 to 16 integers from 1 to 65536, not \"784,,10\"");
     refuse_flag("issync", "maybe", "--issync: must be true or false, not \"maybe\"");
     refuse_flag("device", "gpu:", "--device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:\"");
