@@ -21,6 +21,9 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     if (job->workers == NULL) {
         return error_set(error, "out of memory");
     }
+    for (int i = 0; i < job->worker_count; i++) {
+        job->workers[i].loss = NAN;
+    }
     job->began_s = now_s;
     job->told_s = now_s;
     job->test_accuracy = NAN;

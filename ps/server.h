@@ -9,13 +9,16 @@
  *
  * What workers can rely on:
  *  - get_model answers once training can begin (state 2 and an empty sentence), or after wait_ms with a sentence that
- *    says what is missing;
+ *    says what is missing; a chief that waits for nobody asks with wait_ms 0;
  *  - every frame that is sent carries the present generation; push and pull of another one get ERROR_OLD_GENERATION;
- *  - a pull that names ranges gets all of them, changed or not, and without ranges only what changed since_version;
- *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once;
- *  - a ping may come at any time between requests and wants a pong within JOB_PROBE_MS;
+ *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed since_version;
+ *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once. The answer of a push that
+ *    is held back for max_staleness comes within SERVER_HOLD_S, if need be as ERROR_TOO_LATE: then send it again;
+ *  - writes are answered (by done) where the frame is flagged FRAME_LAST, so that many may be on their way;
+ *  - a snapshot is answered by done with its global step; one at a time, for worker 0 alone;
+ *  - a ping may come at any time between requests, with request 0, and wants a pong within JOB_PROBE_MS;
  *  - after end_job, heartbeats get job_state 3 (or 4), pushes the outcome 5, pulls ERROR_JOB_OVER; the ps goes
- *    when all have left or hung up, at the latest JOB_END_MS later.
+ *    when all have left or hung up, at the latest JOB_END_MS later. It says leave, with request 0, before it closes.
  */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
@@ -29,9 +32,10 @@
 enum {
     SERVER_CONNECTIONS_PER_WORKER = 4,
     SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
-    SERVER_MAX_NEWCOMERS = 48,     /* connections at a time that have not said who they are; more are turned away */
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
+    SERVER_CROWDED_S = 2,          /* the same, when half of those who may be in that state are */
     SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken */
+    SERVER_HOLD_S = 60,            /* that an answer is held back at most */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
 };
 

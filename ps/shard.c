@@ -72,6 +72,7 @@ struct shard {
     /* Guarded by the first stripe's lock: what the next to pass there builds on. */
     uint64_t version;
     int64_t global_step;
+    uint32_t generation;
     /* Guarded by the last one's: what has come out at the end. */
     uint64_t done_version;
     int64_t done_step;
@@ -376,6 +377,19 @@ static bool walk_enter(struct shard *shard)
     return false;
 }
 
+/* The same for requests of one generation. */
+static bool walk_enter_generation(struct shard *shard, uint32_t generation)
+{
+    if (!walk_enter(shard)) {
+        return false;
+    }
+    if (shard->generation == generation) {
+        return true;
+    }
+    pthread_mutex_unlock(&shard->stripes[0].lock);
+    return false;
+}
+
 static void save_stripe(struct shard *shard, const struct stripe *stripe)
 {
     if (stripe->first_block == stripe->end_block) {
@@ -437,9 +451,10 @@ static void fill(float *values, size_t count, float value)
     }
 }
 
-void shard_begin_write(struct shard *shard)
+void shard_begin_write(struct shard *shard, uint32_t generation)
 {
     pthread_mutex_lock(&shard->stripes[0].lock);
+    shard->generation = generation;
     atomic_store(&shard->closed, true);
     shard->version = 0;
     for (int i = 0; i < shard->stripe_count; i++) {
@@ -713,11 +728,11 @@ static void join_snapshot(struct shard *shard, struct walk *walk)
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-bool shard_apply(struct shard *shard, struct stage *stage, uint64_t base_version, enum dtype dtype,
+bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
                  struct changes *changes)
 {
     struct step step;
-    if (!walk_enter(shard)) {
+    if (!walk_enter_generation(shard, generation)) {
         return false;
     }
     struct walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
@@ -745,10 +760,10 @@ bool shard_apply(struct shard *shard, struct stage *stage, uint64_t base_version
     return true;
 }
 
-bool shard_changes(struct shard *shard, struct stage *stage, uint64_t since_version, enum dtype dtype,
-                   struct changes *changes)
+bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
+                   enum dtype dtype, struct changes *changes)
 {
-    if (!walk_enter(shard)) {
+    if (!walk_enter_generation(shard, generation)) {
         return false;
     }
     struct walk walk = {.version = shard->version, .global_step = shard->global_step};
@@ -855,7 +870,7 @@ void shard_release(struct shard *shard, uint64_t number)
 }
 
 bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,
-                           const float **values, struct error *error)
+                           const float **values, int64_t *global_step, struct error *error)
 {
     size_t local;
     if (vector >= STORE_VECTORS || shard->saved[vector] == NULL) {
@@ -864,6 +879,7 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     bool ready = shard->snapshot.number == number && shard->snapshot.progress == SNAPSHOT_READY;
+    *global_step = shard->snapshot.at_step;
     pthread_mutex_unlock(&shard->snapshot_lock);
     if (!ready) {
         return error_set(error, "there is no snapshot %llu", (unsigned long long)number);

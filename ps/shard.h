@@ -65,7 +65,7 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
  * of the parameters. epoch_steps stands in for train.lr_decay_steps where that is 0. The version is 1 afterwards. One
  * thread writes.
  */
-void shard_begin_write(struct shard *shard);
+void shard_begin_write(struct shard *shard, uint32_t generation);
 bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
                        struct error *error);
 bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error);
@@ -95,14 +95,14 @@ struct changes {
 
 /*
  * Applies the stage's gradient, as one step at the shard's global step, and gathers what changed after base_version.
- * False if the shard is being written: nothing happened then.
+ * False if the shard is being written, or of another generation: nothing happened then.
  */
-bool shard_apply(struct shard *shard, struct stage *stage, uint64_t base_version, enum dtype dtype,
+bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
                  struct changes *changes);
 
 /* The same without applying anything. since_version 0: all. */
-bool shard_changes(struct shard *shard, struct stage *stage, uint64_t since_version, enum dtype dtype,
-                   struct changes *changes);
+bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
+                   enum dtype dtype, struct changes *changes);
 
 /* Copies one range as it is now. False if it is not held here, or the shard is being written. */
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);
@@ -121,8 +121,8 @@ enum snapshot_state {
 enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t at_step, int64_t *global_step);
 void shard_release(struct shard *shard, uint64_t number);
 
-/* One range of a vector of the snapshot. */
+/* One range of a vector of the snapshot, and the global step that it is of. */
 bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,
-                           const float **values, struct error *error);
+                           const float **values, int64_t *global_step, struct error *error);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "ps/server.h"
 #include "worker/commands.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
@@ -132,10 +133,12 @@ static int run_train(const struct command_call *call)
     struct session_result result;
     struct error error;
     int status = COMMAND_FAILED;
+    if (call->config->cluster.job_name == JOB_PS) {
+        return server_run(call->config);
+    }
     if (call->config->cluster.job_name != JOB_LOCAL) {
-        log_error("--job_name=%s: this version trains on one box only, and cluster roles come with a later one; leave "
-                  "job_name at local",
-                  call->config->cluster.job_name == JOB_PS ? "ps" : "worker");
+        log_error("--job_name=worker: this version has parameter servers, and workers come with a later one; leave "
+                  "job_name at local");
         return COMMAND_MISUSED;
     }
     signals_catch();

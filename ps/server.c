@@ -1,0 +1,523 @@
+/*
+ * The life of a ps: start, connections that come and go, the end.
+ *
+ * The main thread accepts and lets time pass for the job; each connection gets a thread with a small stack. Memory and
+ * threads are bounded by the visitors' table, which is made when the role starts.
+ */
+#include "ps/server.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cli/command.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/text/address.h"
+#include "ps/server/serve.h"
+
+enum {
+    ACCEPT_MS = 100, /* the main thread looks up so often */
+    COMPLAIN_S = 5,  /* between two lines about connections that were turned away */
+    FAREWELL_S = 2,  /* connections have so long to end by themselves */
+    SPARE_FILES = 32,
+};
+
+/* --- Shared by all ----------------------------------------------------------------------------------------------------- */
+
+void server_lock(struct server *server)
+{
+    pthread_mutex_lock(&server->lock);
+}
+
+void server_cut(struct visitor *visitor)
+{
+    shutdown(visitor->fd, SHUT_RDWR);
+}
+
+static void for_incarnation(struct server *server, const struct job_action *action)
+{
+    for (int i = 0; i < server->visitor_count; i++) {
+        struct visitor *visitor = &server->visitors[i];
+        if (visitor->life == VISITOR_HERE && visitor->admitted && visitor->worker == action->worker &&
+            visitor->incarnation == action->incarnation) {
+            if (action->kind == JOB_CUT) {
+                server_cut(visitor);
+            } else {
+                visitor->ping_wanted = true;
+            }
+        }
+    }
+}
+
+/* Carries out what concerns the table, and gives back the lines to log once the lock is free. */
+static int take_actions(struct server *server, struct job_action lines[JOB_MAX_ACTIONS])
+{
+    struct job_action action;
+    int count = 0;
+    while (job_next_action(&server->job, &action)) {
+        if (action.kind == JOB_LOG) {
+            lines[count++] = action;
+        } else {
+            for_incarnation(server, &action);
+        }
+    }
+    if (server->waiting > 0) {
+        pthread_cond_broadcast(&server->changed);
+    }
+    return count;
+}
+
+void server_unlock(struct server *server)
+{
+    struct job_action lines[JOB_MAX_ACTIONS];
+    int count = take_actions(server, lines);
+    pthread_mutex_unlock(&server->lock);
+    for (int i = 0; i < count; i++) {
+        log_message(lines[i].level, "%s", lines[i].text);
+    }
+}
+
+void server_wait(struct server *server)
+{
+    server_unlock(server); /* with all that it does; a change that is missed in between is found a tick later */
+    server_lock(server);
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += SERVER_TICK_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    server->waiting++;
+    pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    server->waiting--;
+}
+
+/* --- One connection ---------------------------------------------------------------------------------------------------- */
+
+/* handshake_rules.admit: the job's word on who may come in; asked again while an older process is being probed. */
+static uint16_t admit(void *context, const struct peer *peer, struct error *sentence)
+{
+    struct visitor *visitor = context;
+    struct server *server = visitor->server;
+    uint16_t refusal;
+    server_lock(server);
+    for (;;) {
+        refusal = job_hello(&server->job, &peer->member, peer->incarnation, visitor->peer, peer->program, peer->digest,
+                            peer->fleet_version, clock_monotonic_s(), sentence);
+        if (refusal != JOB_ASK_AGAIN || server->leaving) {
+            break;
+        }
+        server_wait(server);
+    }
+    if (refusal == JOB_ASK_AGAIN) {
+        refusal = REFUSAL_BUSY;
+        error_set(sentence, "ps %d is about to leave", server->index);
+    }
+    if (refusal == 0) {
+        visitor->admitted = true;
+        visitor->worker = peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
+        visitor->incarnation = peer->incarnation;
+        visitor->channel.generation = server->job.generation;
+        server->newcomers--;
+    }
+    server_unlock(server);
+    return refusal;
+}
+
+static void open_channel(struct visitor *visitor, struct connection *connection)
+{
+    struct server *server = visitor->server;
+    channel_open(&visitor->channel, connection);
+    server_lock(server);
+    visitor->connection = connection;
+    server_unlock(server);
+}
+
+/* TLS and hello. */
+static bool let_in(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const struct handshake_rules rules = {.admit = admit, .context = visitor};
+    const double deadline_s = visitor->came_s + visitor->patience_s;
+    struct connection *connection;
+    struct peer peer;
+    if (!connection_serve(&connection, visitor->fd, visitor->peer, server->self.credentials, NULL, deadline_s, error)) {
+        visitor->fd = -1;
+        return false;
+    }
+    open_channel(visitor, connection);
+    return handshake_accept(&visitor->channel, &server->self.identity, &rules, &peer, deadline_s, error);
+}
+
+/* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
+static void go(struct visitor *visitor)
+{
+    struct server *server = visitor->server;
+    server_lock(server);
+    if (visitor->connection != NULL) {
+        server->bytes_in += connection_bytes_in(visitor->connection);
+        server->bytes_out += connection_bytes_out(visitor->connection);
+        visitor->connection = NULL;
+    }
+    if (visitor->admitted && visitor->worker >= 0) {
+        job_disconnected(&server->job, visitor->worker, visitor->incarnation, clock_monotonic_s());
+    }
+    server->newcomers -= !visitor->admitted;
+    server->here--;
+    visitor->life = VISITOR_GONE;
+    server_unlock(server);
+    channel_close(&visitor->channel);
+}
+
+static void *visit(void *context)
+{
+    struct visitor *visitor = context;
+    struct error error;
+    if (let_in(visitor, &error)) {
+        serve(visitor);
+    } else if (!visitor->admitted) {
+        log_warning("%s", error.text);
+    }
+    go(visitor);
+    return NULL;
+}
+
+/* --- Connections come and go ------------------------------------------------------------------------------------------- */
+
+static struct visitor *find_place(struct server *server)
+{
+    for (int i = 0; i < server->visitor_count; i++) {
+        if (server->visitors[i].life == VISITOR_FREE) {
+            return &server->visitors[i];
+        }
+    }
+    return NULL;
+}
+
+/* Joins threads that ended. The main thread alone makes places free. */
+static void tidy_up(struct server *server)
+{
+    for (int i = 0; i < server->visitor_count; i++) {
+        struct visitor *visitor = &server->visitors[i];
+        server_lock(server);
+        bool gone = visitor->life == VISITOR_GONE;
+        server_unlock(server);
+        if (gone) {
+            pthread_join(visitor->thread, NULL);
+            server_lock(server);
+            visitor->life = VISITOR_FREE;
+            server_unlock(server);
+        }
+    }
+}
+
+static bool start_thread(struct visitor *visitor)
+{
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, SERVER_STACK);
+    bool started = pthread_create(&visitor->thread, &attributes, visit, visitor) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+static void receive_visitor(struct server *server, int fd, const char *peer)
+{
+    double now_s = clock_monotonic_s();
+    server_lock(server);
+    struct visitor *visitor = find_place(server);
+    int most_newcomers = server->job.worker_count + SERVER_SPARE_CONNECTIONS;
+    bool room = visitor != NULL && server->newcomers < most_newcomers;
+    if (room) {
+        memset(visitor, 0, sizeof *visitor);
+        visitor->server = server;
+        visitor->fd = fd;
+        visitor->came_s = now_s;
+        visitor->patience_s = server->newcomers < most_newcomers / 2 ? SERVER_HANDSHAKE_S : SERVER_CROWDED_S;
+        visitor->worker = -1;
+        snprintf(visitor->peer, sizeof visitor->peer, "%s", peer);
+        visitor->life = VISITOR_HERE;
+        server->here++;
+        server->newcomers++;
+        if (!start_thread(visitor)) {
+            visitor->life = VISITOR_FREE;
+            server->here--;
+            server->newcomers--;
+            room = false;
+        }
+    }
+    server->turned_away += !room;
+    server_unlock(server);
+    if (!room) {
+        close(fd);
+    }
+}
+
+/* Pushes per second, smoothed over a few seconds. */
+struct rate {
+    double at_s;
+    int64_t pushes;
+};
+
+static void measure(struct server *server, struct rate *rate, double now_s)
+{
+    double seconds = now_s - rate->at_s;
+    if (seconds >= 1.0) {
+        double latest = (double)(server->pushes - rate->pushes) / seconds;
+        server->steps_per_s += (float)((latest - (double)server->steps_per_s) * fmin(1.0, seconds / 3.0));
+        *rate = (struct rate){now_s, server->pushes};
+    }
+}
+
+static void complain(struct server *server, double *complained_s, double now_s)
+{
+    server_lock(server);
+    int turned_away = now_s - *complained_s >= COMPLAIN_S ? server->turned_away : 0;
+    server->turned_away -= turned_away;
+    server_unlock(server);
+    if (turned_away > 0) {
+        *complained_s = now_s;
+        log_warning("turned away %d connections: all %d places are taken; does anybody connect who should not?",
+                    turned_away, server->visitor_count);
+    }
+}
+
+/* Lets time pass for the job; true once the ps is to leave. */
+static bool tick(struct server *server, struct rate *rate)
+{
+    double now_s = clock_monotonic_s();
+    bool more, over;
+    do {
+        server_lock(server);
+        more = job_tick(&server->job, now_s);
+        over = job_over(&server->job, now_s);
+        measure(server, rate, now_s);
+        server_unlock(server);
+    } while (more);
+    return over && !server->config->cluster.serve_forever;
+}
+
+/* Takes connections until the job is over or a signal asks to leave. */
+static void accept_all(struct server *server, int listener)
+{
+    struct rate rate = {clock_monotonic_s(), 0};
+    double ticked_s = 0.0, complained_s = -COMPLAIN_S;
+    bool over = false;
+    while (!over && signals_pending() == 0) {
+        int fd;
+        char peer[ENDPOINT_TEXT];
+        enum socket_wait how;
+        struct error error;
+        if (socket_accept(listener, &fd, peer, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0, &how, &error)) {
+            receive_visitor(server, fd, peer);
+        } else if (how != SOCKET_TIMEOUT) {
+            log_warning("%s", error.text);
+            usleep(ACCEPT_MS * 1000);
+        }
+        double now_s = clock_monotonic_s();
+        if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
+            ticked_s = now_s;
+            over = tick(server, &rate);
+            tidy_up(server);
+            complain(server, &complained_s, now_s);
+        }
+    }
+}
+
+/* --- Start and end ----------------------------------------------------------------------------------------------------- */
+
+static bool create_lists(struct server *server, struct error *error)
+{
+    int workers = server->config->cluster.worker_hosts.count;
+    server->visitor_count = workers * SERVER_CONNECTIONS_PER_WORKER + SERVER_SPARE_CONNECTIONS;
+    server->visitors = calloc((size_t)server->visitor_count, sizeof *server->visitors);
+    server->stage_users = calloc((size_t)workers, sizeof(struct visitor *));
+    return (server->visitors != NULL && server->stage_users != NULL) || error_set(error, "out of memory");
+}
+
+static void create_locks(struct server *server)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_mutex_init(&server->restoring, NULL);
+    pthread_cond_init(&server->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void destroy(struct server *server)
+{
+    wake_destroy(&server->hurry);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->restoring);
+    pthread_mutex_destroy(&server->lock);
+    job_destroy(&server->job);
+    shard_destroy(server->shard);
+    self_destroy(&server->self);
+    free(server->stage_users);
+    free(server->visitors);
+}
+
+/* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
+static void allow_files(int files)
+{
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)files + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+        log_warning("only %lu files may be open, and %d connections could be: raise the limit (ulimit -n)",
+                    (unsigned long)limit.rlim_cur, files);
+    }
+}
+
+static bool listen_on(const struct server *server, int *listener, struct error *error)
+{
+    const struct config_cluster *cluster = &server->config->cluster;
+    const char *text = cluster->ps_hosts.items[server->index];
+    struct address address;
+    return (address_parse(text, &address, error) || error_wrap(error, "cluster.ps_hosts: %s", text)) &&
+           socket_listen(listener, cluster->bind, (uint16_t)address.port, error);
+}
+
+/* Rows and variables in words: "layer0/weights rows 0 to 391 of 784". */
+static void describe_spans(const struct server *server, char *text, size_t size)
+{
+    const struct span *spans;
+    int count = shard_spans(server->shard, &spans);
+    size_t used = 0;
+    snprintf(text, size, "nothing: there are more ps than rows");
+    for (int i = 0; i < count; i++) {
+        size_t end = spans[i].first + spans[i].count;
+        for (int k = 0; k < server->model.variable_count && used < size; k++) {
+            const struct variable *variable = &server->model.variables[k];
+            size_t stride = (size_t)variable->stride;
+            size_t variable_end = variable->offset + (size_t)variable->rows * stride;
+            size_t from = spans[i].first > variable->offset ? spans[i].first : variable->offset;
+            size_t to = end < variable_end ? end : variable_end;
+            if (from >= to) {
+                continue;
+            }
+            bool whole = from == variable->offset && to == variable_end;
+            int written = whole ? snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "", variable->name)
+                                : snprintf(text + used, size - used, "%s%s rows %zu to %zu of %d", used > 0 ? ", " : "",
+                                           variable->name, (from - variable->offset) / stride,
+                                           (to - variable->offset) / stride - 1, variable->rows);
+            used += (size_t)written;
+        }
+    }
+}
+
+static void announce(const struct server *server, int listener)
+{
+    const struct config_cluster *cluster = &server->config->cluster;
+    char held[256];
+    describe_spans(server, held, sizeof held);
+    log_info("ps %d of %d listens on port %u of %s, for %d worker%s; %s%s", server->index, cluster->ps_hosts.count,
+             socket_port(listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
+             cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
+             server->self.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text", server->self.key_path);
+    log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push", server->index,
+             held, shard_floats(server->shard),
+             (double)shard_memory(&server->model, server->config, server->index) / 1048576.0,
+             config_optimizer_name(server->config->train.optimizer));
+}
+
+static bool start(struct server *server, const struct config *config, int *listener, struct error *error)
+{
+    memset(server, 0, sizeof *server);
+    server->config = config;
+    server->index = config->cluster.task_index;
+    server->last_loss = NAN;
+    create_locks(server);
+    server->hurry.fd = -1;
+    model_layout(&server->model, &config->model);
+    if (!wake_create(&server->hurry, error) ||
+        !self_create(&server->self, config, (struct member){MEMBER_PS, server->index}, error) ||
+        !create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
+        !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
+        return false;
+    }
+    allow_files(server->visitor_count);
+    return listen_on(server, listener, error);
+}
+
+/* Idle connections end at once, others when they are done, and what is left after a while is cut. */
+static void say_farewell(struct server *server, const char *farewell)
+{
+    double deadline_s = clock_monotonic_s() + FAREWELL_S;
+    server_lock(server);
+    server->leaving = true;
+    server->farewell = farewell;
+    bool late = false;
+    while (server->here > 0) {
+        server_wait(server);
+        if (!late && clock_monotonic_s() >= deadline_s) {
+            late = true;
+            wake_raise(&server->hurry);
+        }
+    }
+    server_unlock(server);
+    tidy_up(server);
+}
+
+static int leave(struct server *server)
+{
+    char farewell[128];
+    int number = signals_pending();
+    server_lock(server);
+    enum job_state state = server->job.state;
+    long long step = server->job.global_step;
+    server_unlock(server);
+    bool over = state == JOB_DONE || state == JOB_FAILED;
+    if (number != 0 && !over) {
+        snprintf(farewell, sizeof farewell, "ps %d was asked to leave (%s)", server->index, signals_name(number));
+    } else {
+        snprintf(farewell, sizeof farewell, "the job is %s", state == JOB_FAILED ? "over: it failed" : "done");
+    }
+    say_farewell(server, farewell);
+    log_info("ps %d leaves at global step %lld: %s", server->index, step, farewell);
+    if (number != 0 && !over) {
+        return signals_exit_status(number);
+    }
+    return state == JOB_FAILED ? COMMAND_FAILED : COMMAND_DONE;
+}
+
+int server_run(const struct config *config)
+{
+    struct server *server = malloc(sizeof *server);
+    struct error error;
+    int listener = -1;
+    int status = COMMAND_FAILED;
+    if (server == NULL) {
+        log_error("out of memory");
+        return COMMAND_FAILED;
+    }
+    if (!config_check_role(config, &error)) {
+        log_error("%s", error.text);
+        free(server);
+        return COMMAND_MISUSED;
+    }
+    signals_catch();
+    if (start(server, config, &listener, &error)) {
+        announce(server, listener);
+        accept_all(server, listener);
+        close(listener);
+        status = leave(server);
+    } else {
+        log_error("ps %d: %s", config->cluster.task_index, error.text);
+    }
+    destroy(server);
+    free(server);
+    return status;
+}

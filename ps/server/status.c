@@ -1,0 +1,127 @@
+/* What a ps knows about itself and its workers, for those who ask. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "ps/server/serve.h"
+
+static uint32_t milliseconds(double seconds)
+{
+    return seconds < 0 ? 0 : seconds > 4e6 ? UINT32_MAX : (uint32_t)(seconds * 1000.0);
+}
+
+static uint8_t own_state(const struct job *job)
+{
+    switch (job->state) {
+    case JOB_WAITING:
+    case JOB_RESTORING:
+        return STATE_STARTING;
+    case JOB_TRAINING:
+        return STATE_READY;
+    case JOB_DONE:
+        return STATE_DONE;
+    case JOB_FAILED:
+        return STATE_FAILED;
+    }
+    return STATE_FAILED;
+}
+
+static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out)
+{
+    *in = server->bytes_in;
+    *out = server->bytes_out;
+    for (int i = 0; i < server->visitor_count; i++) {
+        const struct connection *connection = server->visitors[i].connection;
+        if (connection != NULL) {
+            *in += connection_bytes_in(connection);
+            *out += connection_bytes_out(connection);
+        }
+    }
+}
+
+static void describe_self(struct server *server, struct message_status *status, char host[256], char sentence[256])
+{
+    struct job *job = &server->job;
+    if (gethostname(host, 255) != 0) {
+        host[0] = '\0';
+    }
+    host[255] = '\0';
+    *status = (struct message_status){
+        .role = MEMBER_PS,
+        .index = server->index,
+        .incarnation = server->self.identity.incarnation,
+        .state = own_state(job),
+        .generation = job->generation,
+        .global_step = job_initialised(job) ? job->global_step : -1,
+        .local_step = server->pushes,
+        .steps_per_s = server->steps_per_s,
+        .loss = server->last_loss,
+        .staleness = server->last_staleness,
+        .fleet_version = server->self.identity.fleet_version,
+        .digest = server->self.digest,
+        .program = server->self.program,
+        .host = host,
+        .device = "cpu",
+        .sentence = sentence,
+    };
+    job_ready(job, clock_monotonic_s(), sentence);
+    count_bytes(server, &status->bytes_in, &status->bytes_out);
+}
+
+static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
+                            struct message_status *status)
+{
+    *status = (struct message_status){
+        .role = MEMBER_WORKER,
+        .index = index,
+        .incarnation = worker->incarnation,
+        .state = (uint8_t)job_worker_state(job, index),
+        .silent_ms = worker->incarnation == 0 ? UINT32_MAX : milliseconds(now_s - worker->heard_s),
+        .generation = job->generation,
+        .global_step = worker->global_step,
+        .local_step = worker->local_step > worker->applied ? worker->local_step : worker->applied,
+        .steps_per_s = worker->steps_per_s,
+        .loss = worker->loss,
+        .staleness = worker->applied > 0 ? (uint32_t)worker->staleness : worker->reported_staleness,
+        .retries = worker->retries,
+        .bytes_in = worker->bytes_in,
+        .bytes_out = worker->bytes_out,
+        .fleet_version = worker->fleet_version,
+        .digest = worker->digest,
+        .program = worker->program,
+        .host = worker->host[0] != '\0'   ? worker->host
+                : worker->peer[0] != '\0' ? worker->peer
+                                          : job->config->cluster.worker_hosts.items[index],
+        .device = worker->device,
+        .sentence = worker->sentence,
+    };
+}
+
+bool serve_status(struct visitor *visitor, uint64_t request, bool members, double deadline_s, struct error *error)
+{
+    struct server *server = visitor->server;
+    struct message_status status;
+    char host[256], sentence[256];
+    int workers = members ? server->job.worker_count : 0;
+    server_lock(server);
+    describe_self(server, &status, host, sentence);
+    server_unlock(server);
+    if (!channel_send(&visitor->channel, MESSAGE_status, request, workers == 0 ? FRAME_LAST : 0, &status, NULL, 0,
+                      deadline_s, error)) {
+        return false;
+    }
+    for (int i = 0; i < workers; i++) {
+        /* A copy, since sending must not hold up the others. */
+        struct job_worker worker;
+        server_lock(server);
+        worker = server->job.workers[i];
+        describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
+        server_unlock(server);
+        if (!channel_send(&visitor->channel, MESSAGE_status, request, i + 1 == workers ? FRAME_LAST : 0, &status, NULL,
+                          0, deadline_s, error)) {
+            return false;
+        }
+    }
+    return true;
+}
