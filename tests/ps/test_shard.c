@@ -1,0 +1,620 @@
+/*
+ * Shards against their slow twin: the whole model updated densely by the baseline's loops, one push after the other.
+ * However the model is cut into shards, blocks and ranges, and whatever a worker was told when, the bits are the same.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/bfloat16.h"
+#include "ps/optimizer.h"
+#include "ps/shard.h"
+#include "tests/random.h"
+
+enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };
+
+/* Rows of several blocks, one block, and several rows to a block. */
+static const int shapes[][4] = {{5, 1300, 20, 3}, {40, 500, 10, 0}, {3, 7, 0, 0}, {90, 17, 600, 2}};
+
+/* A cluster's worth of shards, the twin, and what each worker believes the parameters are. */
+struct fixture {
+    struct config config;
+    struct model model;
+    int ps_count;
+    struct shard *shards[MAX_PS];
+    float *twin[STORE_VECTORS];
+    int64_t step;
+    float *views[WORKERS];
+    uint64_t versions[WORKERS][MAX_PS];
+};
+
+static void configure(struct config *config, int shape, int variant)
+{
+    memset(config, 0, sizeof *config);
+    while (config->model.layer_count < 4 && shapes[shape][config->model.layer_count] > 0) {
+        config->model.layers[config->model.layer_count] = shapes[shape][config->model.layer_count];
+        config->model.layer_count++;
+    }
+    config->train = (struct config_train){
+        .optimizer = (enum optimizer_kind)(variant % 5),
+        .nesterov = variant / 5 % 2,
+        .l2 = variant / 10 % 2 ? 1e-3 : 0,
+        .ema_decay = variant / 20 % 2 ? 0.9 : 0,
+        .learning_rate = 0.05,
+        .lr_decay = 0.9,
+        .lr_decay_steps = 3,
+        .momentum = 0.9,
+        .adagrad_init = 0.1,
+        .rho = 0.95,
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .epsilon = 1e-8,
+    };
+    config->cluster.worker_hosts.count = WORKERS;
+}
+
+static void write_range(struct shard *shard, enum store_vector vector, struct span span, const float *from)
+{
+    struct error error;
+    float *values;
+    struct range range = {span.first, (uint32_t)span.count};
+    if (!shard_claim_write(shard, vector, range, &values, &error)) {
+        fail_msg("%s", error.text);
+    }
+    memcpy(values, from + span.first, span.count * sizeof *values);
+}
+
+static void restore(struct shard *shard, const float *parameters, int64_t step)
+{
+    struct error error;
+    const struct span *spans;
+    int count = shard_spans(shard, &spans);
+    shard_begin_write(shard, GENERATION);
+    for (int i = 0; i < count; i++) {
+        write_range(shard, STORE_PARAMETERS, spans[i], parameters);
+    }
+    if (!shard_end_write(shard, step, 0, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static bool in_padding(const struct model *model, size_t at)
+{
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        size_t end = variable->offset + (size_t)variable->rows * (size_t)variable->stride;
+        if (at >= variable->offset && at < end) {
+            return (at - variable->offset) % (size_t)variable->stride >= (size_t)variable->cols;
+        }
+    }
+    return true;
+}
+
+static void set_up(struct fixture *f, int shape, int variant, int ps_count, enum placement_policy policy,
+                   struct test_random *random)
+{
+    struct error error;
+    memset(f, 0, sizeof *f);
+    configure(&f->config, shape, variant);
+    f->config.cluster.ps_hosts.count = f->ps_count = ps_count;
+    f->config.cluster.placement = policy;
+    model_layout(&f->model, &f->config.model);
+    size_t bytes = f->model.float_count * sizeof(float);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        f->twin[vector] = calloc(1, bytes);
+    }
+    for (size_t i = 0; i < f->model.float_count; i++) {
+        f->twin[STORE_PARAMETERS][i] = in_padding(&f->model, i) ? 0.0f : test_random_float(random);
+        f->twin[STORE_AVERAGES][i] = f->twin[STORE_PARAMETERS][i];
+        for (int slot = 0; slot < optimizer_slots(f->config.train.optimizer); slot++) {
+            f->twin[STORE_SLOT0 + slot][i] = optimizer_slot_initial(&f->config.train, slot);
+        }
+    }
+    for (int ps = 0; ps < ps_count; ps++) {
+        assert_true(shard_create(&f->shards[ps], &f->model, &f->config, ps, &error));
+        restore(f->shards[ps], f->twin[STORE_PARAMETERS], 0);
+    }
+    for (int worker = 0; worker < WORKERS; worker++) {
+        f->views[worker] = calloc(1, bytes);
+    }
+}
+
+static void tear_down(struct fixture *f)
+{
+    for (int ps = 0; ps < f->ps_count; ps++) {
+        shard_destroy(f->shards[ps]);
+    }
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        free(f->twin[vector]);
+    }
+    for (int worker = 0; worker < WORKERS; worker++) {
+        free(f->views[worker]);
+    }
+}
+
+static void step_twin(struct fixture *f, const float *gradient)
+{
+    for (int v = 0; v < f->model.variable_count; v++) {
+        const struct variable *variable = &f->model.variables[v];
+        struct update update;
+        update_prepare(&update, &f->config.train, f->step);
+        update.l2 = variable->is_weights ? update.l2 : 0;
+        optimizer_loop loop = optimizer_loop_get(optimizer_kernels_get(CPU_KERNELS_REFERENCE), &update, true);
+        unsigned mode = optimizer_enter();
+        for (int row = 0; row < variable->rows; row++) {
+            size_t at = variable->offset + (size_t)row * (size_t)variable->stride;
+            loop(&update, (size_t)variable->cols, gradient + at, f->twin[0] + at, f->twin[1] + at, f->twin[2] + at,
+                 f->twin[3] + at);
+        }
+        optimizer_leave(mode);
+    }
+    f->step++;
+}
+
+/* Where a frame's ranges begin and end, as an engine or anybody else may cut them. */
+static size_t random_cut(struct test_random *random, size_t at, size_t end)
+{
+    size_t most = end - at;
+    size_t count = 1 + (size_t)test_random_below(random, test_random_below(random, 2) == 0 ? 40 : 2000);
+    return at + (count < most ? count : most);
+}
+
+/* A gradient with whole stretches of zeros, which are mostly left out of the push. */
+static void push_random(struct fixture *f, int ps, struct stage *stage, float *gradient, struct test_random *random)
+{
+    const struct span *spans;
+    struct error error;
+    int count = shard_spans(f->shards[ps], &spans);
+    stage_begin(stage);
+    for (int i = 0; i < count; i++) {
+        size_t end = spans[i].first + spans[i].count;
+        for (size_t at = spans[i].first, next; at < end; at = next) {
+            next = random_cut(random, at, end);
+            float *values;
+            bool absent = test_random_below(random, 2) == 0;
+            for (size_t k = at; k < next; k++) {
+                gradient[k] = absent || in_padding(&f->model, k) ? 0.0f : test_random_float(random);
+            }
+            if (absent) {
+                continue;
+            }
+            assert_true(stage_claim(stage, (struct range){at, (uint32_t)(next - at)}, &values, &error));
+            memcpy(values, gradient + at, (next - at) * sizeof *values);
+            stage_check(stage, values, next - at);
+        }
+    }
+    assert_true(stage_is_finite(stage));
+}
+
+static void take_changes(float *view, const struct changes *changes)
+{
+    const struct ranges ranges = {changes->ranges, changes->range_count};
+    const float *values = changes->values;
+    uint64_t previous = 0;
+    for (uint32_t i = 0; i < ranges.count; i++) {
+        struct range range = range_get(&ranges, i);
+        assert_true(i == 0 || range.first >= previous);
+        previous = range.first + range.count;
+        memcpy(view + range.first, values, range.count * sizeof *values);
+        values += range.count;
+    }
+    assert_int_equal(values - (const float *)changes->values, changes->value_count);
+}
+
+static void check_vectors(struct fixture *f)
+{
+    struct error error;
+    float *values = malloc(f->model.float_count * sizeof *values);
+    for (int ps = 0; ps < f->ps_count; ps++) {
+        const struct span *spans;
+        int count = shard_spans(f->shards[ps], &spans);
+        for (int i = 0; i < count; i++) {
+            for (int vector = 0; vector < STORE_VECTORS; vector++) {
+                struct range range = {spans[i].first, (uint32_t)spans[i].count};
+                if (shard_has(f->shards[ps], (enum store_vector)vector)) {
+                    assert_true(shard_read(f->shards[ps], (enum store_vector)vector, range, values, &error));
+                    assert_memory_equal(values, f->twin[vector] + range.first, range.count * sizeof *values);
+                }
+            }
+        }
+    }
+    free(values);
+}
+
+static void run_variant(int shape, int variant, int ps_count, enum placement_policy policy, struct test_random *random)
+{
+    struct fixture f;
+    set_up(&f, shape, variant, ps_count, policy, random);
+    float *gradient = calloc(f.model.float_count, sizeof *gradient);
+    for (int step = 0; step < 12; step++) {
+        int worker = test_random_below(random, WORKERS);
+        struct changes changes[MAX_PS];
+        for (int ps = 0; ps < ps_count; ps++) {
+            struct stage *stage = shard_stage(f.shards[ps], worker);
+            push_random(&f, ps, stage, gradient, random);
+            assert_true(
+                shard_apply(f.shards[ps], GENERATION, stage, f.versions[worker][ps], DTYPE_FLOAT32, &changes[ps]));
+            f.versions[worker][ps] = changes[ps].version;
+            assert_int_equal(changes[ps].version, step + 2);
+            assert_int_equal(changes[ps].global_step, step + 1);
+            take_changes(f.views[worker], &changes[ps]);
+        }
+        step_twin(&f, gradient);
+        assert_memory_equal(f.views[worker], f.twin[STORE_PARAMETERS], f.model.float_count * sizeof(float));
+    }
+    check_vectors(&f);
+    free(gradient);
+    tear_down(&f);
+}
+
+static void test_shards_equal_the_whole_vector(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("shard");
+    for (int variant = 0; variant < 40; variant++) {
+        int shape = test_random_below(&random, 4);
+        int ps_count = 1 + test_random_below(&random, MAX_PS);
+        run_variant(shape, variant, ps_count, (enum placement_policy)test_random_below(&random, 3), &random);
+    }
+}
+
+/* --- One shard ---------------------------------------------------------------------------------------------------------- */
+
+static void fill_stage(struct shard *shard, struct stage *stage, float value)
+{
+    const struct span *spans;
+    struct error error;
+    float *values;
+    int count = shard_spans(shard, &spans);
+    stage_begin(stage);
+    for (int i = 0; i < count; i++) {
+        assert_true(stage_claim(stage, (struct range){spans[i].first, (uint32_t)spans[i].count}, &values, &error));
+        for (size_t k = 0; k < spans[i].count; k++) {
+            values[k] = value;
+        }
+    }
+}
+
+static void set_up_plain_sgd(struct fixture *f, struct test_random *random)
+{
+    set_up(f, 1, 0, 1, PLACEMENT_RANGES, random);
+    shard_destroy(f->shards[0]);
+    struct error error;
+    f->config.train.learning_rate = 1.0;
+    f->config.train.lr_decay = 1.0;
+    memset(f->twin[STORE_PARAMETERS], 0, f->model.float_count * sizeof(float));
+    assert_true(shard_create(&f->shards[0], &f->model, &f->config, 0, &error));
+    restore(f->shards[0], f->twin[STORE_PARAMETERS], 0);
+}
+
+static void test_unchanged_blocks_stay_away(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("unchanged");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    float *values;
+    set_up_plain_sgd(&f, &random);
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    stage_begin(stage);
+    assert_true(stage_claim(stage, (struct range){528 * 3, 500}, &values, &error));
+    memset(values, 0, 500 * sizeof *values);
+    values[17] = 2.0f;
+    assert_true(shard_apply(f.shards[0], GENERATION, stage, 1, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.range_count, 1);
+    assert_int_equal(changes.value_count, 500);
+    assert_true(((const float *)changes.values)[17] == -2.0f);
+    /* Asked again, as a retry does; from the start; and with nothing new. */
+    assert_true(shard_changes(f.shards[0], GENERATION, stage, 1, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.value_count, 500);
+    assert_true(shard_changes(f.shards[0], GENERATION, stage, 0, DTYPE_FLOAT32, &changes));
+    assert_true(changes.value_count >= f.model.parameter_count);
+    assert_true(shard_changes(f.shards[0], GENERATION, stage, changes.version, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.value_count, 0);
+    tear_down(&f);
+}
+
+static void test_bfloat16_answers_are_rounded(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("bfloat16");
+    struct fixture f;
+    struct changes changes;
+    set_up(&f, 1, 4, 1, PLACEMENT_RANGES, &random);
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    fill_stage(f.shards[0], stage, 0.37f);
+    assert_true(shard_apply(f.shards[0], GENERATION, stage, 0, DTYPE_BFLOAT16, &changes));
+    const struct ranges ranges = {changes.ranges, changes.range_count};
+    const uint16_t *halves = changes.values;
+    struct error error;
+    for (uint32_t i = 0; i < ranges.count; i++) {
+        struct range range = range_get(&ranges, i);
+        float *exact = malloc(range.count * sizeof *exact);
+        assert_true(shard_read(f.shards[0], STORE_PARAMETERS, range, exact, &error));
+        for (uint32_t k = 0; k < range.count; k++) {
+            assert_int_equal(*halves++, bfloat16_round(exact[k]));
+        }
+        free(exact);
+    }
+    tear_down(&f);
+}
+
+static void test_bfloat16_rounding(void **state)
+{
+    (void)state;
+    static const struct {
+        float value;
+        uint16_t half;
+    } cases[] = {
+        {0.0f, 0},
+        {-0.0f, 0x8000},
+        {1.0f, 0x3f80},
+        {0x1.01p0f, 0x3f80} /* a tie, to even */,
+        {0x1.03p0f, 0x3f82} /* a tie, to even */,
+        {0x1.0101p0f, 0x3f81},
+        {-0x1.0101p0f, 0xbf81},
+        {3.4e38f, 0x7f80} /* rounds to infinity */,
+        {INFINITY, 0x7f80},
+        {1e-40f, 0x0001},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(bfloat16_round(cases[i].value), cases[i].half);
+    }
+    uint32_t bits = 0x7f800001; /* a NaN whose upper half alone would be infinity */
+    float nan_value;
+    memcpy(&nan_value, &bits, sizeof bits);
+    assert_true(isnan(bfloat16_widen(bfloat16_round(nan_value))));
+    assert_true(bfloat16_widen(0x3f80) == 1.0f);
+}
+
+static void test_not_finite_is_seen(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("finite");
+    struct fixture f;
+    set_up_plain_sgd(&f, &random);
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    float values[100] = {0};
+    for (int i = 0; i < 300; i++) {
+        stage_begin(stage);
+        stage_check(stage, values, 100);
+        assert_true(stage_is_finite(stage));
+        values[i % 100] = bad[i / 100];
+        stage_check(stage, values, 100);
+        assert_false(stage_is_finite(stage));
+        values[i % 100] = 3.4e38f;
+        stage_check(stage, values, 100);
+        assert_false(stage_is_finite(stage)); /* once bad, always bad */
+        values[i % 100] = 0.0f;
+    }
+    tear_down(&f);
+}
+
+static void test_ranges_that_are_not_held(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("held");
+    struct fixture f;
+    struct error error;
+    float *values;
+    float out[8];
+    set_up(&f, 1, 0, 2, PLACEMENT_RANGES, &random);
+    const struct span *spans;
+    assert_int_equal(shard_spans(f.shards[1], &spans), 1);
+    struct stage *stage = shard_stage(f.shards[1], 0);
+    const struct range wrong[] = {
+        {0, 1},
+        {spans[0].first - 1, 2},
+        {spans[0].first + spans[0].count - 1, 2},
+        {spans[0].first, UINT32_MAX},
+        {UINT64_MAX, 1},
+        {UINT64_MAX, UINT32_MAX},
+        {spans[0].first + spans[0].count, 1},
+        {spans[0].first, 0},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_false(stage_claim(stage, wrong[i], &values, &error));
+        assert_false(shard_read(f.shards[1], STORE_PARAMETERS, wrong[i], out, &error));
+    }
+    assert_false(shard_read(f.shards[1], STORE_SLOT0, (struct range){spans[0].first, 8}, out, &error));
+    tear_down(&f);
+}
+
+static void test_restoring(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("restore");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    float *values;
+    float out[4];
+    int64_t step;
+    uint64_t version;
+    set_up(&f, 1, 1, 1, PLACEMENT_RANGES, &random); /* momentum */
+    struct shard *shard = f.shards[0];
+    struct stage *stage = shard_stage(shard, 0);
+    fill_stage(shard, stage, 1.0f);
+    assert_true(shard_apply(shard, GENERATION, stage, 0, DTYPE_FLOAT32, &changes));
+    /* Another generation's requests, and any while it is closed. */
+    assert_false(shard_apply(shard, GENERATION - 1, stage, 0, DTYPE_FLOAT32, &changes));
+    shard_begin_write(shard, GENERATION + 1);
+    assert_false(shard_apply(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
+    assert_false(shard_changes(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
+    assert_false(shard_read(shard, STORE_PARAMETERS, (struct range){0, 4}, out, &error));
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_CLOSED);
+    /* Parameters are owed, slots and averages are not, and nothing may be NaN. */
+    assert_false(shard_end_write(shard, 5, 0, &error));
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_claim_write(shard, STORE_SLOT0, (struct range){0, 4}, &values, &error));
+    values[2] = NAN;
+    assert_false(shard_end_write(shard, 5, 0, &error));
+    values[2] = 2.5f;
+    assert_false(shard_claim_write(shard, STORE_SLOT1, (struct range){0, 4}, &values, &error));
+    assert_true(shard_end_write(shard, 5, 0, &error));
+    shard_now(shard, &version, &step);
+    assert_int_equal(version, 1);
+    assert_int_equal(step, 5);
+    assert_true(shard_read(shard, STORE_SLOT0, (struct range){0, 4}, out, &error));
+    assert_true(out[0] == 0.0f && out[2] == 2.5f);
+    assert_true(shard_changes(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
+    assert_true(changes.value_count >= f.model.parameter_count);
+    tear_down(&f);
+}
+
+static void test_epochs_of_the_schedule_come_with_the_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("schedule");
+    struct fixture f;
+    struct error error;
+    set_up_plain_sgd(&f, &random);
+    struct shard *shard;
+    f.config.train.lr_decay = 0.5;
+    f.config.train.lr_decay_steps = 0;
+    assert_true(shard_create(&shard, &f.model, &f.config, 0, &error));
+    shard_begin_write(shard, GENERATION);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_false(shard_end_write(shard, 20, 0, &error));
+    assert_true(shard_end_write(shard, 20, 10, &error));
+    struct changes changes;
+    fill_stage(shard, shard_stage(shard, 0), -1.0f);
+    assert_true(shard_apply(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_true(*(const float *)changes.values == 0.25f);
+    shard_destroy(shard);
+    tear_down(&f);
+}
+
+/* --- Many at once ------------------------------------------------------------------------------------------------------- */
+
+enum { PUSHES = 300 };
+
+struct pusher {
+    pthread_t thread;
+    struct fixture *f;
+    int worker;
+    bool failed;
+};
+
+/* Every push adds 1 to every parameter, so an answer must be one number throughout: the version it names. */
+static void *push_ones(void *context)
+{
+    struct pusher *pusher = context;
+    struct shard *shard = pusher->f->shards[0];
+    struct stage *stage = shard_stage(shard, pusher->worker);
+    uint64_t version = 0;
+    for (int i = 0; i < PUSHES; i++) {
+        struct changes changes;
+        fill_stage(shard, stage, -1.0f);
+        pusher->failed |= !shard_apply(shard, GENERATION, stage, version, DTYPE_FLOAT32, &changes);
+        const float *values = changes.values;
+        const struct ranges ranges = {changes.ranges, changes.range_count};
+        for (uint32_t r = 0; r < ranges.count; r++) {
+            struct range range = range_get(&ranges, r);
+            for (uint32_t k = 0; k < range.count; k++, values++) {
+                bool padding = in_padding(&pusher->f->model, range.first + k);
+                pusher->failed |= *values != (padding ? 0.0f : (float)(changes.version - 1));
+            }
+        }
+        version = changes.version;
+    }
+    return NULL;
+}
+
+/* Snapshots of steps to come and of this moment: each is one step's state throughout. */
+static void check_snapshots(struct fixture *f)
+{
+    struct error error;
+    uint64_t number = 0;
+    int64_t now = 0;
+    int taken = 0;
+    int64_t steps = WORKERS * PUSHES;
+    while (now < steps) {
+        shard_now(f->shards[0], NULL, &now);
+        int64_t at_step = ++number % 2 == 0 || now + 5 > steps ? -1 : now + 5;
+        int64_t step;
+        enum snapshot_state state;
+        do {
+            state = shard_snapshot(f->shards[0], number, at_step, &step);
+        } while (state == SNAPSHOT_PENDING);
+        if (state == SNAPSHOT_PASSED) {
+            continue; /* it was over before we asked */
+        }
+        assert_int_equal(state, SNAPSHOT_TAKEN);
+        assert_true(at_step < 0 || step == at_step);
+        const float *values;
+        int64_t of_step;
+        struct range all = {0, (uint32_t)f->model.float_count};
+        assert_true(shard_snapshot_values(f->shards[0], number, STORE_PARAMETERS, all, &values, &of_step, &error));
+        assert_int_equal(of_step, step);
+        for (uint32_t k = 0; k < all.count; k++) {
+            assert_true(values[k] == (in_padding(&f->model, k) ? 0.0f : (float)step));
+        }
+        taken++;
+    }
+    assert_true(taken > 0);
+}
+
+static void test_pushes_of_many_threads_all_count(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("threads");
+    struct fixture f;
+    struct pusher pushers[WORKERS];
+    set_up_plain_sgd(&f, &random);
+    for (int i = 0; i < WORKERS; i++) {
+        pushers[i] = (struct pusher){.f = &f, .worker = i};
+        assert_int_equal(pthread_create(&pushers[i].thread, NULL, push_ones, &pushers[i]), 0);
+    }
+    check_snapshots(&f);
+    for (int i = 0; i < WORKERS; i++) {
+        pthread_join(pushers[i].thread, NULL);
+        assert_false(pushers[i].failed);
+    }
+    int64_t step;
+    uint64_t version;
+    shard_now(f.shards[0], &version, &step);
+    assert_int_equal(step, WORKERS * PUSHES);
+    assert_int_equal(version, WORKERS * PUSHES + 1);
+    tear_down(&f);
+}
+
+static void test_memory_is_as_announced(void **state)
+{
+    (void)state;
+    struct config config;
+    struct model model;
+    configure(&config, 1, 4); /* adam */
+    config.cluster.ps_hosts.count = 1;
+    model_layout(&model, &config.model);
+    size_t vectors = 2 * 3 + WORKERS;
+    size_t bytes = shard_memory(&model, &config, 0);
+    assert_true(bytes >= 4 * model.float_count * vectors);
+    assert_true(bytes <= 4 * model.float_count * vectors + model.float_count / 2 + 8192);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shards_equal_the_whole_vector),
+        cmocka_unit_test(test_unchanged_blocks_stay_away),
+        cmocka_unit_test(test_bfloat16_answers_are_rounded),
+        cmocka_unit_test(test_bfloat16_rounding),
+        cmocka_unit_test(test_not_finite_is_seen),
+        cmocka_unit_test(test_ranges_that_are_not_held),
+        cmocka_unit_test(test_restoring),
+        cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
+        cmocka_unit_test(test_pushes_of_many_threads_all_count),
+        cmocka_unit_test(test_memory_is_as_announced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
