@@ -253,21 +253,22 @@ static bool write_new_file(const char *path, const unsigned char *const texts[],
     return done;
 }
 
-/* Makes a key, has `draft` signed for it, and writes key, certificate and, if given, the authority's certificate. */
-static bool create(struct draft *draft, const unsigned char *authority, const char *path, struct error *error)
+/* Makes a key, has what is `wanted` signed for it, and writes key, certificate and, if given, the authority's certificate. */
+static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
     mbedtls_pk_context key;
     unsigned char key_pem[PEM_BYTES], certificate_pem[PEM_BYTES];
     char text[128];
     mbedtls_pk_init(&key);
-    draft->subject_key = &key;
-    if (!draft->issuer_key) {
-        draft->issuer_key = &key;
+    struct draft draft = *wanted;
+    draft.subject_key = &key;
+    if (!draft.issuer_key) {
+        draft.issuer_key = &key;
     }
     bool done = false;
     int result = generate_key(&key);
     result = result ? result : mbedtls_pk_write_key_pem(&key, key_pem, sizeof key_pem);
-    result = result ? result : write_certificate(draft, certificate_pem);
+    result = result ? result : write_certificate(&draft, certificate_pem);
     if (result != 0) {
         tls_describe(result, text);
         error_set(error, "can't make the key for %s: %s", path, text);

@@ -297,11 +297,10 @@ static bool shake_hands(struct connection *connection, double deadline_s, struct
     struct tls *tls = connection->tls;
     for (;;) {
         int result = mbedtls_ssl_handshake(&tls->ssl);
-        enum connection_state state = connection->state;
-        struct error ignored;
         if (result != 0 && result != MBEDTLS_ERR_SSL_WANT_READ && result != MBEDTLS_ERR_SSL_WANT_WRITE) {
             fail(connection, result, error);
-            state = connection->state;
+            enum connection_state state = connection->state;
+            struct error ignored;
             link_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
             connection->state = state;
             return false;
