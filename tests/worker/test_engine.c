@@ -41,7 +41,7 @@ static void make_examples(struct fixture *fixture, int count, int percent)
 {
     int pixels = fixture->model.widths[0];
     struct examples *examples = &fixture->examples;
-    *examples = (struct examples){.images = malloc((size_t)(count * pixels)),
+    *examples = (struct examples){.images = malloc((size_t)count * (size_t)pixels),
                                   .labels = malloc((size_t)count * sizeof(int32_t)),
                                   .count = count,
                                   .height = 1,

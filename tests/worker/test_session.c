@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 
-enum { CLASSES = 3, PIXELS = 4, TRAIN_IMAGES = 50, VALIDATION_IMAGES = 20, MAX_ENDS = 4096 };
+enum { CLASSES = 3, PIXELS = 4, TRAINED_IMAGES = 50, VALIDATION_IMAGES = 20, MAX_ENDS = 4096 };
 
 /* Every step multiplies and adds something that depends on the step: only the right history gives the right bits. */
 struct fake_engine {
@@ -198,7 +198,7 @@ static int set_up(void **state)
     stage->config.output.save_steps = 0;
     stage->config.output.save_model_secs = 0;
     model_layout(&stage->model, &stage->config.model);
-    make_examples(&stage->dataset.train, TRAIN_IMAGES);
+    make_examples(&stage->dataset.train, TRAINED_IMAGES);
     make_examples(&stage->dataset.validation, VALIDATION_IMAGES);
     *state = stage;
     log_setup(LOG_TEXT, LOG_ERROR);
