@@ -45,10 +45,7 @@ def test_misuse_is_told_in_one_line(run, arguments, message):
 
 def test_roles_want_their_hosts(run):
     assert "needs the address of every ps" in error_line(run("--job_name=ps", status=2))
-
-
-def test_workers_come_later(run):
-    assert "workers come with a later one" in error_line(run("--job_name=worker", status=2))
+    assert "needs the address of every ps" in error_line(run("--job_name=worker", status=2))
 
 
 def test_errors_speak_the_log_format_asked_for(run):

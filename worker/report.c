@@ -102,7 +102,9 @@ void report_start(const struct report_start *start)
     log_info("engine     %s", start->engine);
     log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
              (long long)config->fleet.version, start->digest);
-    if (config->output.train_dir[0] == '\0') {
+    if (start->keeps_nothing) {
+        log_info("train_dir  worker 0's: this worker joins at step %s", report_count(step, start->global_step));
+    } else if (config->output.train_dir[0] == '\0') {
         log_info("train_dir  none: nothing of this run is kept");
     } else if (start->restored_from) {
         log_info("train_dir  %s: goes on at step %s, restored from %s", config->output.train_dir,
@@ -298,6 +300,9 @@ void report_done(const struct report_done *done)
         cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
         cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
         cJSON_AddNumberToObject(fields, "steps_per_s", done->steps_per_s);
+        if (done->global_steps_per_s > 0) {
+            cJSON_AddNumberToObject(fields, "global_steps_per_s", done->global_steps_per_s);
+        }
         cJSON_AddNumberToObject(fields, "seconds", done->seconds);
         cJSON_AddStringToObject(fields, "reason", done->reason);
         cJSON_AddNumberToObject(fields, "local_steps", (double)done->local_steps);
@@ -320,6 +325,9 @@ void report_done(const struct report_done *done)
     log_info("%s at step %s (%.1f epochs)%s", done->reason, report_count(steps, done->steps), done->epochs, best);
     if (done->local_steps == 0) {
         return;
+    }
+    if (done->global_steps_per_s > 0) {
+        log_info("all workers together: %s steps/s", report_count(rate, (int64_t)(done->global_steps_per_s + 0.5)));
     }
     log_info("%s steps in %s, %s steps/s", report_count(local, done->local_steps), time,
              report_count(rate, (int64_t)(done->steps_per_s + 0.5)));

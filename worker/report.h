@@ -29,6 +29,7 @@ struct report_start {
     const char *restored_from; /* a checkpoint's path; NULL: a new run */
     int64_t global_step;       /* where it starts */
     int64_t last_step;         /* where it ends; INT64_MAX: unbounded */
+    bool keeps_nothing;        /* checkpoints are the chief's business, not this process's */
 };
 void report_start(const struct report_start *start);
 
@@ -71,6 +72,7 @@ struct report_done {
     int64_t local_steps;
     double epochs;
     double steps_per_s;                        /* of training alone, without the first 100 steps */
+    double global_steps_per_s;                 /* of all workers together, likewise; 0: local training */
     double seconds;                            /* since the process started */
     double validation_accuracy, best_accuracy; /* negative: none */
     int64_t best_step;

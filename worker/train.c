@@ -1,10 +1,8 @@
 /*
  * trainer [train]: data, model, engine, session, and at the very end the test set.
  *
- * The test set is decoded beside the training set, on another core, so that a missing or broken file is found before
- * the training and not after it; nobody looks at it until the session is over.
+ * The test set is loaded with the training set; nobody looks at it until the session is over.
  */
-#include <pthread.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -15,7 +13,9 @@
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/evaluate.h"
+#include "worker/load.h"
 #include "worker/plan.h"
+#include "worker/remote/worker.h"
 #include "worker/report.h"
 #include "worker/sampler.h"
 #include "worker/session.h"
@@ -31,41 +31,10 @@ struct run {
     struct session *session;
 };
 
-struct test_loader {
-    const struct config *config;
-    struct examples *test;
-    bool loaded;
-    struct error error;
-};
-
-static void *load_test(void *context)
-{
-    struct test_loader *loader = context;
-    loader->loaded = dataset_load_test(loader->test, loader->config, &loader->error);
-    return NULL;
-}
-
-static bool load_data(struct run *run, struct error *error)
-{
-    struct test_loader loader = {.config = &run->config, .test = &run->test};
-    pthread_t thread;
-    bool beside = pthread_create(&thread, NULL, load_test, &loader) == 0;
-    bool loaded = dataset_load(&run->dataset, &run->config, error);
-    if (beside) {
-        pthread_join(thread, NULL);
-    } else {
-        load_test(&loader);
-    }
-    if (loaded && !loader.loaded) {
-        *error = loader.error;
-    }
-    return loaded && loader.loaded;
-}
-
 static bool open_run(struct run *run, struct error *error)
 {
     struct config_train *train = &run->config.train;
-    if (!load_data(run, error)) {
+    if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
     }
     struct sampler sampler = {.seed = (uint64_t)train->seed,
@@ -136,10 +105,8 @@ static int run_train(const struct command_call *call)
     if (call->config->cluster.job_name == JOB_PS) {
         return server_run(call->config);
     }
-    if (call->config->cluster.job_name != JOB_LOCAL) {
-        log_error("--job_name=worker: this version has parameter servers, and workers come with a later one; leave "
-                  "job_name at local");
-        return COMMAND_MISUSED;
+    if (call->config->cluster.job_name == JOB_WORKER) {
+        return remote_worker_run(call->config);
     }
     signals_catch();
     if (!open_run(&run, &error)) {

@@ -1,0 +1,34 @@
+#include "worker/load.h"
+
+#include <pthread.h>
+
+struct test_loader {
+    const struct config *config;
+    struct examples *test;
+    bool loaded;
+    struct error error;
+};
+
+static void *load_test(void *context)
+{
+    struct test_loader *loader = context;
+    loader->loaded = dataset_load_test(loader->test, loader->config, &loader->error);
+    return NULL;
+}
+
+bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
+{
+    struct test_loader loader = {.config = config, .test = test, .loaded = !test};
+    pthread_t thread;
+    bool beside = test && pthread_create(&thread, NULL, load_test, &loader) == 0;
+    bool loaded = dataset_load(dataset, config, error);
+    if (beside) {
+        pthread_join(thread, NULL);
+    } else if (test) {
+        load_test(&loader);
+    }
+    if (loaded && !loader.loaded) {
+        *error = loader.error;
+    }
+    return loaded && loader.loaded;
+}

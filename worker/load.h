@@ -1,0 +1,17 @@
+/* Training and test set, loaded at the same time. */
+#ifndef WORKER_LOAD_H
+#define WORKER_LOAD_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "worker/dataset.h"
+
+/*
+ * Loads the dataset and, unless test is NULL, the test set beside it, on another core: so that a missing or broken file
+ * is found before the training and not after it. What was loaded is the caller's to free, also if it fails.
+ */
+bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error);
+
+#endif

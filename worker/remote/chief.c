@@ -1,0 +1,493 @@
+/*
+ * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
+ * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing.
+ */
+#include "worker/remote/chief.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "net/handshake.h"
+#include "ps/checkpoint_folder.h"
+#include "ps/supervisor.h"
+#include "worker/evaluate.h"
+#include "worker/remote/transfer.h"
+#include "worker/report.h"
+
+enum {
+    SNAPSHOT_TRIES = 5,
+    SNAPSHOT_WAIT_MS = 250, /* for a step that is about to come */
+};
+
+static const double LOOK_S = 0.02;     /* the saving thread looks at clock and step so often */
+static const double ARM_AHEAD_S = 0.3; /* a snapshot of a step is asked for so long before it */
+
+struct chief {
+    struct chief_options options;
+    struct push_pull shards;
+    struct checkpoint_state state;
+    struct checkpoint_folder folder; /* only with a train_dir */
+    bool has_folder;
+    struct supervisor supervisor;
+    struct checkpoint_info info;
+    struct evaluation evaluation;
+    uint64_t snapshots; /* taken so far, on top of a random number: an earlier chief's must not be met */
+    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
+    bool checkpoint_failed;
+    pthread_mutex_t mutex;
+    pthread_t thread;
+    bool saves; /* the thread runs */
+    atomic_bool end;
+    atomic_llong global_step;
+    double rate_s; /* when the step was looked at last */
+    int64_t rate_step;
+    double steps_per_s;
+};
+
+static bool averaged(const struct chief *chief)
+{
+    return chief->options.config->train.ema_decay > 0;
+}
+
+/* ---- Beginning ---- */
+
+bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
+{
+    const struct config *config = options->config;
+    struct chief *chief = calloc(1, sizeof *chief);
+    if (!chief) {
+        return error_set(error, "not enough memory for the chief");
+    }
+    chief->options = *options;
+    chief->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
+    chief->snapshots = handshake_new_incarnation() >> 1;
+    pthread_mutex_init(&chief->mutex, NULL);
+    struct push_pull_options exchange = {.config = config,
+                                         .model = options->model,
+                                         .engine = options->engine,
+                                         .self = options->self,
+                                         .traffic = options->traffic,
+                                         .given_up = options->given_up,
+                                         .context = options->context};
+    bool done = push_pull_create(&chief->shards, &exchange, error) &&
+                checkpoint_state_create(&chief->state, options->model, &config->train, error) &&
+                evaluation_create(&chief->evaluation, options->model->widths[options->model->layer_count], error);
+    if (done && config->output.train_dir[0] != '\0') {
+        chief->has_folder = done =
+            checkpoint_folder_open(&chief->folder, config->output.train_dir, &config->output, error);
+    }
+    if (!done) {
+        chief_destroy(chief);
+        return false;
+    }
+    *out = chief;
+    return true;
+}
+
+static void stop_saving(struct chief *chief)
+{
+    if (chief->saves) {
+        atomic_store(&chief->end, true);
+        pthread_join(chief->thread, NULL);
+        chief->saves = false;
+    }
+}
+
+void chief_destroy(struct chief *chief)
+{
+    if (chief) {
+        stop_saving(chief);
+        push_pull_destroy(&chief->shards);
+        checkpoint_state_destroy(&chief->state);
+        evaluation_destroy(&chief->evaluation);
+        if (chief->has_folder) {
+            checkpoint_folder_close(&chief->folder);
+        }
+        pthread_mutex_destroy(&chief->mutex);
+        free(chief);
+    }
+}
+
+static void initial_state(struct chief *chief)
+{
+    const struct config *config = chief->options.config;
+    const struct model *model = chief->options.model;
+    struct checkpoint_state *state = &chief->state;
+    model_initialise(model, &config->model, config->train.seed, state->vectors[STORE_PARAMETERS]);
+    if (state->vectors[STORE_AVERAGES]) {
+        memcpy(state->vectors[STORE_AVERAGES], state->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));
+    }
+    for (int slot = 0; slot < optimizer_slots(config->train.optimizer); slot++) {
+        float initial = optimizer_slot_initial(&config->train, slot);
+        for (size_t i = 0; i < model->float_count; i++) {
+            state->vectors[STORE_SLOT0 + slot][i] = initial;
+        }
+    }
+}
+
+/* What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the counters. */
+static bool find_state(struct chief *chief, bool load, char *source, size_t size, struct error *error)
+{
+    const struct config *config = chief->options.config;
+    struct checkpoint_file *file = NULL;
+    if (chief->has_folder && !checkpoint_folder_newest(&chief->folder, &file, error)) {
+        return false;
+    }
+    bool done = true;
+    if (file) {
+        done = !load || checkpoint_load(file, &chief->state, error);
+        chief->info = *checkpoint_file_info(file);
+        snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
+        snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
+        checkpoint_close(file);
+    } else if (load) {
+        chief->info.global_step = 0;
+        initial_state(chief);
+        snprintf(source, size, "initialised with seed %lld", (long long)config->train.seed);
+    }
+    chief->info.seed = config->train.seed;
+    chief->info.fleet_version = config->fleet.version;
+    memcpy(chief->info.config_digest, chief->options.self->digest, sizeof chief->info.config_digest);
+    return done;
+}
+
+/* Do all shards hold the model, of one generation? newest: the highest generation any of them knows. */
+static bool is_whole(const struct chief *chief, const struct shard_status *status, uint32_t *newest, int64_t *step)
+{
+    bool whole = true;
+    *newest = 0;
+    *step = 0;
+    for (int i = 0; i < chief->shards.count; i++) {
+        *newest = status[i].generation > *newest ? status[i].generation : *newest;
+        *step = status[i].global_step > *step ? status[i].global_step : *step;
+        whole = whole && status[i].ready && !status[i].over && status[i].generation == status[0].generation;
+    }
+    return whole;
+}
+
+static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
+                                       struct error *error)
+{
+    char source[256] = "";
+    if (!find_state(chief, true, source, sizeof source, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    start->global_step = chief->info.global_step;
+    start->restored_from = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL;
+    if (generation > 1) {
+        log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
+                 source);
+    }
+    struct transfer_steps steps = {.global_step = start->global_step,
+                                   .last_step = chief->options.plan->last_step,
+                                   .epoch_steps = plan_epoch_end(chief->options.plan, 1)};
+    return transfer_restore(&chief->shards, generation, &chief->state, source, &steps, error);
+}
+
+static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
+                                     struct error *error)
+{
+    uint32_t newest;
+    char source[256];
+    enum push_pull_end end = transfer_status(&chief->shards, status, error);
+    if (end != PUSH_PULL_DONE) {
+        return end;
+    }
+    *start = (struct chief_start){.resumed = true};
+    if (!is_whole(chief, status, &newest, &start->global_step)) {
+        start->resumed = false;
+        return write_shards(chief, newest + 1, start, error);
+    }
+    chief->shards.generation = newest;
+    return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
+}
+
+static void *save_on(void *context);
+
+enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+{
+    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    enum push_pull_end end = PUSH_PULL_REFUSED;
+    if (!status) {
+        error_set(error, "not enough memory for the chief");
+        return end;
+    }
+    pthread_mutex_lock(&chief->mutex);
+    do {
+        end = begin_once(chief, status, start, error);
+    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    free(status);
+    if (end == PUSH_PULL_DONE) {
+        atomic_store(&chief->global_step, start->global_step);
+        supervisor_begin(&chief->supervisor, &chief->options.config->output,
+                         start->resumed ? chief->info.global_step : start->global_step, clock_monotonic_s());
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    if (end == PUSH_PULL_DONE && chief->has_folder && !chief->saves) {
+        chief->saves = pthread_create(&chief->thread, NULL, save_on, chief) == 0;
+        if (!chief->saves) {
+            log_warning("no thread to save checkpoints: only the last one will be kept");
+        }
+    }
+    return end == PUSH_PULL_AGAIN ? PUSH_PULL_STOPPED : end;
+}
+
+void chief_note_step(struct chief *chief, int64_t global_step)
+{
+    atomic_store_explicit(&chief->global_step, global_step, memory_order_relaxed);
+}
+
+/* ---- Snapshots ---- */
+
+/*
+ * The state of one step, on every shard. Locked. which: as in transfer_read. With several shards that are not at the
+ * same step just now, one a little ahead is agreed on; the last try takes what is there, for training may have stopped.
+ */
+static enum push_pull_end take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
+{
+    enum push_pull_end end = PUSH_PULL_AGAIN;
+    int workers = chief->options.config->cluster.worker_hosts.count;
+    for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
+        struct snapshot_answer answer;
+        bool last = i + 1 == SNAPSHOT_TRIES;
+        int64_t ahead = atomic_load(&chief->global_step) + 2 + workers;
+        bool exact = i > 0 && !last && ahead < chief->options.plan->last_step;
+        uint64_t number = ++chief->snapshots;
+        end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
+        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !last))) {
+            end = PUSH_PULL_AGAIN;
+        } else if (end == PUSH_PULL_DONE) {
+            *global_step = answer.global_step;
+            end = transfer_read(&chief->shards, number, which, &chief->state, error);
+        }
+    }
+    return end;
+}
+
+/* Writes the state that was taken. Locked. */
+static void write_checkpoint(struct chief *chief, int targets, int64_t global_step)
+{
+    struct error error;
+    struct checkpoint_info info = chief->info;
+    char path[CHECKPOINT_MAX_PATH];
+    info.global_step = global_step;
+    if (targets & CHECKPOINT_MODEL) {
+        supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
+    }
+    bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
+    if (targets & CHECKPOINT_MODEL) {
+        supervisor_save_ended(&chief->supervisor, written);
+    }
+    if (!written) {
+        chief->checkpoint_failed = true;
+        log_error("%s; training goes on, and this run will end with status 1", error.text);
+        return;
+    }
+    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
+        if (targets & target) {
+            checkpoint_folder_name(&chief->folder, (enum checkpoint_target)target, global_step, path);
+            report_checkpoint(&(struct report_checkpoint){
+                .path = path, .global_step = global_step, .is_best = target == CHECKPOINT_BEST});
+        }
+    }
+    if (targets & CHECKPOINT_MODEL) {
+        checkpoint_folder_name(&chief->folder, CHECKPOINT_MODEL, global_step, chief->last_checkpoint);
+    }
+}
+
+static bool state_is_finite(const struct chief *chief)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        const float *values = chief->state.vectors[v];
+        for (size_t i = 0; values && i < chief->options.model->float_count; i++) {
+            if (!isfinite(values[i])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Saves the state that was taken, unless it is past saving. Locked. */
+static void save_taken(struct chief *chief, int64_t global_step)
+{
+    if (state_is_finite(chief)) {
+        write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
+    } else {
+        log_warning("the model is not finite any more at step %lld: it is not saved", (long long)global_step);
+    }
+}
+
+/* ---- The thread that saves ---- */
+
+static void measure_rate(struct chief *chief, int64_t step)
+{
+    double now_s = clock_monotonic_s(), seconds = now_s - chief->rate_s;
+    if (seconds >= 0.2) {
+        chief->steps_per_s = (double)(step - chief->rate_step) / seconds;
+        chief->rate_step = step;
+        chief->rate_s = now_s;
+    }
+}
+
+/* Checkpoints by steps are promised for those steps: the snapshot of one that is near is ordered before it comes. */
+static void save_at_step(struct chief *chief, int64_t step)
+{
+    struct error error;
+    struct snapshot_answer answer;
+    int64_t target = step + supervisor_steps_to_save(&chief->supervisor, step);
+    uint64_t number = ++chief->snapshots;
+    do {
+        enum push_pull_end end = transfer_snapshot(&chief->shards, number, target, SNAPSHOT_WAIT_MS, &answer, &error);
+        if (end != PUSH_PULL_DONE) {
+            return;
+        }
+    } while (!answer.taken && !atomic_load(&chief->end) && atomic_load(&chief->global_step) < target);
+    if (answer.taken && transfer_read(&chief->shards, number, ~0u, &chief->state, &error) == PUSH_PULL_DONE) {
+        save_taken(chief, target);
+    }
+}
+
+static bool step_to_save_is_near(const struct chief *chief, int64_t step)
+{
+    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
+    return left != INT64_MAX && (double)left <= 2 + ARM_AHEAD_S * chief->steps_per_s &&
+           step + left < chief->options.plan->last_step;
+}
+
+static void *save_on(void *context)
+{
+    struct chief *chief = context;
+    while (!atomic_load(&chief->end)) {
+        struct error error;
+        int64_t step = atomic_load(&chief->global_step), taken_step = 0;
+        measure_rate(chief, step);
+        pthread_mutex_lock(&chief->mutex);
+        if (step >= chief->options.plan->last_step) {
+            /* the end is at hand, and has a checkpoint of its own */
+        } else if (step_to_save_is_near(chief, step)) {
+            save_at_step(chief, step);
+        } else if (supervisor_should_save(&chief->supervisor, step, clock_monotonic_s()) &&
+                   take_now(chief, ~0u, &taken_step, &error) == PUSH_PULL_DONE) {
+            save_taken(chief, taken_step);
+        }
+        pthread_mutex_unlock(&chief->mutex);
+        shard_link_pause(clock_monotonic_s() + LOOK_S);
+    }
+    return NULL;
+}
+
+/* ---- Validation ---- */
+
+/* What evaluation needs of the state, into the engine. Locked. */
+static bool state_to_engine(struct chief *chief, struct error *error)
+{
+    struct engine *engine = chief->options.engine;
+    size_t floats = chief->options.model->float_count;
+    return engine->table->write(engine, STORE_PARAMETERS, 0, floats, chief->state.vectors[STORE_PARAMETERS], error) &&
+           (!averaged(chief) ||
+            engine->table->write(engine, STORE_AVERAGES, 0, floats, chief->state.vectors[STORE_AVERAGES], error));
+}
+
+enum chief_verdict chief_verdict(const struct chief *chief)
+{
+    const struct config_train *train = &chief->options.config->train;
+    if (train->target_accuracy > 0 && chief->info.best_accuracy >= train->target_accuracy) {
+        return CHIEF_TARGET;
+    }
+    return train->patience > 0 && chief->info.bad_validations >= train->patience ? CHIEF_PATIENCE : CHIEF_GO_ON;
+}
+
+static enum chief_verdict judge(struct chief *chief, int64_t step, struct error *error)
+{
+    struct evaluation *evaluation = &chief->evaluation;
+    struct checkpoint_info *info = &chief->info;
+    if (!evaluate(evaluation, chief->options.engine, averaged(chief), &chief->options.dataset->validation, error)) {
+        return CHIEF_FAILED;
+    }
+    if (!isfinite(evaluation->loss)) {
+        error_set(error,
+                  "the validation loss is %g at step %lld: training stops here; lower --learning_rate and start again",
+                  evaluation->loss, (long long)step);
+        return CHIEF_FAILED;
+    }
+    info->validation_accuracy = evaluation_accuracy(evaluation);
+    bool is_best = info->validation_accuracy > info->best_accuracy;
+    if (is_best) {
+        info->best_accuracy = info->validation_accuracy;
+        info->best_step = step;
+    }
+    info->bad_validations = is_best ? 0 : info->bad_validations + 1;
+    report_validation(&(struct report_validation){.epoch = plan_epoch(chief->options.plan, step),
+                                                  .global_step = step,
+                                                  .accuracy = info->validation_accuracy,
+                                                  .loss = evaluation->loss,
+                                                  .best_accuracy = info->best_accuracy,
+                                                  .best_step = info->best_step});
+    if (is_best && chief->has_folder) {
+        write_checkpoint(chief, CHECKPOINT_BEST, step);
+    }
+    info->validation_accuracy = -1; /* of the next checkpoint, which is of another step */
+    return chief_verdict(chief);
+}
+
+enum chief_verdict chief_validate(struct chief *chief, struct error *error)
+{
+    enum chief_verdict verdict = CHIEF_GO_ON;
+    int64_t step = 0;
+    unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    pthread_mutex_lock(&chief->mutex);
+    /* Shards that can't be read now will be waited for by the next push; the next validation is not far. */
+    if (take_now(chief, which, &step, error) == PUSH_PULL_DONE) {
+        verdict = state_to_engine(chief, error) ? judge(chief, step, error) : CHIEF_FAILED;
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    return verdict;
+}
+
+/* ---- The end ---- */
+
+bool chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+{
+    stop_saving(chief);
+    pthread_mutex_lock(&chief->mutex);
+    bool done = take_now(chief, ~0u, global_step, error) == PUSH_PULL_DONE;
+    if (done && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
+        save_taken(chief, *global_step);
+    }
+    done = done && (!ended || state_to_engine(chief, error));
+    pthread_mutex_unlock(&chief->mutex);
+    return done;
+}
+
+bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error)
+{
+    enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
+    struct message_end_job message = {.job_state = failed ? STATE_JOB_FAILED : STATE_JOB_DONE,
+                                      .global_step = atomic_load(&chief->global_step),
+                                      .test_accuracy = (float)test_accuracy,
+                                      .sentence = sentence};
+    pthread_mutex_lock(&chief->mutex);
+    bool told = transfer_end_job(&chief->shards, &message, error);
+    pthread_mutex_unlock(&chief->mutex);
+    return told;
+}
+
+void chief_record(struct chief *chief, struct chief_record *record)
+{
+    pthread_mutex_lock(&chief->mutex);
+    *record =
+        (struct chief_record){.best_accuracy = chief->info.best_accuracy,
+                              .best_step = chief->info.best_step,
+                              .checkpoint_failed = chief->checkpoint_failed,
+                              .last_checkpoint = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL};
+    pthread_mutex_unlock(&chief->mutex);
+}

@@ -1,0 +1,85 @@
+/*
+ * What worker 0 does for the whole job, as tf.train.Supervisor: it initialises the model or restores the newest good
+ * checkpoint of its train_dir into the shards, keeps checkpoints of them while training goes on (on a thread of its
+ * own), validates, and ends the job. A chief that is started again finds the shards as they are, and resets nothing.
+ *
+ * Checkpoints are those of local training: the same files, of the same content, so either goes on from the other's.
+ */
+#ifndef WORKER_REMOTE_CHIEF_H
+#define WORKER_REMOTE_CHIEF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/self.h"
+#include "worker/dataset.h"
+#include "worker/engine.h"
+#include "worker/plan.h"
+#include "worker/remote/push_pull.h"
+
+struct chief;
+
+struct chief_options {
+    const struct config *config; /* with train.lr_decay_steps filled in */
+    const struct model *model;
+    const struct self *self;
+    struct engine *engine; /* of this worker; used for evaluation */
+    const struct dataset *dataset;
+    const struct plan *plan;
+    struct traffic *traffic;
+    bool (*given_up)(void *context); /* as for push_pull */
+    void *context;
+};
+
+/* Takes train_dir for this process. All is borrowed. */
+bool chief_create(struct chief **chief, const struct chief_options *options, struct error *error);
+void chief_destroy(struct chief *chief); /* NULL is fine */
+
+/* Where the job begins for this chief. */
+struct chief_start {
+    int64_t global_step;
+    bool resumed;              /* the shards held the model already: nothing was written */
+    const char *restored_from; /* a checkpoint's path, NULL: none; the chief's */
+};
+
+/*
+ * Sees to it that every shard holds the model, of one generation: writes it where it is not so. To be called before the
+ * chief trains, and again whenever push_pull says PUSH_PULL_AGAIN.
+ */
+enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error);
+
+/* Tells how far the job is, so that checkpoints are made when they are due; cheap, after every step. */
+void chief_note_step(struct chief *chief, int64_t global_step);
+
+/* What a validation leads to. */
+enum chief_verdict { CHIEF_GO_ON, CHIEF_TARGET, CHIEF_PATIENCE, CHIEF_FAILED };
+
+/*
+ * Validates a snapshot of the shards, and keeps it if it is the best so far. The engine holds its parameters afterwards:
+ * refresh them. An error of CHIEF_FAILED is for good.
+ */
+enum chief_verdict chief_validate(struct chief *chief, struct error *error);
+
+/* Has the job ended already, by what its checkpoint says of earlier validations? */
+enum chief_verdict chief_verdict(const struct chief *chief);
+
+/*
+ * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
+ * accepted, or none are wanted. Returns false if the shards can't be read.
+ */
+bool chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
+
+/* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
+bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);
+
+struct chief_record {
+    double best_accuracy; /* by validation, negative: none */
+    int64_t best_step;
+    bool checkpoint_failed;      /* some checkpoint could not be written: logged already, the run must not end with 0 */
+    const char *last_checkpoint; /* NULL: none; the chief's */
+};
+void chief_record(struct chief *chief, struct chief_record *record);
+
+#endif

@@ -1,0 +1,290 @@
+#include "worker/remote/heartbeat.h"
+
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
+
+struct heartbeat {
+    const struct config *config;
+    struct shard_link *links; /* [count]; the thread's */
+    int count;
+    struct wake wake;
+    pthread_t thread;
+    bool runs;
+    char host[256], device[129];
+    double begun_s;
+    struct traffic *traffic;
+    atomic_bool over, out, hurry, end;
+    pthread_mutex_t mutex; /* guards what follows */
+    struct vitals vitals;
+    char sentence[256];
+    struct job_news news;
+};
+
+static double interval_s(struct heartbeat *heartbeat)
+{
+    double third = heartbeat->config->cluster.lease_secs / 3;
+    if (atomic_load(&heartbeat->hurry)) {
+        return HURRIED_S;
+    }
+    return third < LONGEST_S ? third : LONGEST_S;
+}
+
+static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
+{
+    char sentence[256];
+    pthread_mutex_lock(&heartbeat->mutex);
+    struct vitals vitals = heartbeat->vitals;
+    snprintf(sentence, sizeof sentence, "%s", heartbeat->sentence);
+    pthread_mutex_unlock(&heartbeat->mutex);
+    struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
+                                     .global_step = vitals.global_step,
+                                     .local_step = vitals.local_step,
+                                     .steps_per_s = vitals.steps_per_s,
+                                     .loss = vitals.loss,
+                                     .staleness = vitals.staleness,
+                                     .retries = atomic_load(&heartbeat->traffic->retries),
+                                     .bytes_in = atomic_load(&heartbeat->traffic->bytes_in),
+                                     .bytes_out = atomic_load(&heartbeat->traffic->bytes_out),
+                                     .host = heartbeat->host,
+                                     .device = heartbeat->device,
+                                     .sentence = sentence};
+    return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, FRAME_LAST, &beat, NULL, 0,
+                        clock_monotonic_s() + LINK_ANSWER_S, error);
+}
+
+/* The first ps that knows the end tells it. */
+static void take_lease(struct heartbeat *heartbeat, const struct message_lease *lease)
+{
+    enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
+    pthread_mutex_lock(&heartbeat->mutex);
+    struct job_news *news = &heartbeat->news;
+    news->known = true;
+    if (!news->over && (lease->job_state == STATE_JOB_DONE || lease->job_state == STATE_JOB_FAILED)) {
+        news->over = true;
+        news->failed = lease->job_state == STATE_JOB_FAILED;
+        news->test_accuracy = lease->test_accuracy;
+        snprintf(news->sentence, sizeof news->sentence, "%s", lease->sentence);
+        atomic_store(&heartbeat->over, true);
+    }
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
+static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
+{
+    pthread_mutex_lock(&heartbeat->mutex);
+    heartbeat->news.refused = true;
+    snprintf(heartbeat->news.sentence, sizeof heartbeat->news.sentence, "%.255s", error->text);
+    atomic_store(&heartbeat->out, true);
+    atomic_store(&heartbeat->over, true);
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
+/* Whatever has come on this link. */
+static bool take_frames(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
+{
+    for (;;) {
+        bool ready;
+        if (!connection_wait(link->channel.connection, 0, &ready, error)) {
+            return false;
+        }
+        if (!ready) {
+            return true;
+        }
+        if (!channel_receive(&link->channel, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+            return false;
+        }
+        if (link->channel.frame.type == MESSAGE_ping) {
+            struct message_pong pong = {link->channel.message.ping.nonce};
+            if (!channel_send(&link->channel, MESSAGE_pong, link->channel.frame.request, FRAME_LAST, &pong, NULL, 0,
+                              clock_monotonic_s() + LINK_ANSWER_S, error)) {
+                return false;
+            }
+        } else if (link->channel.frame.type == MESSAGE_lease) {
+            take_lease(heartbeat, &link->channel.message.lease);
+        }
+    }
+}
+
+/* Waits until something comes on a link, or it is time; closed links are left out. */
+static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, double until_s)
+{
+    double left_s = until_s - clock_monotonic_s();
+    polled[heartbeat->count] = (struct pollfd){.fd = heartbeat->wake.fd, .events = POLLIN};
+    for (int i = 0; i < heartbeat->count; i++) {
+        bool open = shard_link_is_open(&heartbeat->links[i]);
+        polled[i] =
+            (struct pollfd){.fd = open ? connection_fd(heartbeat->links[i].channel.connection) : -1, .events = POLLIN};
+    }
+    if (left_s > 0) {
+        poll(polled, (nfds_t)heartbeat->count + 1, (int)ceil(left_s * 1e3));
+    }
+}
+
+static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool beat)
+{
+    struct error error;
+    if (!shard_link_is_open(link)) {
+        enum link_try tried = shard_link_try(link, &error);
+        if (tried == LINK_REFUSED) {
+            take_refusal(heartbeat, &error);
+            link->next_try_s = INFINITY;
+        }
+        if (tried != LINK_OPEN) {
+            return;
+        }
+        beat = true;
+    }
+    if ((beat && !send_beat(heartbeat, link, &error)) || !take_frames(heartbeat, link, &error)) {
+        shard_link_lost(link, error.text);
+        return;
+    }
+    shard_link_count(link);
+}
+
+static void say_goodbye(struct heartbeat *heartbeat)
+{
+    char sentence[256];
+    struct error error;
+    snprintf(sentence, sizeof sentence, "%s", heartbeat->sentence);
+    struct message_leave leave = {.sentence = sentence};
+    for (int i = 0; i < heartbeat->count; i++) {
+        struct shard_link *link = &heartbeat->links[i];
+        if (shard_link_is_open(link)) {
+            channel_call(&link->channel, MESSAGE_leave, &leave, MESSAGE_done, clock_monotonic_s() + 1, NULL, &error);
+        }
+        shard_link_close(link);
+    }
+}
+
+static void *beat_on(void *context)
+{
+    struct heartbeat *heartbeat = context;
+    struct pollfd *polled = calloc((size_t)heartbeat->count + 1, sizeof *polled);
+    double next_s = 0;
+    while (polled && !atomic_load(&heartbeat->end)) {
+        bool beat = clock_monotonic_s() >= next_s;
+        for (int i = 0; i < heartbeat->count && !atomic_load(&heartbeat->end); i++) {
+            visit(heartbeat, &heartbeat->links[i], beat);
+        }
+        double now_s = clock_monotonic_s();
+        next_s = beat ? now_s + interval_s(heartbeat) : next_s;
+        double until_s = next_s;
+        for (int i = 0; i < heartbeat->count; i++) {
+            if (!shard_link_is_open(&heartbeat->links[i])) {
+                until_s = fmin(until_s, heartbeat->links[i].next_try_s);
+            }
+        }
+        wait_for_frames(heartbeat, polled, fmax(until_s, now_s + 0.001));
+        if (atomic_load(&heartbeat->hurry) && next_s > clock_monotonic_s() + HURRIED_S) {
+            next_s = 0;
+        }
+        wake_lower(&heartbeat->wake);
+    }
+    free(polled);
+    say_goodbye(heartbeat);
+    return NULL;
+}
+
+bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct self *self,
+                      struct traffic *traffic, const char *device, struct error *error)
+{
+    int count = config->cluster.ps_hosts.count;
+    struct heartbeat *new = calloc(1, sizeof *new);
+    struct shard_link *links = calloc((size_t)count, sizeof *links);
+    if (!new || !links || !wake_create(&new->wake, error)) {
+        free(new);
+        free(links);
+        return error_set(error, "not enough memory for heartbeats");
+    }
+    pthread_mutex_init(&new->mutex, NULL);
+    new->config = config;
+    new->links = links;
+    new->count = count;
+    new->traffic = traffic;
+    new->vitals = (struct vitals){.state = STATE_STARTING, .global_step = -1, .loss = NAN};
+    new->news.test_accuracy = NAN;
+    gethostname(new->host, sizeof new->host - 1);
+    snprintf(new->device, sizeof new->device, "%s", device);
+    bool done = true;
+    for (int i = 0; i < count && done; i++) {
+        done = shard_link_create(&links[i], config, i, self, traffic, NULL, error);
+        links[i].quiet = true;
+    }
+    if (done) {
+        new->runs = pthread_create(&new->thread, NULL, beat_on, new) == 0;
+        done = new->runs || error_set(error, "no thread for heartbeats: too many processes on this machine?");
+    }
+    if (!done) {
+        heartbeat_destroy(new, "");
+        return false;
+    }
+    *heartbeat = new;
+    return true;
+}
+
+void heartbeat_destroy(struct heartbeat *heartbeat, const char *sentence)
+{
+    if (!heartbeat) {
+        return;
+    }
+    heartbeat_say(heartbeat, sentence);
+    atomic_store(&heartbeat->end, true);
+    wake_raise(&heartbeat->wake);
+    if (heartbeat->runs) {
+        pthread_join(heartbeat->thread, NULL);
+    }
+    for (int i = 0; i < heartbeat->count; i++) {
+        shard_link_destroy(&heartbeat->links[i]);
+    }
+    free(heartbeat->links);
+    wake_destroy(&heartbeat->wake);
+    pthread_mutex_destroy(&heartbeat->mutex);
+    free(heartbeat);
+}
+
+void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
+{
+    pthread_mutex_lock(&heartbeat->mutex);
+    heartbeat->vitals = *vitals;
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
+void heartbeat_say(struct heartbeat *heartbeat, const char *sentence)
+{
+    pthread_mutex_lock(&heartbeat->mutex);
+    snprintf(heartbeat->sentence, sizeof heartbeat->sentence, "%s", sentence);
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
+void heartbeat_hurry(struct heartbeat *heartbeat)
+{
+    if (!atomic_exchange(&heartbeat->hurry, true)) {
+        wake_raise(&heartbeat->wake);
+    }
+}
+
+void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)
+{
+    pthread_mutex_lock(&heartbeat->mutex);
+    *news = heartbeat->news;
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
+bool heartbeat_is_over(struct heartbeat *heartbeat)
+{
+    return atomic_load_explicit(&heartbeat->over, memory_order_relaxed);
+}
+
+bool heartbeat_is_out(struct heartbeat *heartbeat)
+{
+    return atomic_load_explicit(&heartbeat->out, memory_order_relaxed);
+}

@@ -1,0 +1,509 @@
+#include "worker/remote/push_pull.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "ps/bfloat16.h"
+
+enum {
+    FRAME_RANGES = 4096,       /* of a push's frame, at most */
+    FRAME_BYTES = 4 << 20,     /* of its bulk, about */
+    LANDING_BYTES = 64 * 1024, /* stays in the innermost caches on its way */
+    MODEL_WAIT_MS = 500,       /* a signal is looked for so often */
+    ANSWER_PATIENCE_S = 120,   /* a push without an answer for so long is sent again, on a new connection */
+};
+
+static const double SLICE_S = 0.25;
+
+/* ---- Beginning and end ---- */
+
+bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
+{
+    const struct config_cluster *cluster = &options->config->cluster;
+    *exchange = (struct push_pull){.config = options->config,
+                                   .model = options->model,
+                                   .engine = options->engine,
+                                   .given_up = options->given_up,
+                                   .context = options->context,
+                                   .count = cluster->ps_hosts.count};
+    exchange->parts = calloc((size_t)exchange->count, sizeof *exchange->parts);
+    exchange->ranges = malloc(FRAME_RANGES * RANGE_BYTES);
+    exchange->bulk = calloc(FRAME_RANGES, sizeof *exchange->bulk);
+    exchange->landing = malloc(LANDING_BYTES);
+    exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
+    if (!exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing || !exchange->widened) {
+        push_pull_destroy(exchange);
+        return error_set(error, "not enough memory for connections to %d parameter servers", cluster->ps_hosts.count);
+    }
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        part->span_count = placement_spans(options->model, cluster->placement, exchange->count, i, part->spans);
+        if (!shard_link_create(&part->link, options->config, i, options->self, options->traffic, NULL, error)) {
+            push_pull_destroy(exchange);
+            return false;
+        }
+        part->link.quiet = options->quiet;
+    }
+    return true;
+}
+
+void push_pull_destroy(struct push_pull *exchange)
+{
+    for (int i = 0; exchange->parts && i < exchange->count; i++) {
+        shard_link_destroy(&exchange->parts[i].link);
+    }
+    free(exchange->parts);
+    free(exchange->ranges);
+    free(exchange->bulk);
+    free(exchange->landing);
+    free(exchange->widened);
+    memset(exchange, 0, sizeof *exchange);
+}
+
+static bool must_stop(const struct push_pull *exchange)
+{
+    return signals_pending() != 0 || (exchange->given_up && exchange->given_up(exchange->context));
+}
+
+static enum push_pull_end open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    switch (shard_link_open(&part->link, exchange->given_up, exchange->context, error)) {
+    case LINK_OPEN:
+        return PUSH_PULL_DONE;
+    case LINK_REFUSED:
+        return PUSH_PULL_REFUSED;
+    case LINK_LATER:
+        break;
+    }
+    return PUSH_PULL_STOPPED;
+}
+
+/* ---- Into the engine ---- */
+
+/* `count` floats at `first`, as they came. */
+static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype dtype, size_t first, size_t count,
+                const uint8_t *bytes, struct error *error)
+{
+    const float *values = (const float *)(const void *)bytes;
+    if (dtype == DTYPE_BFLOAT16) {
+        bfloat16_to_floats(exchange->widened, (const uint16_t *)(const void *)bytes, count);
+        values = exchange->widened;
+    }
+    return exchange->engine->table->write(exchange->engine, vector, first, count, values, error);
+}
+
+bool push_pull_land(struct push_pull *exchange, struct channel *channel, enum store_vector vector, enum dtype dtype,
+                    const struct ranges *ranges, struct error *error)
+{
+    double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
+    size_t size = dtype_size(dtype), at = 0, there = 0;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        struct range range = range_get(ranges, i);
+        size_t first = (size_t)range.first, count = range.count;
+        if (range.first > exchange->model->float_count || count > exchange->model->float_count - first) {
+            return error_set(error, "%s: floats %llu and on are beyond the model's %zu",
+                             connection_name(channel->connection), (unsigned long long)range.first,
+                             exchange->model->float_count);
+        }
+        while (count > 0) {
+            if (at == there) {
+                at = 0;
+                there = channel->bulk_left < LANDING_BYTES ? channel->bulk_left : LANDING_BYTES;
+                if (!channel_read_bulk(channel, exchange->landing, there, deadline_s, error)) {
+                    return false;
+                }
+            }
+            size_t now = (there - at) / size < count ? (there - at) / size : count;
+            if (!put(exchange, vector, dtype, first, now, exchange->landing + at, error)) {
+                return false;
+            }
+            at += now * size;
+            first += now;
+            count -= now;
+        }
+    }
+    return true;
+}
+
+/* ---- Joining ---- */
+
+static void tell(struct push_pull *exchange, const struct shard_part *part, const char *sentence)
+{
+    double now_s = clock_monotonic_s();
+    if (!part->link.quiet && sentence[0] != '\0' && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
+        exchange->told_s = now_s;
+        log_info("%s: %s", part->link.name, sentence);
+    }
+}
+
+/* An error that a ps answered with: what it means for us. */
+static enum push_pull_end by_code(uint16_t code)
+{
+    switch (code) {
+    case ERROR_NOT_READY:
+    case ERROR_OLD_GENERATION:
+    case ERROR_JOB_OVER: /* the heartbeats will say so too, and how it ended */
+        return PUSH_PULL_AGAIN;
+    default:
+        return PUSH_PULL_REFUSED;
+    }
+}
+
+/* The ps and we must mean the same floats. */
+static bool check_model(const struct push_pull *exchange, const struct shard_part *part,
+                        const struct message_model *model, struct error *error)
+{
+    bool same = model->float_count == exchange->model->float_count && model->ranges.count == (uint32_t)part->span_count;
+    for (int i = 0; same && i < part->span_count; i++) {
+        struct range range = range_get(&model->ranges, (uint32_t)i);
+        same = range.first == part->spans[i].first && range.count == part->spans[i].count;
+    }
+    return same ||
+           error_set(error, "%s holds other parts of the model than it should: is its program of the same version?",
+                     part->link.name);
+}
+
+/* Asks once; *ready: it can be trained on, in *generation. */
+static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
+                                    uint32_t *generation, struct error *error)
+{
+    uint16_t code;
+    struct channel *channel = &part->link.channel;
+    struct message_get_model request = {.wait_ms = MODEL_WAIT_MS};
+    *ready = false;
+    if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model,
+                      clock_monotonic_s() + MODEL_WAIT_MS / 1e3 + LINK_ANSWER_S, &code, error)) {
+        if (code == 0) {
+            shard_link_lost(&part->link, error->text);
+            return PUSH_PULL_DONE;
+        }
+        return by_code(code);
+    }
+    const struct message_model *model = &channel->message.model;
+    if (!check_model(exchange, part, model, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    *ready = model->state == 2 && model->sentence[0] == '\0';
+    *generation = channel->frame.generation;
+    tell(exchange, part, model->sentence);
+    return PUSH_PULL_DONE;
+}
+
+/* Every shard ready, and of one generation? */
+static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, struct error *error)
+{
+    uint32_t first = 0;
+    *ready = true;
+    for (int i = 0; i < exchange->count && *ready; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint32_t generation = 0;
+        enum push_pull_end end = open_link(exchange, part, error);
+        end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        first = i == 0 ? generation : first;
+        *ready = *ready && generation == first;
+    }
+    exchange->generation = first;
+    return PUSH_PULL_DONE;
+}
+
+/* All frames of one answer to a pull. */
+static bool receive_values(struct push_pull *exchange, struct shard_part *part, uint64_t request, uint16_t *code,
+                           struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    *code = 0;
+    do {
+        if (!shard_link_receive(&part->link, error)) {
+            return false;
+        }
+        const struct message_values *values = &channel->message.values;
+        if (channel->frame.request != request) {
+            return error_set(error, "%s: answer to a request that was not made", part->link.name);
+        }
+        if (channel->frame.type == MESSAGE_error) {
+            *code = channel->message.error.code;
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        }
+        if (channel->frame.type != MESSAGE_values) {
+            return error_set(error, "%s: answered pull by %s", part->link.name, message_name(channel->frame.type));
+        }
+        if (!push_pull_land(exchange, channel, STORE_PARAMETERS, (enum dtype)values->dtype, &values->ranges, error)) {
+            return false;
+        }
+        part->version = values->version;
+        part->global_step = values->global_step;
+    } while (!(channel->frame.flags & FRAME_LAST));
+    return true;
+}
+
+static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    uint16_t code = 0;
+    for (;;) {
+        enum push_pull_end end = open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        struct channel *channel = &part->link.channel;
+        struct message_pull pull = {.dtype = exchange->config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16
+                                                                                                   : DTYPE_FLOAT32,
+                                    .after_step = -1};
+        uint64_t request = ++channel->next_request;
+        channel->generation = exchange->generation;
+        if (channel_send(channel, MESSAGE_pull, request, FRAME_LAST, &pull, NULL, 0,
+                         clock_monotonic_s() + LINK_ANSWER_S, error) &&
+            receive_values(exchange, part, request, &code, error)) {
+            return PUSH_PULL_DONE;
+        }
+        if (code != 0) {
+            return by_code(code);
+        }
+        shard_link_lost(&part->link, error->text);
+    }
+}
+
+enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        enum push_pull_end end = part->span_count > 0 ? pull_part(exchange, part, error) : PUSH_PULL_DONE;
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        exchange->global_step = part->global_step > exchange->global_step ? part->global_step : exchange->global_step;
+    }
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
+{
+    for (;;) {
+        bool ready;
+        enum push_pull_end end = ask_models(exchange, &ready, error);
+        if (end == PUSH_PULL_DONE && ready) {
+            exchange->global_step = 0;
+            end = push_pull_refresh(exchange, error);
+            if (end == PUSH_PULL_DONE) {
+                return end;
+            }
+        }
+        if (end == PUSH_PULL_STOPPED || end == PUSH_PULL_REFUSED) {
+            return end;
+        }
+        if (must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+        if (end == PUSH_PULL_AGAIN) {
+            shard_link_pause(clock_monotonic_s() + SLICE_S);
+        }
+    }
+}
+
+/* ---- Pushing ---- */
+
+/* A frame of a push that fills up. */
+struct push_frame {
+    uint32_t ranges;
+    size_t bytes;
+};
+
+static bool send_frame(struct push_pull *exchange, struct shard_part *part, struct message_push *push,
+                       struct push_frame *frame, bool last, struct error *error)
+{
+    push->ranges = (struct ranges){exchange->ranges, frame->ranges};
+    bool sent = channel_send(&part->link.channel, MESSAGE_push, part->request, last ? FRAME_LAST : 0, push,
+                             exchange->bulk, (int)frame->ranges, clock_monotonic_s() + LINK_ANSWER_S, error);
+    *frame = (struct push_frame){0};
+    return sent;
+}
+
+static bool send_push(struct push_pull *exchange, struct shard_part *part, const struct outbox *outbox,
+                      const struct push_note *note, struct error *error)
+{
+    struct message_push push = {.sequence = part->sequence,
+                                .base_version = part->version,
+                                .base_step = note->base_step,
+                                .token = -1,
+                                .local_step = note->local_step,
+                                .examples = note->examples,
+                                .loss = note->loss,
+                                .answer_dtype = (uint8_t)outbox->dtype,
+                                .dtype = (uint8_t)outbox->dtype};
+    struct outbox_cursor cursor = outbox_open(outbox, part->spans, part->span_count);
+    struct push_frame frame = {0};
+    struct range range;
+    const void *floats;
+    part->link.channel.generation = exchange->generation;
+    part->request = ++part->link.channel.next_request;
+    while (outbox_next(&cursor, &range, &floats)) {
+        if ((frame.ranges == FRAME_RANGES || frame.bytes >= FRAME_BYTES) &&
+            !send_frame(exchange, part, &push, &frame, false, error)) {
+            return false;
+        }
+        union {
+            const void *from;
+            void *to;
+        } bytes = {.from = floats}; /* iovec can't say that it is only read */
+        size_t size = range.count * dtype_size(outbox->dtype);
+        range_put(exchange->ranges, frame.ranges, range);
+        exchange->bulk[frame.ranges++] = (struct iovec){bytes.to, size};
+        frame.bytes += size;
+    }
+    return send_frame(exchange, part, &push, &frame, true, error);
+}
+
+/* Waits for the first byte of an answer, which may take as long as slower workers do. */
+static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    double begin_s = clock_monotonic_s();
+    for (;;) {
+        bool ready;
+        double now_s = clock_monotonic_s();
+        if (!connection_wait(part->link.channel.connection, now_s + SLICE_S, &ready, error)) {
+            return PUSH_PULL_AGAIN;
+        }
+        if (ready) {
+            return PUSH_PULL_DONE;
+        }
+        if (must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+        now_s = clock_monotonic_s();
+        if (now_s - begin_s >= ANSWER_PATIENCE_S) {
+            error_set(error, "%s: no answer to a push for %.0f s", part->link.name, now_s - begin_s);
+            return PUSH_PULL_AGAIN;
+        }
+        if (now_s - begin_s >= LINK_TOLD_EVERY_S && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
+            exchange->told_s = now_s;
+            log_info("waiting for %s to answer push %llu, %.0f s", part->link.name, (unsigned long long)part->sequence,
+                     now_s - begin_s);
+        }
+    }
+}
+
+/* As `pushed` says. */
+enum { OUTCOME_NOT_FINITE = 4, OUTCOME_NOT_WANTED = 5 };
+
+static void note_answer(struct push_pull *exchange, struct shard_part *part, const struct message_pushed *pushed,
+                        struct push_answer *answer)
+{
+    part->version = pushed->version;
+    part->global_step = pushed->global_step;
+    part->over = pushed->outcome == OUTCOME_NOT_WANTED;
+    answer->not_finite = answer->not_finite || pushed->outcome == OUTCOME_NOT_FINITE;
+    answer->staleness = pushed->staleness > answer->staleness ? pushed->staleness : answer->staleness;
+    if (pushed->global_step > exchange->global_step) {
+        exchange->global_step = pushed->global_step;
+    }
+}
+
+/* *code: of an error that it answered with. */
+static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
+                           uint16_t *code, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    for (;;) {
+        if (!shard_link_receive(&part->link, error)) {
+            return false;
+        }
+        if (channel->frame.request != part->request) {
+            return error_set(error, "%s: answer to a request that was not made", part->link.name);
+        }
+        if (channel->frame.type == MESSAGE_error) {
+            *code = channel->message.error.code;
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        }
+        if (channel->frame.type != MESSAGE_pushed) {
+            return error_set(error, "%s: answered push by %s", part->link.name, message_name(channel->frame.type));
+        }
+        struct message_pushed pushed = channel->message.pushed;
+        if (!push_pull_land(exchange, channel, STORE_PARAMETERS, (enum dtype)pushed.dtype, &pushed.ranges, error)) {
+            return false;
+        }
+        if (channel->frame.flags & FRAME_LAST) {
+            note_answer(exchange, part, &pushed, answer);
+            return true;
+        }
+    }
+}
+
+/* Sends to those that have not got it, reads from those that have not answered; a link that breaks stays pending. */
+static enum push_pull_end exchange_once(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct push_answer *answer, struct error *error)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (part->pending) {
+            enum push_pull_end end = open_link(exchange, part, error);
+            if (end != PUSH_PULL_DONE) {
+                return end;
+            }
+            part->sent = send_push(exchange, part, outbox, note, error);
+            if (!part->sent) {
+                shard_link_lost(&part->link, error->text);
+            }
+        }
+    }
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint16_t code = 0;
+        if (!part->pending || !part->sent) {
+            continue;
+        }
+        enum push_pull_end end = await_answer(exchange, part, error);
+        if (end == PUSH_PULL_STOPPED) {
+            return end;
+        }
+        if (end == PUSH_PULL_DONE && receive_answer(exchange, part, answer, &code, error)) {
+            part->pending = false;
+            shard_link_count(&part->link);
+        } else if (code == ERROR_TOO_LATE) {
+            part->sent = false; /* slower workers are still being waited for: the same push again */
+        } else if (code != 0) {
+            return by_code(code);
+        } else {
+            shard_link_lost(&part->link, error->text);
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                      const struct push_note *note, struct push_answer *answer, struct error *error)
+{
+    bool again;
+    *answer = (struct push_answer){.over = true};
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        part->pending = part->span_count > 0;
+        part->sequence += part->pending;
+    }
+    do {
+        enum push_pull_end end = exchange_once(exchange, outbox, note, answer, error);
+        again = false;
+        for (int i = 0; i < exchange->count; i++) {
+            again = again || exchange->parts[i].pending;
+        }
+        if (end != PUSH_PULL_DONE) {
+            /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
+            for (int i = 0; i < exchange->count; i++) {
+                if (exchange->parts[i].pending) {
+                    shard_link_close(&exchange->parts[i].link);
+                }
+            }
+            return end;
+        }
+    } while (again);
+    for (int i = 0; i < exchange->count; i++) {
+        answer->over = answer->over && (exchange->parts[i].span_count == 0 || exchange->parts[i].over);
+    }
+    answer->global_step = exchange->global_step;
+    return PUSH_PULL_DONE;
+}

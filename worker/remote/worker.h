@@ -1,0 +1,13 @@
+/*
+ * The role of a worker: draws batches, computes their gradients, pushes them and takes back what changed, until the job
+ * is over. Worker 0 is the chief as well (worker/remote/chief.h).
+ */
+#ifndef WORKER_REMOTE_WORKER_H
+#define WORKER_REMOTE_WORKER_H
+
+#include "base/config.h"
+
+/* Runs worker number config->cluster.task_index. Returns the exit status; errors are logged. */
+int remote_worker_run(const struct config *config);
+
+#endif
