@@ -75,8 +75,23 @@ $(call remember,build/version,$(or $(shell git describe --tags --match 'v[0-9]*'
 
 # --- Third-party libraries: base/deps fetches and builds them ----------------------------------------------------------
 
+# System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
+goals    := $(or $(MAKECMDGOALS),all)
+purposes := build \
+	$(if $(filter test test-full lint build/san/% build/lint/%,$(goals)),test) \
+	$(if $(filter test test-full lint build/lint/%,$(goals)),lint) \
+	$(if $(filter test test-full fuzz build/fuzz/%,$(goals)),fuzz) \
+	$(if $(filter test test-full lint format bench vectors build/venv% build/lint/%,$(goals)),python)
+empty    :=
+packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
+
+$(packages): base/deps/packages
+	@mkdir -p build
+	@base/deps/packages $(purposes)
+	@touch $@
+
 # Both scripts look again, by content, whether there is anything to do: a fresh checkout is no reason to build for minutes.
-build/deps/%.source: base/deps/fetch | build/packages-build
+build/deps/%.source: base/deps/fetch | $(packages)
 	@base/deps/fetch $* build/deps/source/$*
 	@touch $@
 
@@ -96,12 +111,6 @@ $(native_libs): build/deps/%.native: build/deps/%.musl
 	@touch $@
 
 build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_alt.h)
-
-# System packages, by what they are for; only what is asked for is ever installed.
-build/packages-%: base/deps/packages
-	@mkdir -p build
-	@base/deps/packages $*
-	@touch $@
 
 # --- The product -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +155,7 @@ build/san/%.o: %.c build/san/flags $(musl_libs)
 	@echo "cc $< (sanitizers)"
 	@$(CC) $(sanitized) $(cppflags) $(call flags_for,$<) $(san_flags) -MMD -MP -c -o $@ $<
 
-build/san/tests/%.o: build/packages-test
+$(tests:%.c=build/san/%.o): | $(packages)
 
 # One archive, so that a test program takes in only the modules it uses.
 build/san/rooms.a: $(san_objects)
@@ -164,7 +173,7 @@ $(unit_programs): %: %.o build/san/rooms.a $(native_libs)
 fuzz_objects  := $(sources:%.c=build/fuzz/%.o)
 fuzz_programs := $(fuzzers:%=build/fuzz/%)
 
-build/fuzz/%.o: %.c build/fuzz/flags $(musl_libs) build/packages-fuzz
+build/fuzz/%.o: %.c build/fuzz/flags $(musl_libs) | $(packages)
 	@mkdir -p $(@D)
 	@echo "cc $< (fuzzing)"
 	@$(CLANG) $(fuzzed) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
@@ -185,7 +194,7 @@ fuzz: $(fuzz_programs)
 run: build/trainer data-if-possible
 	build/trainer --config=config.json $(ARGS)
 
-data-if-possible: build/packages-build
+data-if-possible: | $(packages)
 	@ls $(DATA_DIR)/train-images*idx3-ubyte* >/dev/null 2>&1 || { base/deps/packages run && base/deps/mnist $(DATA_DIR); } || \
 		echo "make run: going on without MNIST; the program generates digits itself"
 
@@ -214,13 +223,13 @@ test-full: FUZZ_TEST_SECONDS = 60
 test-full: test
 
 # Python tools live in virtual environments of their own, one for each purpose; none is part of the product.
-build/venv%/ready: tests/requirements%.txt build/packages-python
+build/venv%/ready: tests/requirements%.txt | $(packages)
 	@echo "python: $(@D)"
 	@python3 -m venv $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-build/venv/ready: tests/requirements.txt build/packages-python
+build/venv/ready: tests/requirements.txt | $(packages)
 	@echo "python: $(@D)"
 	@python3 -m venv $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
@@ -259,7 +268,7 @@ format: build/venv/ready
 # The analyzer doesn't know that cmocka's assertions end a test.
 build/lint/tests/%.tidy: tidy_off = --checks=-clang-analyzer-*
 
-build/lint/%.tidy: build/san/%.o .clang-tidy build/packages-lint
+build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 	@mkdir -p $(@D)
 	@echo "lint $*.c"
 	@clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $*.c -- -std=gnu11 $(cppflags) $(call flags_for,$*.c) 2>build/lint/$*.log || \
@@ -269,7 +278,7 @@ build/lint/%.tidy: build/san/%.o .clang-tidy build/packages-lint
 # These complain about carving memory, about ranges that an assert states, and about results passed by pointer.
 cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar
 
-build/lint/cppcheck: $(sources) trainer.c $(headers) build/packages-lint
+build/lint/cppcheck: $(sources) trainer.c $(headers) | $(packages)
 	@mkdir -p $(@D)/cppcheck-work
 	@echo "lint: cppcheck"
 	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
