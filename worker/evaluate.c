@@ -26,7 +26,7 @@ bool evaluation_create(struct evaluation *evaluation, int classes, struct error 
     evaluation->class_images = evaluation->memory;
     evaluation->class_correct = evaluation->class_images + n;
     evaluation->confusions = confusions > 0 ? evaluation->class_correct + n : NULL;
-    evaluation->logits = (float *)(evaluation->class_correct + n + confusions);
+    evaluation->logits = (float *)(void *)(evaluation->class_correct + n + confusions);
     return true;
 }
 
@@ -55,10 +55,10 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     for (int c = 1; c < classes; c++) {
         best = logits[c] > logits[best] ? c : best;
     }
-    /* log(sum exp) with the largest logit taken out; a NaN anywhere makes the sum NaN, as it must. */
-    double sum = 0;
+    /* log(sum exp) with the largest logit taken out, whose own share is 1; a NaN anywhere makes it NaN, as it must. */
+    double sum = 1;
     for (int c = 0; c < classes; c++) {
-        sum += exp((double)logits[c] - (double)logits[best]);
+        sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
     }
     evaluation->loss += log(sum) + (double)logits[best] - (double)logits[label];
     evaluation->images++;
