@@ -81,7 +81,7 @@ def test_interrupted_without_a_folder(trainer, tmp_path):
     read_lines(process, 1)
     time.sleep(0.3)
     interrupt(process, signal.SIGINT)
-    assert "nothing is kept" in finish(process, status=130).stdout
+    assert "not kept" in finish(process, status=130).stdout
 
 
 def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
@@ -157,6 +157,18 @@ def test_no_room_for_a_checkpoint(trainer, tmp_path):
     errors = [line for line in result.stderr.splitlines() if "model-" in line or "best" in line]
     assert len(errors) >= 4 and all("File too large" in line for line in errors)
     assert os.listdir(tmp_path / "kept") == ["lock"] or not list((tmp_path / "kept").glob("*.safetensors*"))
+
+
+def test_interrupted_without_room_for_a_checkpoint(trainer, tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path, preexec_fn=limit)
+    read_lines(process, 1)
+    time.sleep(0.3)
+    interrupt(process)
+    result = finish(process, status=1)
+    assert "not kept" in result.stdout and "File too large" in result.stderr
 
 
 def test_disk_that_fills_up_keeps_the_old_checkpoint(trainer, tmp_path):

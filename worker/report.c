@@ -193,7 +193,7 @@ void report_interrupted(const char *signal, int64_t global_step, const char *che
         log_event("interrupted", fields, "%s at step %s: kept in %s; the same command goes on from there", signal, step,
                   checkpoint);
     } else {
-        log_event("interrupted", fields, "%s at step %s: nothing is kept", signal, step);
+        log_event("interrupted", fields, "%s at step %s: this step is not kept", signal, step);
     }
 }
 

@@ -44,6 +44,7 @@ struct session {
     struct checkpoint_writer *writer;
     struct checkpoint_state snapshot;
     char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none yet */
+    int64_t last_checkpoint_step;
     char digest[CONFIG_DIGEST_HEX + 1];
     struct checkpoint_info info; /* what the next checkpoint says */
     struct evaluation evaluation;
@@ -133,6 +134,7 @@ static void collect_saved(struct session *session, bool wait)
     }
     if (saved.targets & CHECKPOINT_MODEL) {
         checkpoint_folder_name(&session->folder, CHECKPOINT_MODEL, saved.info.global_step, session->last_checkpoint);
+        session->last_checkpoint_step = saved.info.global_step;
     }
 }
 
@@ -388,7 +390,9 @@ static void fill_result(struct session *session)
     result->steps_per_s = tally->seconds > 0 ? (double)tally->steps / tally->seconds : 0;
     result->best_accuracy = session->info.best_accuracy;
     result->best_step = session->info.best_step;
-    result->last_checkpoint = session->last_checkpoint[0] != '\0' ? session->last_checkpoint : NULL;
+    bool has_checkpoint = session->last_checkpoint[0] != '\0';
+    result->last_checkpoint = has_checkpoint ? session->last_checkpoint : NULL;
+    result->last_checkpoint_step = has_checkpoint ? session->last_checkpoint_step : -1;
 }
 
 void session_run(struct session *session, struct session_result *result)
@@ -410,7 +414,7 @@ void session_run(struct session *session, struct session_result *result)
         leave_if_asked(session);
         save_if_due(session, is_best);
     }
-    if (session->result.end != SESSION_FAILED) {
+    if (session->result.end != SESSION_FAILED && session->plan.log_steps > 0) {
         report_progress(session);
     }
     collect_saved(session, true);
@@ -467,6 +471,7 @@ static bool open_folder(struct session *session, bool *restored, struct error *e
     if (file && done) {
         session->info = *checkpoint_file_info(file);
         snprintf(session->last_checkpoint, sizeof session->last_checkpoint, "%s", checkpoint_path(file));
+        session->last_checkpoint_step = session->info.global_step;
     }
     checkpoint_close(file);
     return done;

@@ -36,9 +36,11 @@ struct session_result {
     double steps_per_s;   /* training and pauses for checkpoints; without the first 100 steps if there are more */
     double best_accuracy; /* by validation, negative: none */
     int64_t best_step;
-    int signal;                  /* of SESSION_INTERRUPTED */
-    bool checkpoint_failed;      /* some checkpoint could not be written, logged already: the run must not end with 0 */
-    const char *last_checkpoint; /* newest good one in train_dir, NULL: none; the session's */
+    int signal;             /* of SESSION_INTERRUPTED */
+    bool checkpoint_failed; /* some checkpoint could not be written, logged already: the run must not end with 0 */
+    /* The newest good one in train_dir and its step; NULL and -1: none. The text is the session's. */
+    const char *last_checkpoint;
+    int64_t last_checkpoint_step;
 };
 
 /* All borrowed, and unchanged while the session lives. */

@@ -118,7 +118,8 @@ static int run_train(const struct command_call *call)
         goto out;
     }
     if (result.end == SESSION_INTERRUPTED) {
-        report_interrupted(signals_name(result.signal), result.global_step, result.last_checkpoint);
+        bool is_kept = result.last_checkpoint_step == result.global_step;
+        report_interrupted(signals_name(result.signal), result.global_step, is_kept ? result.last_checkpoint : NULL);
         status = result.checkpoint_failed ? COMMAND_FAILED : signals_exit_status(result.signal);
         goto out;
     }
