@@ -8,12 +8,15 @@
 #include "net/commands.h"
 #include "worker/commands.h"
 #include "worker/data/commands.h"
+#include "worker/remote/commands.h"
 #include "worker/version.h"
 
 /* The first one is meant where none is named. */
 static const struct command *const commands[] = {
     &command_train,
     &command_eval,
+    &command_cluster,
+    &command_status,
     &command_config_check,
     &command_config_show,
     &command_config_schema,

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
+static const double CONNECT_S = 2.0; /* the others wait meanwhile */
 
 struct heartbeat {
     const struct config *config;
@@ -218,6 +219,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     for (int i = 0; i < count && done; i++) {
         done = shard_link_create(&links[i], config, i, self, traffic, NULL, error);
         links[i].quiet = true;
+        links[i].patience_s = CONNECT_S;
     }
     if (done) {
         new->runs = pthread_create(&new->thread, NULL, beat_on, new) == 0;

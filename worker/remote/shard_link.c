@@ -20,7 +20,13 @@ bool shard_link_create(struct shard_link *link, const struct config *config, int
 {
     const char *host = config->cluster.ps_hosts.items[ps];
     *link = (struct shard_link){
-        .member = {MEMBER_PS, ps}, .self = self, .traffic = traffic, .wake = wake, .missed_s = clock_monotonic_s()};
+
+        .member = {MEMBER_PS, ps},
+        .patience_s = LINK_CONNECT_S,
+        .self = self,
+        .traffic = traffic,
+        .wake = wake,
+        .missed_s = clock_monotonic_s()};
     if (!address_parse(host, &link->address, error)) {
         return error_wrap(error, "cluster.ps_hosts: %s", host);
     }
@@ -133,7 +139,7 @@ static enum link_try try_now(struct shard_link *link, struct error *error)
     struct connection *connection;
     struct peer peer;
     uint16_t reason = 0;
-    double deadline_s = clock_monotonic_s() + LINK_CONNECT_S;
+    double deadline_s = clock_monotonic_s() + link->patience_s;
     if (!connection_connect(&connection, &link->address, &link->member, link->self->credentials, link->wake, deadline_s,
                             error)) {
         return LINK_LATER;

@@ -20,7 +20,7 @@
 #include "ps/self.h"
 
 enum {
-    LINK_CONNECT_S = 10,    /* for one try: TCP, TLS and the handshake */
+    LINK_CONNECT_S = 10,
     LINK_ANSWER_S = 30,     /* for the answer to a request that needs no waiting, and for a frame that has begun */
     LINK_TOLD_EVERY_S = 10, /* between two log lines about the same wait */
 };
@@ -39,6 +39,7 @@ struct shard_link {
     struct traffic *traffic;    /* borrowed */
     struct wake *wake;          /* borrowed; may be NULL */
     bool quiet;                 /* somebody else tells the log about this ps */
+    double patience_s;          /* for one try: TCP, TLS and the handshake; LINK_CONNECT_S unless changed */
     struct channel channel;     /* closed: channel.connection is NULL */
     uint64_t incarnation;       /* of the ps, at the last handshake */
     uint64_t counted_in, counted_out;
