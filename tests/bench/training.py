@@ -74,9 +74,10 @@ class Bench:
             self.accuracy(f"784-500-10, {optimizer} as it comes", (f"--optimizer={optimizer}",), 97.8)
 
     def until(self):
-        """Adam 0.001 from exec to a model that gets 97% of the test set."""
+        """Adam 0.001 from exec to a model that gets 97% of the test set. The run looks at the validation set alone, which
+        is a little easier: hence 97.5% there."""
         flags = ("--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
-                 "--target_accuracy=0.97", "--validate_steps=100", "--train_dir=")
+                 "--target_accuracy=0.975", "--validate_steps=100", "--train_dir=")
         walls, accuracies, steps = [], [], []
         for seed in range(1, self.seeds + 1):
             done, wall, _ = self.train(*flags, f"--seed={seed}")
@@ -84,7 +85,7 @@ class Bench:
             accuracies.append(done["test_accuracy"])
             steps.append(done["steps"])
         wall = statistics.median(walls)
-        show("accuracy at the end of a run to 97% validation", round(100 * min(accuracies), 2), 97.0,
+        show("accuracy at the end of the run", round(100 * min(accuracies), 2), 97.0,
              each=[round(100 * accuracy, 2) for accuracy in accuracies], steps=steps)
         show("wall time to 97%", round(wall, 3), unit="s", each=[round(each, 3) for each in walls])
         if self.peer:
