@@ -131,6 +131,11 @@ build/product/%.o: %.c build/product/flags $(musl_libs)
 	@echo "cc $<"
 	@$(musl_cc) $(product) $(cppflags) $(call flags_for,$<) $(defines) -MMD -MP -c -o $@ $<
 
+# Benchmarks of single rooms (tests/bench/*.c), built like the product: make build/bench/tls_bench
+build/bench/%: build/product/tests/bench/%.o $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
+	@mkdir -p $(@D)
+	@$(musl_cc) -o $@ $< $(filter-out build/product/trainer.o,$(objects)) -Lbuild/deps/lib $(link_with)
+
 build/product/base/version.o: build/version
 build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \
 	-DTRAINER_LIBC='"musl $(shell cat build/deps/source/musl/.trainer-version)"'

@@ -1,0 +1,129 @@
+/* Names to addresses and back, members by name, listening and connecting. */
+#include "net/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "net/member.h"
+#include "net/socket.h"
+
+static void addresses_as_text(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"10.0.0.1:2222", "[::1]:65535", "[fe80::1]:1"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct address address;
+        struct endpoints endpoints;
+        struct error error;
+        char text[ENDPOINT_TEXT];
+        assert_true(address_parse(texts[i], &address, &error));
+        endpoint_format_address(&address, text);
+        assert_string_equal(text, texts[i]);
+        assert_true(endpoint_resolve(&address, &endpoints, &error));
+        endpoint_format(&endpoints.list[0], text);
+        assert_string_equal(text, texts[i]);
+    }
+}
+
+static void mapped_addresses(void **state)
+{
+    (void)state;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(80)};
+    inet_pton(AF_INET6, "::ffff:10.1.2.3", &six.sin6_addr);
+    struct endpoint endpoint = {.size = sizeof six};
+    char text[ENDPOINT_TEXT];
+    memcpy(&endpoint.address, &six, sizeof six);
+    endpoint_format(&endpoint, text);
+    assert_string_equal(text, "10.1.2.3:80");
+}
+
+static void unknown_names(void **state)
+{
+    (void)state;
+    struct address address = {.host = "no-such-host.invalid", .port = 1};
+    struct error error;
+    int fd;
+    assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 20, &error));
+    assert_non_null(strstr(error.text, "can't connect to no-such-host.invalid:1"));
+}
+
+static void members(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"ps:0", "worker:65535", "ps", "worker", "operator"};
+    static const char *const bad[] = {
+        "",      "ps:",       "ps:-1", "worker:65536",           "worker:01", "operator:1", "worker:1x",
+        "chief", "workers:1", "ps 0",  "ps:99999999999999999999"};
+    struct member member;
+    struct error error;
+    char text[MEMBER_TEXT];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(member_parse(good[i], &member, &error));
+        member_format(&member, ':', text);
+        assert_string_equal(text, good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(member_parse(bad[i], &member, &error));
+    }
+    struct member any = {MEMBER_WORKER, MEMBER_ANY_INDEX}, two = {MEMBER_WORKER, 2}, three = {MEMBER_WORKER, 3};
+    struct member all = {MEMBER_NONE, MEMBER_ANY_INDEX}, ps2 = {MEMBER_PS, 2};
+    assert_true(member_matches(&any, &two) && member_matches(&two, &two) && member_matches(&all, &two));
+    assert_false(member_matches(&two, &three) || member_matches(&two, &any) || member_matches(&any, &ps2));
+}
+
+static void connect_through(const char *listen_host, const char *connect_host, bool is_ipv6)
+{
+    struct error error;
+    struct address address = {.is_ipv6 = is_ipv6};
+    enum socket_wait how;
+    int listener, client, server;
+    char peer[ENDPOINT_TEXT];
+    if (!socket_listen(&listener, listen_host, 0, &error)) {
+        print_message("skipped: %s\n", error.text); /* machines without IPv6 */
+        return;
+    }
+    strcpy(address.host, connect_host);
+    address.port = socket_port(listener);
+    assert_true(socket_connect(&client, &address, NULL, clock_monotonic_s() + 5, &error));
+    assert_true(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 5, &how, &error));
+    assert_int_equal(strncmp(peer, is_ipv6 ? "[::1]:" : "127.0.0.1:", 6), 0);
+    int second;
+    assert_false(socket_listen(&second, listen_host, (uint16_t)address.port, &error));
+    assert_non_null(strstr(error.text, "is another process of this job running here?"));
+    close(client);
+    close(server);
+    assert_false(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 0.05, &how, &error));
+    assert_int_equal(how, SOCKET_TIMEOUT);
+    close(listener);
+}
+
+static void listening(void **state)
+{
+    (void)state;
+    connect_through("127.0.0.1", "127.0.0.1", false);
+    connect_through(NULL, "127.0.0.1", false);
+
+    connect_through("::1", "::1", true);
+    int fd;
+    struct error error;
+    assert_false(socket_listen(&fd, "192.0.2.1", 0, &error)); /* an address that no machine has */
+    assert_non_null(strstr(error.text, "can't listen on 192.0.2.1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_as_text), cmocka_unit_test(mapped_addresses), cmocka_unit_test(unknown_names),
+        cmocka_unit_test(members),           cmocka_unit_test(listening),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* Hello, welcome, refused: who comes in, who does not, and what both sides say about it. Calls and their errors too. */
+#include "net/handshake.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <sys/socket.h>
+
+#include "net/bytes.h"
+#include "tests/net/loopback.h"
+
+static const struct identity ps0 = {.member = {MEMBER_PS, 0},
+                                    .incarnation = 11,
+                                    .program = "trainer 1.0",
+                                    .cluster = "digits",
+                                    .fleet_version = 3,
+                                    .digest = "d1",
+                                    .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}",
+                                    .lease_ms = 10000};
+static const struct identity worker1 = {.member = {MEMBER_WORKER, 1},
+                                        .incarnation = 22,
+                                        .program = "trainer 1.0",
+                                        .cluster = "digits",
+                                        .fleet_version = 3,
+                                        .digest = "d1",
+                                        .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}"};
+static const struct member ps_0 = {MEMBER_PS, 0};
+
+/* What the server does and what became of it. */
+struct service {
+    struct handshake_rules rules;
+    bool accepted;
+    struct peer peer;
+    char name[CONNECTION_NAME];
+    struct error error;
+};
+
+static double soon(void)
+{
+    return clock_monotonic_s() + 5;
+}
+
+static void serve(struct connection **connection, void *context)
+{
+    struct service *service = context;
+    struct channel channel;
+    channel_open(&channel, *connection);
+    *connection = NULL;
+    service->accepted = handshake_accept(&channel, &ps0, &service->rules, &service->peer, soon(), &service->error);
+    struct error error;
+    if (service->accepted) {
+        snprintf(service->name, sizeof service->name, "%s", connection_name(channel.connection));
+    }
+    while (service->accepted && channel_receive(&channel, soon(), &error)) {
+        struct message_pong pong = {.nonce = channel.message.ping.nonce};
+        if (channel.frame.type == MESSAGE_ping) {
+            channel_send(&channel, MESSAGE_pong, channel.frame.request, FRAME_LAST, &pong, NULL, 0, soon(), &error);
+        } else {
+            channel_send_error(&channel, channel.frame.request, ERROR_NOT_READY, soon(), &error, "no %s yet", "model");
+        }
+    }
+    channel_close(&channel);
+}
+
+struct outcome {
+    bool welcome;
+    uint16_t reason;
+    struct error error;
+    struct peer peer;
+};
+
+static struct outcome shake(const struct identity *self, const struct member *expected, struct service *service)
+{
+    struct loopback loopback = {.listener = -1};
+    struct outcome outcome = {.welcome = false};
+    struct connection *connection;
+    struct channel channel;
+    loopback_start(&loopback, NULL, serve, service);
+    if (!connection_connect(&connection, &loopback.address, expected, NULL, NULL, soon(), &outcome.error)) {
+        fail_msg("%s", outcome.error.text);
+    }
+    channel_open(&channel, connection);
+    outcome.welcome =
+        handshake_connect(&channel, self, expected, &outcome.peer, soon(), &outcome.reason, &outcome.error);
+    channel_close(&channel);
+    loopback_end(&loopback);
+    return outcome;
+}
+
+static void welcome(void **state)
+{
+    (void)state;
+    struct service service = {.accepted = false};
+    struct outcome outcome = shake(&worker1, &ps_0, &service);
+    if (!outcome.welcome) {
+        fail_msg("%s", outcome.error.text);
+    }
+    assert_true(service.accepted);
+    assert_int_equal(service.peer.member.role, MEMBER_WORKER);
+    assert_int_equal(service.peer.member.index, 1);
+    assert_int_equal(service.peer.incarnation, 22);
+    assert_non_null(strstr(service.name, "worker 1 (127.0.0.1:"));
+    assert_int_equal(outcome.peer.incarnation, 11);
+    assert_int_equal(outcome.peer.lease_ms, 10000);
+    assert_string_equal(outcome.peer.program, "trainer 1.0");
+}
+
+static void assert_refused(const struct identity *self, const struct member *expected, struct service *service,
+                           uint16_t reason, const char *sentence)
+{
+    struct outcome outcome = shake(self, expected, service);
+    assert_false(outcome.welcome);
+    assert_false(service->accepted);
+    assert_int_equal(outcome.reason, reason);
+    if (!strstr(outcome.error.text, sentence) || !strstr(service->error.text, sentence)) {
+        fail_msg("client: %s; server: %s", outcome.error.text, service->error.text);
+    }
+    assert_non_null(strstr(service->error.text, "refused 127.0.0.1:"));
+}
+
+static void config_mismatch(void **state)
+{
+    (void)state;
+    struct identity other = worker1;
+    struct service service = {.accepted = false};
+    other.digest = "d2";
+    other.job = "{\"model\":{\"layers\":[784,300,10]},\"seed\":1}";
+    assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG,
+                   "worker 1 has model.layers=[784,300,10], ps 0 has [784,500,10]");
+    other.job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":2,\"more\":true}";
+    assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG,
+                   "worker 1 has seed=2, ps 0 has 1; worker 1 has more=true, ps 0 has (none)");
+    other.job = "no json";
+    assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG, "different job configs");
+    struct identity operator= other;
+    operator.member =(struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
+    operator.digest = "";
+    assert_true(shake(&operator, & ps_0, &service).welcome);
+}
+
+static void other_reasons(void **state)
+{
+    (void)state;
+    static const struct member ps_7 = {MEMBER_PS, 7};
+    struct identity other = worker1;
+    struct service service = {.accepted = false};
+    other.cluster = "letters";
+    assert_refused(&other, &ps_0, &service, REFUSAL_CLUSTER,
+                   "worker 1 belongs to cluster \"letters\", ps 0 to \"digits\"");
+    assert_refused(&worker1, &ps_7, &service, REFUSAL_MEMBER, "worker 1 looks for ps 7 here, and this is ps 0");
+    other = worker1;
+    other.member.index = 70000;
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
+}
+
+static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *sentence)
+{
+    (void)context;
+    error_set(sentence, "worker %d is there already", peer->member.index);
+    return REFUSAL_DUPLICATE;
+}
+
+static void role_has_the_last_word(void **state)
+{
+    (void)state;
+    struct service service = {.rules = {.admit = say_duplicate}};
+    assert_refused(&worker1, &ps_0, &service, REFUSAL_DUPLICATE, "worker 1 is there already");
+}
+
+/* Sends bytes to a server and gives its answer's frame and message back. */
+static void exchange_raw(const uint8_t *bytes, size_t size, struct service *service, struct channel *channel,
+                         bool *answered)
+{
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct error error;
+    struct iovec part = {(void *)(uintptr_t)bytes, size};
+    loopback_start(&loopback, NULL, serve, service);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
+    channel_open(channel, connection);
+    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    *answered = channel_receive(channel, soon(), &error);
+    connection_close(channel->connection);
+    channel->connection = NULL;
+    loopback_end(&loopback);
+}
+
+/* A hello of a version to come, with a field that we don't know, is answered by a sentence. */
+static void future_version(void **state)
+{
+    (void)state;
+    struct message_hello hello = {
+        .version_min = 5, .version_max = 9, .program = "trainer 5", .role = 2, .index = 1, .expected_role = 1};
+    struct service service = {.accepted = false};
+    struct channel channel;
+    bool answered;
+    uint8_t bytes[FRAME_HEADER + 300];
+    size_t size = message_size(MESSAGE_hello, &hello);
+    message_encode(MESSAGE_hello, &hello, bytes + FRAME_HEADER, size);
+    memcpy(bytes + FRAME_HEADER + size, "more", 4);
+    frame_encode(&(struct frame){.version = 5,
+                                 .type = MESSAGE_hello,
+                                 .request = 1,
+                                 .flags = FRAME_LAST,
+                                 .message_bytes = (uint32_t)size + 4},
+                 bytes);
+    exchange_raw(bytes, FRAME_HEADER + size + 4, &service, &channel, &answered);
+    assert_true(answered);
+    assert_int_equal(channel.frame.type, MESSAGE_refused);
+    assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
+    assert_string_equal(channel.message.refused.sentence, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
+                                                          "(trainer 1.0) speaks 1 to 1: upgrade the older one");
+    assert_non_null(strstr(service.error.text, "speaks protocol versions 5 to 9"));
+    channel_close(&channel);
+}
+
+static void garbage_is_refused(void **state)
+{
+    (void)state;
+    struct service service = {.accepted = false};
+    struct channel channel;
+    bool answered;
+    static const char text[] = "GET / HTTP/1.1\r\nHost: trainer\r\n\r\n";
+    exchange_raw((const uint8_t *)text, sizeof text - 1, &service, &channel, &answered);
+    assert_false(answered);
+    assert_non_null(strstr(service.error.text, "what came is no frame"));
+    channel_close(&channel);
+    uint8_t bytes[FRAME_HEADER + 8] = {0};
+    frame_encode(&(struct frame){.version = 1, .type = MESSAGE_ping, .message_bytes = 8}, bytes);
+    exchange_raw(bytes, sizeof bytes, &service, &channel, &answered);
+    assert_false(answered);
+    assert_non_null(strstr(service.error.text, "its first message is ping, not hello"));
+    channel_close(&channel);
+}
+
+static void calls(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct service service = {.accepted = false};
+    struct connection *connection;
+    struct channel channel;
+    struct error error;
+    struct peer peer;
+    uint16_t code;
+    loopback_start(&loopback, NULL, serve, &service);
+    assert_true(connection_connect(&connection, &loopback.address, &ps_0, NULL, NULL, soon(), &error));
+    channel_open(&channel, connection);
+    assert_true(handshake_connect(&channel, &worker1, &ps_0, &peer, soon(), NULL, &error));
+    struct message_ping ping = {.nonce = 77};
+    assert_true(channel_call(&channel, MESSAGE_ping, &ping, MESSAGE_pong, soon(), &code, &error));
+    assert_int_equal(channel.message.pong.nonce, 77);
+    struct message_get_model get_model = {.wait_ms = 5};
+    assert_false(channel_call(&channel, MESSAGE_get_model, &get_model, MESSAGE_model, soon(), &code, &error));
+    assert_int_equal(code, ERROR_NOT_READY);
+    assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+    assert_non_null(strstr(error.text, "no model yet"));
+    assert_true(channel_call(&channel, MESSAGE_ping, &ping, MESSAGE_pong, soon(), &code, &error));
+    channel_close(&channel);
+    loopback_end(&loopback);
+}
+
+/* Peers lie about lengths: the server waits for what was announced, up to its deadline, and has allocated no more. */
+static void bulk_that_does_not_come(void **state)
+{
+    (void)state;
+    struct service service = {.accepted = false};
+    struct channel channel;
+    bool answered;
+    uint8_t bytes[FRAME_HEADER];
+    frame_encode(&(struct frame){.version = 1, .type = MESSAGE_hello, .message_bytes = 80000}, bytes);
+    exchange_raw(bytes, sizeof bytes, &service, &channel, &answered);
+    assert_false(answered);
+    assert_non_null(strstr(service.error.text, "at most "));
+    channel_close(&channel);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(welcome),
+        cmocka_unit_test(config_mismatch),
+        cmocka_unit_test(other_reasons),
+        cmocka_unit_test(future_version),
+        cmocka_unit_test(garbage_is_refused),
+        cmocka_unit_test(role_has_the_last_word),
+        cmocka_unit_test(calls),
+        cmocka_unit_test(bulk_that_does_not_come),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,236 @@
+/* Messages: what is encoded is decoded; what is cut, too long, out of order or out of range is refused. */
+#include "net/message.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/random.h"
+
+static uint8_t *encode(uint16_t type, const void *message, size_t *size)
+{
+    *size = message_size(type, message);
+    uint8_t *bytes = malloc(*size + 1);
+    message_encode(type, message, bytes, *size);
+    return bytes;
+}
+
+static void hello_round_trip(void **state)
+{
+    (void)state;
+    struct message_hello hello = {.version_min = 1,
+                                  .version_max = 3,
+                                  .program = "trainer 1.0",
+                                  .role = 2,
+                                  .index = 1,
+                                  .expected_role = 1,
+                                  .expected_index = -1,
+                                  .incarnation = 0x123456789abcdef0,
+                                  .cluster = "digits",
+                                  .fleet_version = 7,
+                                  .digest = "abcd",
+                                  .job = "{\"model\":{}}"};
+    union message got;
+    struct error error;
+    size_t size;
+    uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
+    assert_true(message_decode(MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_int_equal(got.hello.version_max, 3);
+    assert_string_equal(got.hello.program, "trainer 1.0");
+    assert_int_equal(got.hello.index, 1);
+    assert_int_equal(got.hello.expected_index, -1);
+    assert_true(got.hello.incarnation == 0x123456789abcdef0);
+    assert_string_equal(got.hello.job, "{\"model\":{}}");
+    for (size_t cut = 0; cut < size; cut++) {
+        assert_false(message_decode(MESSAGE_hello, bytes, cut, 0, &got, &error));
+        assert_non_null(strstr(error.text, "hello message"));
+    }
+    bytes[size] = 9; /* a field of a version to come */
+    assert_true(message_decode(MESSAGE_hello, bytes, size + 1, 0, &got, &error));
+    free(bytes);
+}
+
+static void push_round_trip(void **state)
+{
+    (void)state;
+    uint8_t ranges[3 * RANGE_BYTES];
+    range_put(ranges, 0, (struct range){0, 10});
+    range_put(ranges, 1, (struct range){10, 5});
+    range_put(ranges, 2, (struct range){0x100000000, 1});
+    struct message_push push = {.sequence = 9,
+                                .base_version = 3,
+                                .base_step = -1,
+                                .token = -2,
+                                .examples = 100,
+                                .loss = 0.25F,
+                                .dtype = DTYPE_BFLOAT16,
+                                .ranges = {ranges, 3}};
+    union message got;
+    struct error error;
+    size_t size;
+    uint8_t *bytes = encode(MESSAGE_push, &push, &size);
+    assert_true(message_decode(MESSAGE_push, bytes, size, 32, &got, &error));
+    assert_int_equal(got.push.ranges.count, 3);
+    assert_true(got.push.loss == 0.25F && got.push.token == -2 && got.push.base_step == -1);
+    assert_true(range_get(&got.push.ranges, 2).first == 0x100000000);
+    assert_int_equal(ranges_total(&got.push.ranges), 16);
+    assert_false(message_decode(MESSAGE_push, bytes, size, 64, &got, &error));
+    assert_non_null(strstr(error.text, "its ranges take 32 bytes of bulk, and it has 64"));
+    bytes[size] = 0;
+    assert_false(message_decode(MESSAGE_push, bytes, size + 1, 32, &got, &error));
+    assert_non_null(strstr(error.text, "1 bytes too many"));
+    free(bytes);
+}
+
+static void check_ranges(struct range a, struct range b, bool fine)
+{
+    uint8_t ranges[2 * RANGE_BYTES];
+    range_put(ranges, 0, a);
+    range_put(ranges, 1, b);
+    struct message_pull pull = {.ranges = {ranges, 2}};
+    union message got;
+    struct error error;
+    size_t size;
+    uint8_t *bytes = encode(MESSAGE_pull, &pull, &size);
+    assert_int_equal(message_decode(MESSAGE_pull, bytes, size, 0, &got, &error), fine);
+    free(bytes);
+}
+
+static void ranges_are_in_order(void **state)
+{
+    (void)state;
+    check_ranges((struct range){0, 1}, (struct range){1, 1}, true);
+    check_ranges((struct range){0, 2}, (struct range){1, 1}, false);
+    check_ranges((struct range){5, 1}, (struct range){1, 1}, false);
+    check_ranges((struct range){0, 0}, (struct range){1, 1}, false);
+    check_ranges((struct range){0, 1}, (struct range){UINT64_MAX, 1}, false);
+    check_ranges((struct range){0, 1}, (struct range){UINT64_MAX - 1, 1}, true);
+    check_ranges((struct range){0, 1}, (struct range){UINT64_MAX - 5, UINT32_MAX}, false);
+}
+
+static void limits_hold(void **state)
+{
+    (void)state;
+    union message got;
+    struct error error;
+    size_t size;
+    struct message_welcome welcome = {.role = 3, .program = "x"};
+    uint8_t *bytes = encode(MESSAGE_welcome, &welcome, &size);
+    assert_true(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    bytes[2 + 5 + 1] = 4; /* role */
+    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_non_null(strstr(error.text, "role is 4; at most 3"));
+    bytes[2 + 5 + 1] = 3;
+    bytes[2] = 65; /* size of program */
+    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_non_null(strstr(error.text, "program has 65 bytes; at most 64"));
+    bytes[2] = 1;
+    bytes[2 + 4] = 0; /* its first character */
+    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_non_null(strstr(error.text, "program is no text"));
+    free(bytes);
+}
+
+/* Texts of ours that are too long are cut between characters. */
+static void long_texts_are_cut(void **state)
+{
+    (void)state;
+    char text[80];
+    memset(text, 'a', sizeof text);
+    memcpy(text + 62, "\xe2\x82\xac", 4); /* a euro sign across the limit of 64 */
+    struct message_hello hello = {.program = text};
+    union message got;
+    struct error error;
+    size_t size;
+    uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
+    assert_true(message_decode(MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_int_equal(strlen(got.hello.program), 62);
+    free(bytes);
+}
+
+/* Any message with some bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
+static void damaged_messages(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("damaged_messages");
+    int decoded = 0;
+    for (int i = 0; i < 200000; i++) {
+        uint8_t bytes[256], again[256];
+        union message empty = {0}, message;
+        struct error error;
+        uint16_t type = (uint16_t)(1 + test_random_below(&random, MESSAGE_TYPES - 1));
+        size_t size = message_size(type, &empty);
+        message_encode(type, &empty, bytes, size);
+        for (int damage = test_random_below(&random, 4); damage > 0; damage--) {
+            bytes[test_random_below(&random, (int)size)] = (uint8_t)test_random_next(&random);
+        }
+        if (test_random_below(&random, 8) == 0) {
+            size = (size_t)test_random_below(&random, (int)size);
+        }
+        if (message_decode(type, bytes, size, 0, &message, &error)) {
+            size_t used = message_size(type, &message);
+            assert_true(used <= size);
+            message_encode(type, &message, again, used);
+            assert_memory_equal(again, bytes, used);
+            decoded++;
+        }
+    }
+    assert_true(decoded > 50000 && decoded < 199000);
+}
+
+static void frames(void **state)
+{
+    (void)state;
+    struct frame frame = {1, MESSAGE_push, 0x1122334455667788, 5, FRAME_LAST, 100, 4096}, got;
+    struct error error;
+    uint8_t bytes[FRAME_HEADER], again[FRAME_HEADER];
+    frame_encode(&frame, bytes);
+    assert_true(frame_decode(bytes, &got, &error));
+    assert_true(got.request == frame.request && got.generation == 5 && got.bulk_bytes == 4096);
+    frame_encode(&got, again);
+    assert_memory_equal(again, bytes, sizeof bytes);
+    bytes[0] = 'X';
+    assert_false(frame_decode(bytes, &got, &error));
+    assert_non_null(strstr(error.text, "58 52 4e 52"));
+    frame.type = MESSAGE_TYPES;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+    assert_non_null(strstr(error.text, "unknown type"));
+    frame.type = 0;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+    frame.type = MESSAGE_push;
+    frame.flags = 2;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+    frame.flags = 0;
+    frame.message_bytes = message_max_size(MESSAGE_push) + 1;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+    assert_non_null(strstr(error.text, "push frame with a message of"));
+    frame.message_bytes = 0;
+    frame.bulk_bytes = message_max_bulk(MESSAGE_push) + 1;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+    frame.type = MESSAGE_ping;
+    frame.bulk_bytes = 1;
+    frame_encode(&frame, bytes);
+    assert_false(frame_decode(bytes, &got, &error));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hello_round_trip), cmocka_unit_test(push_round_trip),    cmocka_unit_test(ranges_are_in_order),
+        cmocka_unit_test(limits_hold),      cmocka_unit_test(long_texts_are_cut), cmocka_unit_test(damaged_messages),
+        cmocka_unit_test(frames),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
