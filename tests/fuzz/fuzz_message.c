@@ -1,0 +1,63 @@
+/*
+ * Any message as bytes from anywhere, behind two bytes that choose its type: refused with one line, or decoded such
+ * that texts end, ranges are in order and it encodes to the same bytes. A hello's job config goes on to the comparison
+ * that names differences.
+ */
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/handshake.h"
+#include "net/message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static void check_ranges(const struct ranges *ranges)
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        struct range range = range_get(ranges, i);
+        assert(range.count > 0 && range.first >= end && range.first + range.count > range.first);
+        end = range.first + range.count;
+    }
+}
+
+static void check_hello(const struct message_hello *hello)
+{
+    static const char ours[] = "{\"model\":{\"layers\":[784,500,10]},\"train\":{\"seed\":1}}";
+    struct error sentence;
+    assert(strlen(hello->program) <= 64 && strlen(hello->job) <= 65536);
+    handshake_describe_difference(NULL, "worker 1", hello->job, "ps 0", ours, &sentence);
+    assert(strlen(sentence.text) < sizeof sentence.text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    union message message;
+    struct error error = {""};
+    if (size < 2) {
+        return 0;
+    }
+    uint16_t type = bytes[0];
+    uint32_t bulk_bytes = bytes[1] * 4U;
+    bytes += 2;
+    size -= 2;
+    if (!message_decode(type, bytes, size, bulk_bytes, &message, &error)) {
+        assert(error.text[0] != '\0');
+        return 0;
+    }
+    if (type == MESSAGE_push) {
+        check_ranges(&message.push.ranges);
+        assert(ranges_total(&message.push.ranges) * dtype_size(message.push.dtype) == bulk_bytes);
+    } else if (type == MESSAGE_hello) {
+        check_hello(&message.hello);
+    }
+    size_t used = message_size(type, &message);
+    uint8_t *again = malloc(used + 1);
+    assert(again && used <= size);
+    message_encode(type, &message, again, used);
+    assert(memcmp(again, bytes, used) == 0);
+    free(again);
+    return 0;
+}

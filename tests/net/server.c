@@ -1,0 +1,109 @@
+/*
+ * A member that tests in other languages talk to: `server KEY` (KEY "-": plain text) prints its port, welcomes whoever
+ * passes the handshake, answers ping, sends a push's bulk back and refuses every other request. One line on standard
+ * output for everybody it refuses.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "net/handshake.h"
+
+struct visitor {
+    int fd;
+    char peer[ENDPOINT_TEXT];
+    const struct credentials *credentials;
+};
+
+static const struct identity self = {.member = {MEMBER_PS, 0},
+                                     .incarnation = 1,
+                                     .program = "test server",
+                                     .cluster = "test",
+                                     .digest = "d",
+                                     .job = "{\"model\":{\"layers\":[784,500,10]}}",
+                                     .lease_ms = 10000};
+
+static double soon(void)
+{
+    return clock_monotonic_s() + 10;
+}
+
+static bool answer_push(struct channel *channel, struct error *error)
+{
+    struct message_pushed pushed = {.sequence = channel->message.push.sequence, .ranges = channel->message.push.ranges};
+    uint64_t request = channel->frame.request;
+    struct iovec bulk = {malloc(channel->bulk_left + 1), channel->bulk_left};
+    bool done = bulk.iov_base && channel_read_bulk(channel, bulk.iov_base, bulk.iov_len, soon(), error) &&
+                channel_send(channel, MESSAGE_pushed, request, FRAME_LAST, &pushed, &bulk, 1, soon(), error);
+    free(bulk.iov_base);
+    return done;
+}
+
+static bool answer(struct channel *channel, struct error *error)
+{
+    uint64_t request = channel->frame.request;
+    struct message_pong pong = {.nonce = channel->message.ping.nonce};
+    switch (channel->frame.type) {
+    case MESSAGE_ping:
+        return channel_send(channel, MESSAGE_pong, request, FRAME_LAST, &pong, NULL, 0, soon(), error);
+    case MESSAGE_push:
+        return answer_push(channel, error);
+    default:
+        return channel_send_error(channel, request, ERROR_NOT_READY, soon(), error, "no %s here",
+                                  message_name(channel->frame.type));
+    }
+}
+
+static void *serve(void *argument)
+{
+    struct visitor *visitor = argument;
+    struct connection *connection;
+    struct channel channel;
+    struct error error;
+    struct peer peer;
+    const struct handshake_rules rules = {NULL, NULL, NULL};
+    if (!connection_serve(&connection, visitor->fd, visitor->peer, visitor->credentials, NULL, soon(), &error)) {
+        printf("%s\n", error.text);
+        goto out;
+    }
+    channel_open(&channel, connection);
+    if (!handshake_accept(&channel, &self, &rules, &peer, soon(), &error)) {
+        printf("%s\n", error.text);
+    } else {
+        while (channel_receive(&channel, soon(), &error) && answer(&channel, &error)) {
+        }
+    }
+    channel_close(&channel);
+out:
+    free(visitor);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    struct credentials *credentials = NULL;
+    struct error error;
+    int listener;
+    if (argc != 2 || (strcmp(argv[1], "-") != 0 && !credentials_load(&credentials, argv[1], &error)) ||
+        !socket_listen(&listener, "127.0.0.1", 0, &error)) {
+        fprintf(stderr, "server: %s\n", argc == 2 ? error.text : "say which key");
+        return 1;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("%u\n", socket_port(listener));
+    for (;;) {
+        struct visitor *visitor = calloc(1, sizeof *visitor);
+        enum socket_wait how;
+        pthread_t thread;
+        visitor->credentials = credentials;
+        if (!socket_accept(listener, &visitor->fd, visitor->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {
+            fprintf(stderr, "server: %s\n", error.text);
+            return 1;
+        }
+        if (pthread_create(&thread, NULL, serve, visitor) == 0) {
+            pthread_detach(thread);
+        }
+    }
+}
