@@ -170,7 +170,10 @@ build/san/rooms.a: $(san_objects)
 # `mirrors the tree`: tests/base/test_file.c becomes build/san/tests/base/test_file.
 unit_programs := $(tests:%.c=build/san/%)
 
-$(unit_programs): %: %.o build/san/rooms.a $(native_libs)
+# What tests in other languages talk to.
+test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
+
+$(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
 
 # --- Fuzzing -----------------------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ install: build/trainer
 
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint and fuzzing. Everything is
 # built before anything runs, and the parts run one after the other: tests that measure time want the machine.
-test_parts := $(unit_programs) build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs))
+test_parts := $(unit_programs) $(test_servers) build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs))
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
@@ -253,13 +256,13 @@ vectors: build/venv-vectors/ready build/venv/ready
 # --- Lint --------------------------------------------------------------------------------------------------------------
 
 # A file is looked at again when its object was made again, which is when it or a header of its own has changed.
-tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) trainer.c $(tests) $(wildcard tests/fuzz/*.c))
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c))
 # Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(headers)))
 
 lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps)
 
-formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c)
+formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c)
 
 # From the virtual environment, at one version: releases of clang-format disagree about details.
 build/lint/format: $(formatted) .clang-format build/venv/ready

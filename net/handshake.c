@@ -195,7 +195,7 @@ bool handshake_accept(struct channel *channel, const struct identity *self, cons
     struct error sentence = {""}, ignored;
     const char *address = connection_peer(channel->connection);
     if (!channel_receive(channel, deadline_s, error)) {
-        return error_wrap(error, "refused %s", address);
+        return error_wrap(error, "nobody came in from %s", address);
     }
     if (channel->frame.type != MESSAGE_hello) {
         return error_set(error, "refused %s: its first message is %s, not hello", address,

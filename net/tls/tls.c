@@ -7,6 +7,11 @@
  * With a fleet key both sides present the same certificate and accept exactly it, or the second one that is trusted:
  * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be
  * that of the member that is expected.
+ *
+ * A peer whose certificate is not accepted must learn why. mbedTLS would send that alert in the middle of the
+ * handshake under keys that the other side does not use there, so it is told that verification is optional, finishes
+ * the handshake (which proves possession of the key, whatever key that is), and judge() decides before a byte of the
+ * user's is read or sent.
  */
 #include "net/tls/tls.h"
 
@@ -215,7 +220,7 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
     mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : without_aes);
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_REQUIRED);
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not */
     mbedtls_ssl_conf_rng(config, tls_random, NULL);
     mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
     mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
@@ -279,8 +284,6 @@ static ptrdiff_t fail(struct connection *connection, int result, struct error *e
         snprintf(text, sizeof text, "TLS alert %d", alert);
         return link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name, meaning ? meaning : text);
     }
-    case MBEDTLS_ERR_SSL_NO_CLIENT_CERTIFICATE:
-        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: it presents no key", name);
     case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
         return link_fail(connection, CONNECTION_BROKEN, error, "%s does not speak TLS 1.3", name);
     case MBEDTLS_ERR_SSL_CONN_EOF:
@@ -289,6 +292,36 @@ static ptrdiff_t fail(struct connection *connection, int result, struct error *e
         tls_describe(result, text);
         return link_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, text);
     }
+}
+
+/* After the handshake: is the peer's certificate accepted? If not, tells it why by an alert. */
+static bool judge(struct connection *connection, double started_s, double deadline_s, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    struct error ignored;
+    uint32_t flags = mbedtls_ssl_get_verify_result(&tls->ssl);
+    unsigned char alert = MBEDTLS_SSL_ALERT_MSG_BAD_CERT;
+    const mbedtls_x509_crt *certificate = mbedtls_ssl_get_peer_cert(&tls->ssl);
+    if (flags == 0 && certificate) {
+        return true;
+    }
+    if (!certificate) {
+        alert = MBEDTLS_SSL_ALERT_MSG_NO_CERT;
+        snprintf(tls->objection, sizeof tls->objection, "it presents no key");
+    } else if (tls->objection[0] == '\0') {
+        describe_flags(certificate, flags, tls->objection, sizeof tls->objection);
+    }
+    if (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) {
+        alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
+    } else if (flags & MBEDTLS_X509_BADCERT_EXPIRED) {
+        alert = MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED;
+    } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
+        alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
+    }
+    mbedtls_ssl_send_alert_message(&tls->ssl, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+    link_flush(connection, started_s, deadline_s, &ignored);
+    fail(connection, 0, error);
+    return false;
 }
 
 static bool shake_hands(struct connection *connection, double deadline_s, struct error *error)
@@ -309,7 +342,7 @@ static bool shake_hands(struct connection *connection, double deadline_s, struct
             return false;
         }
         if (result == 0) {
-            return true;
+            return judge(connection, started_s, deadline_s, error);
         }
         if (result == MBEDTLS_ERR_SSL_WANT_READ && !link_wait(connection, started_s, deadline_s, error)) {
             return false;

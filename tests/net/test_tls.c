@@ -1,0 +1,275 @@
+/* Whom TLS lets in: fleet keys, authorities, roles, dates, plain text; and that each refusal says who and why. */
+#include "net/connection.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "tests/net/loopback.h"
+
+static char folder[64];
+
+static const char *file(const char *name)
+{
+    static char path[4][160];
+    static int next;
+    char *text = path[next++ % 4];
+    snprintf(text, 160, "%s/%s", folder, name);
+    return text;
+}
+
+static int make_keys(void **state)
+{
+    (void)state;
+    struct error error = {""};
+    struct member ps0 = {MEMBER_PS, 0}, worker1 = {MEMBER_WORKER, 1}, any_worker = {MEMBER_WORKER, MEMBER_ANY_INDEX};
+    struct member operator= {MEMBER_OPERATOR, MEMBER_ANY_INDEX};
+    loopback_make_folder(folder);
+    bool made =
+        credentials_create_fleet_key(file("a.key"), &error) && credentials_create_fleet_key(file("b.key"), &error) &&
+        credentials_create_authority(file("ca"), &error) && credentials_create_authority(file("other"), &error) &&
+        credentials_create_member(file("ca"), &ps0, 365, file("ps0.key"), &error) &&
+        credentials_create_member(file("ca"), &worker1, 365, file("worker1.key"), &error) &&
+        credentials_create_member(file("ca"), &any_worker, 365, file("worker.key"), &error) &&
+        credentials_create_member(file("ca"), &operator, 365, file("operator.key"), &error) &&
+        credentials_create_member(file("ca"), &ps0, -1, file("expired.key"), &error) &&
+        credentials_create_member(file("other"), &worker1, 365, file("stranger.key"), &error);
+    if (!made) {
+        fail_msg("%s", error.text);
+    }
+    return 0;
+}
+
+static int remove_keys(void **state)
+{
+    (void)state;
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+static struct credentials *load(const char *name)
+{
+    struct credentials *credentials;
+    struct error error;
+    if (!credentials_load(&credentials, file(name), &error)) {
+        fail_msg("%s", error.text);
+    }
+    return credentials;
+}
+
+/* What the two ends said of one attempt. */
+struct attempt {
+    bool connected; /* the client got an answer to its first byte */
+    bool served;
+    struct error client, server;
+    struct error first_read; /* of the server, if its handshake went well */
+    struct member client_sees, server_sees;
+    char cipher[64];
+};
+
+static void answer(struct connection **connection, void *context)
+{
+    struct attempt *attempt = context;
+    struct error error;
+    uint8_t byte;
+    struct iovec part = {&byte, 1};
+    attempt->first_read.text[0] = '\0';
+    attempt->server_sees = connection_credential(*connection);
+    if (connection_read(*connection, &byte, 1, clock_monotonic_s() + 5, &attempt->first_read)) {
+        connection_write(*connection, &part, 1, clock_monotonic_s() + 5, &error);
+    }
+}
+
+/* A client with key `client` (NULL: plain text) wants `expected` on a server with key `server`. */
+static struct attempt try(const char *client, const char *server, struct member expected)
+{
+    struct attempt attempt = {.connected = false};
+    struct loopback loopback = {.listener = -1};
+    struct credentials *client_key = client ? load(client) : NULL, *server_key = server ? load(server) : NULL;
+    struct connection *connection;
+    double deadline_s = clock_monotonic_s() + 5;
+    uint8_t byte = 7;
+    struct iovec part = {&byte, 1};
+    loopback_start(&loopback, server_key, answer, &attempt);
+    if (connection_connect(&connection, &loopback.address, &expected, client_key, NULL, deadline_s, &attempt.client)) {
+        attempt.client_sees = connection_credential(connection);
+        snprintf(attempt.cipher, sizeof attempt.cipher, "%s", connection_cipher(connection));
+        attempt.connected = connection_write(connection, &part, 1, deadline_s, &attempt.client) &&
+                            connection_read(connection, &byte, 1, deadline_s, &attempt.client);
+        connection_close(connection);
+    }
+    loopback_end(&loopback);
+    attempt.served = loopback.served;
+    attempt.server = loopback.error;
+    credentials_free(client_key);
+    credentials_free(server_key);
+    return attempt;
+}
+
+static const struct member ps0 = {MEMBER_PS, 0}, ps1 = {MEMBER_PS, 1}, worker1 = {MEMBER_WORKER, 1};
+
+static void assert_well(struct attempt attempt)
+{
+    if (!attempt.connected || !attempt.served) {
+        fail_msg("client: %s; server: %s", attempt.client.text, attempt.server.text);
+    }
+}
+
+/* Both ends failed, each with one sentence that names the other and holds these words. */
+static void assert_refused(struct attempt attempt, const char *client_says, const char *server_says)
+{
+    assert_false(attempt.connected);
+    if (!strstr(attempt.client.text, client_says) || !strstr(attempt.client.text, "127.0.0.1:")) {
+        fail_msg("client says \"%s\", not \"%s\"", attempt.client.text, client_says);
+    }
+    if (server_says) {
+        assert_false(attempt.served);
+        if (!strstr(attempt.server.text, server_says) || !strstr(attempt.server.text, "refused 127.0.0.1:")) {
+            fail_msg("server says \"%s\", not \"%s\"", attempt.server.text, server_says);
+        }
+    }
+}
+
+static void same_fleet_key(void **state)
+{
+    (void)state;
+    struct attempt attempt = try("a.key", "a.key", ps0);
+    assert_well(attempt);
+    assert_int_equal(attempt.client_sees.role, MEMBER_NONE);
+    assert_int_equal(attempt.server_sees.role, MEMBER_NONE);
+    assert_true(strcmp(attempt.cipher, "TLS1-3-AES-256-GCM-SHA384") == 0 ||
+                strcmp(attempt.cipher, "TLS1-3-CHACHA20-POLY1305-SHA256") == 0);
+}
+
+static void other_fleet_key(void **state)
+{
+    (void)state;
+    assert_refused(try("b.key", "a.key", ps0), "another fleet key", NULL);
+}
+
+/* The two keys of a rotation: whoever has the new one beside the old one talks to both. */
+static void rotated_fleet_key(void **state)
+{
+    (void)state;
+    assert_int_equal(link(file("a.key"), file("phase.key")), 0);
+    assert_refused(try("b.key", "phase.key", ps0), "another fleet key", NULL);
+    assert_int_equal(link(file("b.key"), file("phase.key.next")), 0);
+    assert_well(try("a.key", "phase.key", ps0));
+    assert_well(try("phase.key", "a.key", ps0));
+    assert_refused(try("phase.key", "b.key", ps0), "does not accept our key", "another fleet key");
+    assert_int_equal(link(file("b.key"), file("new.key")), 0);
+    assert_int_equal(link(file("a.key"), file("new.key.previous")), 0);
+    assert_well(try("phase.key", "new.key", ps0));
+    assert_well(try("new.key", "phase.key", ps0));
+}
+
+static void named_members(void **state)
+{
+    (void)state;
+    struct attempt attempt = try("worker1.key", "ps0.key", ps0);
+    assert_well(attempt);
+    assert_int_equal(attempt.client_sees.role, MEMBER_PS);
+    assert_int_equal(attempt.client_sees.index, 0);
+    assert_int_equal(attempt.server_sees.role, MEMBER_WORKER);
+    assert_int_equal(attempt.server_sees.index, 1);
+    attempt = try("worker.key", "ps0.key", ps0);
+    assert_well(attempt);
+    assert_int_equal(attempt.server_sees.index, MEMBER_ANY_INDEX);
+    attempt = try("operator.key", "worker.key", worker1);
+    assert_well(attempt);
+    assert_int_equal(attempt.server_sees.role, MEMBER_OPERATOR);
+}
+
+static void wrong_role_or_index(void **state)
+{
+    (void)state;
+    struct attempt attempt = try("worker1.key", "worker1.key", ps0);
+    assert_refused(attempt, "its certificate is for worker:1, and we want ps:0", NULL);
+    assert_non_null(strstr(attempt.first_read.text, "does not accept our certificate for this role"));
+    assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, and we want ps:1", NULL);
+}
+
+static void other_authority(void **state)
+{
+    (void)state;
+    assert_refused(try("stranger.key", "ps0.key", ps0), "not signed by the authority that we trust", "not signed by");
+    assert_refused(try("a.key", "ps0.key", ps0), "it has another fleet key", "not signed by");
+}
+
+static void expired(void **state)
+{
+    (void)state;
+    assert_refused(try("worker1.key", "expired.key", ps0), "its certificate expired on ", NULL);
+    assert_refused(try("expired.key", "ps0.key", ps0), "our certificate is expired", "its certificate expired on ");
+}
+
+static void plain_text(void **state)
+{
+    (void)state;
+    assert_refused(try(NULL, "a.key", ps0), "speaks TLS, and this side is started with --insecure",
+                   "speaks plain text, and this side TLS");
+    assert_refused(try("a.key", NULL, ps0), "speaks plain text", NULL);
+    assert_well(try(NULL, NULL, ps0));
+}
+
+static void assert_not_loaded(const char *path, const char *says)
+{
+    struct credentials *credentials;
+    struct error error;
+    assert_false(credentials_load(&credentials, path, &error));
+    assert_null(credentials);
+    if (!strstr(error.text, says) || !strstr(error.text, path)) {
+        fail_msg("\"%s\" instead of \"%s\"", error.text, says);
+    }
+}
+
+static void write_file(const char *path, const char *text, size_t size)
+{
+    FILE *stream = fopen(path, "w");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(text, 1, size, stream), size);
+    fclose(stream);
+    chmod(path, 0600);
+}
+
+static void damaged_files(void **state)
+{
+    (void)state;
+    char text[8192];
+    FILE *stream = fopen(file("a.key"), "r");
+    size_t size = fread(text, 1, sizeof text, stream);
+    fclose(stream);
+    assert_not_loaded(file("missing.key"), "trainer keygen --out=");
+    write_file(file("empty.key"), "", 0);
+    assert_not_loaded(file("empty.key"), "holds no certificate");
+    const char *certificate = strstr(text, "-----BEGIN CERTIFICATE");
+    assert_non_null(certificate);
+    write_file(file("bare.key"), certificate, size - (size_t)(certificate - text));
+    assert_not_loaded(file("bare.key"), "holds no private key");
+    for (size_t cut = 0; cut + 2 < size; cut += 61) {
+        write_file(file("cut.key"), text, cut);
+        assert_not_loaded(file("cut.key"), "holds no");
+    }
+    struct error error;
+    assert_false(credentials_create_fleet_key(file("a.key"), &error));
+    assert_non_null(strstr(error.text, "keys are not overwritten"));
+    chmod(file("b.key"), 0644);
+    assert_not_loaded(file("b.key"), "chmod 600");
+    chmod(file("b.key"), 0600);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_fleet_key), cmocka_unit_test(other_fleet_key),     cmocka_unit_test(rotated_fleet_key),
+        cmocka_unit_test(named_members),  cmocka_unit_test(wrong_role_or_index), cmocka_unit_test(other_authority),
+        cmocka_unit_test(expired),        cmocka_unit_test(plain_text),          cmocka_unit_test(damaged_files),
+    };
+    return cmocka_run_group_tests(tests, make_keys, remove_keys);
+}
