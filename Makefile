@@ -140,6 +140,13 @@ build/product/base/version.o: build/version
 build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \
 	-DTRAINER_LIBC='"musl $(shell cat build/deps/source/musl/.trainer-version)"'
 
+# Programs that put load on the product, made of its own objects: tests/bench/NAME.c becomes build/bench/NAME.
+bench_programs := $(patsubst tests/bench/%.c,build/bench/%,$(wildcard tests/bench/*.c))
+
+$(bench_programs): build/bench/%: build/product/tests/bench/%.o $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
+	@mkdir -p $(@D)
+	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
+
 # --- With sanitizers, against the system's libc ------------------------------------------------------------------------
 
 san_objects := $(sources:%.c=build/san/%.o)
@@ -244,7 +251,7 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@touch $@
 
 # Ratios against what a user would pick instead; tests/bench/README.md.
-bench: build/trainer build/venv-bench/ready
+bench: build/trainer $(bench_programs) build/venv-bench/ready
 	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
 
 # Remakes the reference figures that the unit tests compare with.
