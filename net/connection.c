@@ -252,7 +252,7 @@ void connection_close(struct connection *connection)
 
 bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error)
 {
-    double started_s = clock_monotonic_s();
+    double started_s = -1.0; /* of waiting: what lies in the buffer costs no look at the clock */
     uint8_t *next = bytes;
     assert(connection->state == CONNECTION_OPEN);
     while (size > 0) {
@@ -260,10 +260,14 @@ bool connection_read(struct connection *connection, void *bytes, size_t size, do
         if (got > 0) {
             next += got;
             size -= (size_t)got;
-        } else if (got == LINK_END) {
+            continue;
+        }
+        if (got == LINK_END) {
             link_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection", connection->name);
             return false;
-        } else if (got == LINK_FAILED || !link_wait(connection, started_s, deadline_s, error)) {
+        }
+        started_s = started_s < 0.0 ? clock_monotonic_s() : started_s;
+        if (got == LINK_FAILED || !link_wait(connection, started_s, deadline_s, error)) {
             return false;
         }
     }

@@ -233,14 +233,17 @@ static void receive_visitor(struct server *server, int fd, const char *peer)
     double now_s = clock_monotonic_s();
     server_lock(server);
     struct visitor *visitor = find_place(server);
-    int most_newcomers = server->job.worker_count + SERVER_SPARE_CONNECTIONS;
+    /* All workers may come at once; more than that is somebody who means no good, and gets less time. */
+    int workers = server->job.worker_count;
+    int most_newcomers = workers + SERVER_SPARE_CONNECTIONS;
     bool room = visitor != NULL && server->newcomers < most_newcomers;
     if (room) {
         memset(visitor, 0, sizeof *visitor);
         visitor->server = server;
         visitor->fd = fd;
         visitor->came_s = now_s;
-        visitor->patience_s = server->newcomers < most_newcomers / 2 ? SERVER_HANDSHAKE_S : SERVER_CROWDED_S;
+        visitor->patience_s =
+            server->newcomers < workers + SERVER_SPARE_CONNECTIONS / 2 ? SERVER_HANDSHAKE_S : SERVER_CROWDED_S;
         visitor->worker = -1;
         snprintf(visitor->peer, sizeof visitor->peer, "%s", peer);
         visitor->life = VISITOR_HERE;

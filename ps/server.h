@@ -33,7 +33,7 @@ enum {
     SERVER_CONNECTIONS_PER_WORKER = 4,
     SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
-    SERVER_CROWDED_S = 2,          /* the same, when half of those who may be in that state are */
+    SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */
     SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken */
     SERVER_HOLD_S = 60,            /* that an answer is held back at most */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */

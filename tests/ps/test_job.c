@@ -1,0 +1,376 @@
+/* The job as a state machine: scenarios of members that come, push, fall silent, are doubled, and end. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/job.h"
+
+static char hosts[4][16] = {"b:2222", "c:2222", "d:2222", "e:2222"};
+static char *host_list[] = {hosts[0], hosts[1], hosts[2], hosts[3]};
+
+struct scene {
+    struct config config;
+    struct job job;
+    double now_s;
+    char log[8192]; /* all lines so far */
+    int probes, cuts;
+    uint64_t last_cut;
+};
+
+/* The host's part: lines are kept, other actions counted. */
+static void play(struct scene *scene)
+{
+    struct job_action action;
+    while (job_next_action(&scene->job, &action)) {
+        if (action.kind == JOB_LOG) {
+            size_t used = strlen(scene->log);
+            snprintf(scene->log + used, sizeof scene->log - used, "%s\n", action.text);
+        }
+        scene->probes += action.kind == JOB_PROBE;
+        scene->cuts += action.kind == JOB_CUT;
+        scene->last_cut = action.kind == JOB_CUT ? action.incarnation : scene->last_cut;
+    }
+}
+
+static bool told(struct scene *scene, const char *text)
+{
+    play(scene);
+    bool found = strstr(scene->log, text) != NULL;
+    if (!found) {
+        print_error("not told: %s\nbut:\n%s", text, scene->log);
+    }
+    scene->log[0] = '\0';
+    return found;
+}
+
+static uint16_t hello(struct scene *scene, int worker, uint64_t incarnation, struct error *sentence)
+{
+    const struct member who = {MEMBER_WORKER, worker};
+    char peer[32];
+    snprintf(peer, sizeof peer, "10.0.0.%d:%d", worker, (int)incarnation);
+    return job_hello(&scene->job, &who, incarnation, peer, "trainer", "", 0, scene->now_s, sentence);
+}
+
+static void come(struct scene *scene, int worker, uint64_t incarnation)
+{
+    struct error sentence;
+    assert_int_equal(hello(scene, worker, incarnation, &sentence), 0);
+    play(scene);
+}
+
+static void set_up(struct scene *scene, int workers)
+{
+    struct error error;
+    memset(scene, 0, sizeof *scene);
+    scene->config.cluster.worker_hosts.items = host_list;
+    scene->config.cluster.worker_hosts.count = workers;
+    scene->config.cluster.min_workers = 1;
+    scene->config.cluster.lease_secs = 10;
+    scene->now_s = 100;
+    assert_true(job_create(&scene->job, &scene->config, 0, scene->now_s, &error));
+}
+
+static void restore(struct scene *scene, uint32_t generation, int64_t step, int64_t last_step)
+{
+    struct verdict verdict;
+    job_begin_restore(&scene->job, 0, generation, "initialised", scene->now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    play(scene);
+    job_end_restore(&scene->job, 0, generation, step, last_step, 600, scene->now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    play(scene);
+}
+
+static struct verdict push_as(struct scene *scene, int worker, uint64_t incarnation, uint32_t generation,
+                              uint64_t sequence, bool finite)
+{
+    struct verdict verdict;
+    const struct job_push push = {generation, sequence, scene->job.global_step, finite};
+    job_push(&scene->job, worker, incarnation, &push, scene->now_s, &verdict);
+    play(scene);
+    return verdict;
+}
+
+static enum push_outcome push(struct scene *scene, int worker, uint64_t sequence)
+{
+    struct verdict verdict = push_as(scene, worker, (uint64_t)worker + 1, scene->job.generation, sequence, true);
+    assert_int_equal(verdict.code, 0);
+    return verdict.outcome;
+}
+
+/* A chief and others, all trained on: worker i has incarnation i + 1. */
+static void begin(struct scene *scene, int workers)
+{
+    set_up(scene, workers);
+    for (int i = 0; i < workers; i++) {
+        come(scene, i, (uint64_t)i + 1);
+    }
+    restore(scene, 1, 0, 0);
+}
+
+static void pass(struct scene *scene, double seconds)
+{
+    scene->now_s += seconds;
+    while (job_tick(&scene->job, scene->now_s)) {
+        play(scene);
+    }
+    play(scene);
+}
+
+static void test_waiting_names_who_is_awaited(void **state)
+{
+    (void)state;
+    struct scene scene;
+    char sentence[256];
+    set_up(&scene, 2);
+    assert_false(job_ready(&scene.job, 112, sentence));
+    assert_string_equal(sentence, "waiting for worker 0 (b:2222) to initialise the model, 12 s");
+    come(&scene, 1, 2);
+    assert_int_equal(push_as(&scene, 1, 2, 0, 1, true).code, ERROR_NOT_READY);
+    pass(&scene, 6);
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    pass(&scene, 6);
+    assert_true(told(&scene, "waiting for worker 0 (b:2222)"));
+    come(&scene, 0, 1);
+    scene.config.cluster.min_workers = 3;
+    restore(&scene, 1, 0, 0);
+    assert_true(job_initialised(&scene.job));
+    assert_false(job_ready(&scene.job, scene.now_s + 2, sentence));
+    assert_string_equal(sentence, "waiting for 1 more worker (min_workers is 3), 2 s");
+    job_destroy(&scene.job);
+}
+
+static void test_only_the_chief_restores(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    begin(&scene, 2);
+    job_begin_restore(&scene.job, 1, 2, "", scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    job_begin_restore(&scene.job, 0, 1, "", scene.now_s, &verdict); /* not above the present one */
+    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+    job_write(&scene.job, 0, 1, &verdict); /* without begin */
+    assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+    job_begin_restore(&scene.job, 0, 5, "model-7\nforged line", scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_true(told(&scene, "generation 5: model-7?forged line"));
+    job_write(&scene.job, 0, 4, &verdict);
+    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+    assert_int_equal(push_as(&scene, 1, 2, 5, 1, true).code, ERROR_NOT_READY);
+    job_end_restore(&scene.job, 0, 5, -1, 0, 0, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+    job_end_restore(&scene.job, 0, 5, 70, 0, 600, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    play(&scene);
+    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_OLD_GENERATION);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
+    assert_int_equal(scene.job.global_step, 71);
+    job_destroy(&scene.job);
+}
+
+static void test_a_push_counts_once(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 2);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
+    assert_int_equal(push(&scene, 1, 2), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
+    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED); /* sequences are each worker's own */
+    assert_int_equal(scene.job.global_step, 3);
+    assert_int_equal(push_as(&scene, 1, 2, 1, 0, true).code, ERROR_BAD_REQUEST);
+    /* A new process of the same worker counts from 1 again. */
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    come(&scene, 1, 77);
+    assert_int_equal(push_as(&scene, 1, 77, 1, 1, true).outcome, PUSH_APPLIED);
+    assert_int_equal(scene.job.global_step, 4);
+    assert_int_equal(push_as(&scene, 1, 2, 1, 3, true).code, ERROR_NOT_ALLOWED);
+    assert_int_equal(scene.job.global_step, 4);
+    job_destroy(&scene.job);
+}
+
+static void test_not_finite_is_refused_and_counted(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 2);
+    assert_int_equal(push_as(&scene, 1, 2, 1, 1, false).outcome, PUSH_NOT_FINITE);
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) sent a gradient that is not finite"));
+    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).outcome, PUSH_NOT_FINITE); /* its retry */
+    assert_int_equal(scene.job.workers[1].not_finite, 1);
+    assert_int_equal(scene.job.global_step, 0);
+    assert_int_equal(push(&scene, 1, 2), PUSH_APPLIED);
+    job_destroy(&scene.job);
+}
+
+static void test_a_second_process_is_probed(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error sentence;
+    begin(&scene, 2);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    play(&scene);
+    assert_int_equal(scene.probes, 1);
+    scene.now_s += 0.3;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    job_heard(&scene.job, 1, 2, scene.now_s); /* it answers */
+    assert_int_equal(hello(&scene, 1, 9, &sentence), REFUSAL_DUPLICATE);
+    assert_non_null(strstr(sentence.text, "worker 1 is already running at 10.0.0.1:2"));
+    /* Another attempt, and this time it is silent. */
+    scene.now_s += 5;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.99;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.02;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    play(&scene);
+    assert_int_equal(scene.cuts, 1);
+    assert_int_equal(scene.last_cut, 2);
+    /* The old one is out for good, whatever it tries. */
+    assert_int_equal(hello(&scene, 1, 2, &sentence), REFUSAL_REPLACED);
+    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(scene.job.workers[1].connections, 1);
+    job_destroy(&scene.job);
+}
+
+static void test_a_process_that_is_gone_is_replaced_at_once(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error sentence;
+    begin(&scene, 2);
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    assert_int_equal(scene.probes, 0);
+    assert_int_equal(hello(&scene, 5, 9, &sentence), REFUSAL_MEMBER);
+    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_PS, 1}, 3, "x", "", "", 0, 0, &sentence),
+                     REFUSAL_MEMBER);
+    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_OPERATOR, -1}, 3, "x", "", "", 0, 0, &sentence), 0);
+    job_destroy(&scene.job);
+}
+
+static void test_leases(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 2);
+    pass(&scene, 6);
+    job_heard(&scene.job, 0, 1, scene.now_s);
+    pass(&scene, 5);
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard of for 11 s"));
+    assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
+    assert_int_equal(job_present(&scene.job), 1);
+    job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is heard of again"));
+    assert_int_equal(job_present(&scene.job), 2);
+    /* Whoever waits on our side need not speak. */
+    job_hold(&scene.job, 1, 2, 1, scene.now_s);
+    pass(&scene, 30);
+    assert_int_equal(job_worker_state(&scene.job, 1), STATE_WAITING);
+    job_hold(&scene.job, 1, 2, -1, scene.now_s);
+    pass(&scene, 9);
+    assert_int_equal(job_present(&scene.job), 1); /* the chief is lost by now, worker 1 is not */
+    job_destroy(&scene.job);
+}
+
+static void test_staleness_makes_the_fast_wait(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 3);
+    scene.config.cluster.max_staleness = 2;
+    push(&scene, 0, 1);
+    push(&scene, 1, 1); /* joins where worker 0 is, and is one ahead now */
+    for (uint64_t i = 2; i <= 3; i++) {
+        push(&scene, 0, i);
+        assert_true(job_may_answer(&scene.job, 0));
+    }
+    push(&scene, 0, 4);
+    push(&scene, 0, 5);
+    assert_false(job_may_answer(&scene.job, 0));
+    assert_true(job_may_answer(&scene.job, 1));
+    push(&scene, 1, 2);
+    assert_true(job_may_answer(&scene.job, 0));
+    push(&scene, 0, 6);
+    assert_false(job_may_answer(&scene.job, 0));
+    /* One that is lost, or leaves, holds up nobody. */
+    job_leave(&scene.job, 1, 2, "done", scene.now_s);
+    assert_true(job_may_answer(&scene.job, 0));
+    push(&scene, 2, 1);
+    assert_true(job_may_answer(&scene.job, 2)); /* it joins where the others are, not at 0 */
+    assert_true(job_may_answer(&scene.job, 0));
+    job_destroy(&scene.job);
+}
+
+static void test_the_last_step_is_the_last(void **state)
+{
+    (void)state;
+    struct scene scene;
+    set_up(&scene, 2);
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    restore(&scene, 1, 10, 12);
+    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 0, 2), PUSH_NOT_WANTED);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
+    assert_int_equal(scene.job.global_step, 12);
+    job_destroy(&scene.job);
+}
+
+static void test_the_end(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    struct message_end_job end = {.job_state = JOB_DONE, .global_step = 7, .sentence = "test accuracy 98.1%"};
+    begin(&scene, 2);
+    push(&scene, 1, 1);
+    job_end(&scene.job, 1, &end, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    job_end(&scene.job, 0, &end, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_true(told(&scene, "training is over at global step 7: test accuracy 98.1%"));
+    assert_false(job_over(&scene.job, scene.now_s)); /* they must hear of it first */
+    assert_int_equal(push(&scene, 1, 2), PUSH_NOT_WANTED);
+    job_pull(&scene.job, 1, 2, 1, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_JOB_OVER);
+    job_leave(&scene.job, 0, 1, "", scene.now_s);
+    assert_false(job_over(&scene.job, scene.now_s + 3.9));
+    assert_true(job_over(&scene.job, scene.now_s + 4.1));
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_true(job_over(&scene.job, scene.now_s));
+    /* A ps that serves for ever takes the next job. */
+    come(&scene, 0, 50);
+    restore(&scene, 2, 0, 0);
+    assert_false(job_over(&scene.job, scene.now_s + 100));
+    assert_int_equal(push_as(&scene, 0, 50, 2, 1, true).outcome, PUSH_APPLIED);
+    job_destroy(&scene.job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waiting_names_who_is_awaited),
+        cmocka_unit_test(test_only_the_chief_restores),
+        cmocka_unit_test(test_a_push_counts_once),
+        cmocka_unit_test(test_not_finite_is_refused_and_counted),
+        cmocka_unit_test(test_a_second_process_is_probed),
+        cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
+        cmocka_unit_test(test_leases),
+        cmocka_unit_test(test_staleness_makes_the_fast_wait),
+        cmocka_unit_test(test_the_last_step_is_the_last),
+        cmocka_unit_test(test_the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
