@@ -1,0 +1,253 @@
+"""A real ps process, spoken to by the Python client: what workers of any kind can rely on."""
+
+import json
+import math
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import protocol
+import pytest
+
+LAYERS = (6, 3)  # weights [6, 3] and biases [1, 3], rows of 16 floats: 112 in all
+FLOATS = 112
+LR = 0.5
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Ps:
+    """A running ps of one; `hello` fields that fit its job are in .identity."""
+
+    def __init__(self, trainer, folder, *flags, workers=2):
+        self.port = free_port()
+        hosts = ",".join(f"127.0.0.1:{20000 + i}" for i in range(workers))
+        flags = [
+            "--layers=6,3",
+            "--optimizer=sgd",
+            f"--learning_rate={LR}",
+            f"--ps_hosts=127.0.0.1:{self.port}",
+            f"--worker_hosts={hosts}",
+            *flags,
+        ]
+        shown = subprocess.run(
+            [trainer, "config", "show", "--json", *flags], cwd=folder, capture_output=True, text=True, check=True
+        )
+        self.identity = {"digest": json.loads(shown.stdout)["digest"]}
+        self.key = str(folder / "fleet.key")
+        subprocess.run([trainer, "keygen", f"--out={self.key}"], check=True, capture_output=True)
+        self.process = subprocess.Popen(
+            [trainer, "--job_name=ps", f"--fleet_key={self.key}", *flags],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines = [self.process.stdout.readline()]
+        assert "listens on port" in self.lines[0], self.lines[0] + self.process.stdout.read()
+
+    def client(self, index=0, incarnation=None, **values):
+        client = protocol.Client(self.port, self.key)
+        hello = {"incarnation": incarnation or 1000 + index, **self.identity, **values}
+        name, fields = client.hello(role=2, index=index, **hello)
+        assert name == "welcome", fields
+        client.generation = fields["generation"]
+        return client
+
+    def end(self, status=0, timeout=10):
+        self.lines += self.process.communicate(timeout=timeout)[0].splitlines()
+        assert self.process.returncode == status, self.lines
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def ps(trainer, tmp_path):
+    started = []
+
+    def start(*flags, **options):
+        started.append(Ps(trainer, tmp_path, *flags, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+def floats(*values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def restore(chief, generation=1, step=0, last_step=0, values=None):
+    chief.generation = generation
+    assert chief.call("begin_restore", source="test")[0] == "done"
+    bulk = floats(*(values or [0.0] * FLOATS))
+    assert chief.call("write", vector=0, dtype=0, ranges=[(0, FLOATS)], bulk=bulk)[0] == "done"
+    name, fields, _ = chief.call("end_restore", global_step=step, last_step=last_step, epoch_steps=10)
+    assert name == "done", fields
+
+
+def push(client, sequence, values, first=0, base_version=1, **fields):
+    """(fields of the answer, {index: value} of what changed)"""
+    client.send(
+        "push",
+        sequence=sequence,
+        base_version=base_version,
+        token=-1,
+        ranges=[(first, len(values))],
+        bulk=floats(*values),
+        **fields,
+    )
+    return answer(client)
+
+
+def answer(client):
+    changed = {}
+    while True:
+        name, fields, bulk = client.receive()
+        if fields["request"] != client.request:
+            continue
+        if name != "pushed":
+            return fields, changed
+        values = list(struct.unpack(f"<{len(bulk) // 4}f", bulk))
+        for first, count in fields["ranges"]:
+            changed.update(zip(range(first, first + count), values[:count]))
+            del values[:count]
+        if fields["last"]:
+            return fields, changed
+
+
+def test_push_and_pull(ps):
+    served = ps()
+    with served.client(0) as chief, served.client(1) as worker:
+        name, model, _ = worker.call("get_model", wait_ms=0)
+        assert (name, model["state"], model["global_step"]) == ("model", 0, -1)
+        assert "waiting for worker 0 (127.0.0.1:20000) to initialise the model" in model["sentence"]
+        restore(chief)
+        name, model, _ = worker.call("get_model", wait_ms=5000)
+        assert (model["state"], model["sentence"], model["ranges"]) == (2, "", [(0, FLOATS)])
+        worker.generation = model["generation"]
+        fields, changed = push(worker, 1, [1.0, 2.0, 3.0], first=16)
+        assert (fields["outcome"], fields["version"], fields["global_step"]) == (0, 2, 1)
+        assert [changed[16], changed[17], changed[18]] == [-LR * 1, -LR * 2, -LR * 3]
+        # The same again counts once; the chief sees it.
+        fields, again = push(worker, 1, [1.0, 2.0, 3.0], first=16)
+        assert (fields["outcome"], fields["global_step"]) == (1, 1) and again == changed
+        fields, changed = push(chief, 1, [1.0], first=17)
+        assert fields["global_step"] == 2 and changed[17] == -LR * 3
+        # NaN is refused, and the worker stays.
+        fields, changed = push(worker, 2, [math.nan])
+        assert (fields["outcome"], fields["global_step"]) == (4, 2)
+
+
+def test_a_push_cut_in_the_middle_never_happened(ps):
+    served = ps()
+    with served.client(0) as chief:
+        restore(chief)
+        with served.client(1) as worker:
+            worker.generation = 1
+            worker.send("push", flags=0, sequence=1, base_version=1, ranges=[(0, 1)], bulk=floats(8.0))
+        with served.client(1) as worker:
+            worker.generation = 1
+            fields, changed = push(worker, 1, [1.0], first=1)
+            assert fields["outcome"] == 0 and changed[0] == 0.0 and changed[1] == -LR
+
+
+def test_old_generations_and_strange_ranges(ps):
+    served = ps()
+    with served.client(0) as chief, served.client(1) as worker:
+        restore(chief, generation=4)
+        worker.generation = 3
+        fields, _ = push(worker, 1, [1.0])
+        assert fields["code"] == 4
+        name, fields, _ = worker.call("end_job", job_state=3)
+        assert (name, fields["code"]) == ("error", 2)
+        worker.generation = 4
+        fields, _ = push(worker, 1, [1.0], first=FLOATS)
+        assert fields["code"] == 1 and "not all held here" in fields["sentence"]
+        with pytest.raises((EOFError, OSError)):  # a member that lies about ranges is dropped
+            worker.call("ping")
+        assert chief.call("ping", nonce=5)[1]["nonce"] == 5
+
+
+def test_the_chief_reads_a_snapshot_while_training_goes_on(ps):
+    served = ps()
+    with served.client(0) as chief, served.client(1) as worker:
+        restore(chief)
+        worker.generation = 1
+        push(worker, 1, [1.0])
+        assert chief.call("snapshot", snapshot=9, at_step=-1)[1]["global_step"] == 1
+        push(worker, 2, [1.0])
+        name, fields, bulk = chief.call("read", vector=0, snapshot=9)
+        assert (name, fields["global_step"], fields["ranges"]) == ("values", 1, [(0, FLOATS)])
+        assert struct.unpack_from("<f", bulk)[0] == -LR
+        name, fields, bulk = chief.call("read", vector=0, ranges=[(0, 1)])
+        assert struct.unpack("<f", bulk)[0] == -2 * LR
+
+
+def test_a_second_worker_of_the_same_index(ps):
+    served = ps()
+    with served.client(0) as chief:
+        restore(chief)
+        with served.client(1, incarnation=7) as frozen:
+            started = time.monotonic()
+            with served.client(1, incarnation=8) as newcomer:  # 7 never answers the ping
+                assert 0.9 < time.monotonic() - started < 3
+                newcomer.generation = 1
+                assert push(newcomer, 1, [1.0])[0]["outcome"] == 0
+                with pytest.raises((EOFError, OSError)):
+                    while True:
+                        frozen.receive()
+                with protocol.Client(served.port, served.key) as fenced:
+                    name, fields = fenced.hello(role=2, index=1, incarnation=7, **served.identity)
+                    assert (name, fields["reason"]) == ("refused", 6)
+
+
+def test_the_end(ps):
+    served = ps("--train_steps=2")
+    with served.client(0) as chief, served.client(1) as worker:
+        restore(chief, last_step=2)
+        worker.generation = 1
+        assert push(worker, 1, [1.0])[0]["outcome"] == 0
+        assert push(worker, 2, [1.0])[0]["outcome"] == 0
+        assert push(worker, 3, [1.0])[0]["outcome"] == 5
+        assert chief.call("end_job", job_state=3, global_step=2, test_accuracy=0.5)[0] == "done"
+        name, lease, _ = worker.call("heartbeat")
+        assert (name, lease["job_state"], lease["test_accuracy"]) == ("lease", 3, 0.5)
+        started = time.monotonic()
+        log = served.end(timeout=6)  # the workers neither leave nor hang up
+        assert time.monotonic() - started < 5
+    assert "training is over at global step 2" in log
+
+
+def test_status(ps):
+    served = ps()
+    with served.client(0) as chief:
+        restore(chief)
+        started = time.monotonic()
+        chief.send("get_status", members=1)
+        members = [chief.receive()[1] for _ in range(3)]
+        assert time.monotonic() - started < 0.1
+    assert [(m["role"], m["index"], m["state"]) for m in members] == [(1, 0, 2), (2, 0, 1), (2, 1, 0)]
+    assert members[0]["bytes_in"] > 0 and members[2]["host"] == "127.0.0.1:20001"
+
+
+def test_leaves_in_order_when_asked(ps):
+    served = ps()
+    with served.client(0) as chief:
+        served.process.send_signal(signal.SIGTERM)
+        name, fields, _ = chief.receive()
+        assert name == "leave" and "SIGTERM" in fields["sentence"]
+        served.end(status=143)
+
+
+def test_without_a_key_it_says_which_command_makes_one(run):
+    result = run("--job_name=ps", "--ps_hosts=a:1", "--worker_hosts=b:1", status=1)
+    assert "trainer keygen --out=fleet.key" in result.stderr
