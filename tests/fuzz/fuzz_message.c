@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     }
     uint16_t type = bytes[0];
-    uint32_t bulk_bytes = bytes[1] * 4U;
+    uint32_t bulk_bytes = bytes[1] * 2U;
     bytes += 2;
     size -= 2;
     if (!message_decode(type, bytes, size, bulk_bytes, &message, &error)) {

@@ -201,7 +201,7 @@ static void future_version(void **state)
     uint8_t bytes[FRAME_HEADER + 300];
     size_t size = message_size(MESSAGE_hello, &hello);
     message_encode(MESSAGE_hello, &hello, bytes + FRAME_HEADER, size);
-    memcpy(bytes + FRAME_HEADER + size, "more", 4);
+    memset(bytes + FRAME_HEADER + size, 0x55, 4);
     frame_encode(&(struct frame){.version = 5,
                                  .type = MESSAGE_hello,
                                  .request = 1,

@@ -17,19 +17,30 @@
 
 static char *document;
 
-/* The tables of all messages, in the form of PROTOCOL.md; the caller frees them. */
+/* One message's table, in the form of PROTOCOL.md. */
+#define PRINT_FIELD(kind, name, limit, text) fprintf(stream, "| %s | %s | %d | %s |\n", #name, #kind, limit, text);
+#define PRINT_MESSAGE(number, name, bulk, text)                                                                        \
+    static void table_of_##name(FILE *stream)                                                                          \
+    {                                                                                                                  \
+        fprintf(stream, "\n### %d %s\n\n%c%s.%s\n\n", number, #name, (char)(text[0] - 'a' + 'A'), text + 1,            \
+                (bulk) > 0 ? " Has bulk." : "");                                                                       \
+        fputs("| field | kind | limit | meaning |\n| --- | --- | --- | --- |\n", stream);                              \
+        MESSAGE_FIELDS_##name(PRINT_FIELD)                                                                             \
+    }
+MESSAGE_TABLE(PRINT_MESSAGE)
+#define PRINT_FUNCTION(number, name, bulk, text) table_of_##name,
+static void (*const printers[])(FILE *stream) = {MESSAGE_TABLE(PRINT_FUNCTION)};
+
+/* The tables of all messages; the caller frees them. */
 static char *expected_tables(void)
 {
     char *text;
     size_t size;
     FILE *stream = open_memstream(&text, &size);
     assert_non_null(stream);
-#define PRINT_FIELD(kind, name, limit, text) fprintf(stream, "| %s | %s | %d | %s |\n", #name, #kind, limit, text);
-#define PRINT_MESSAGE(number, name, bulk, text)                                                                        \
-    fprintf(stream, "\n### %d %s\n\n%c%s.%s\n\n| field | kind | limit | meaning |\n| --- | --- | --- | --- |\n",       \
-            number, #name, (char)(text[0] - 'a' + 'A'), text + 1, (bulk) > 0 ? " Has bulk." : "");                     \
-    MESSAGE_FIELDS_##name(PRINT_FIELD)
-    MESSAGE_TABLE(PRINT_MESSAGE)
+    for (size_t i = 0; i < sizeof printers / sizeof *printers; i++) {
+        printers[i](stream);
+    }
     fclose(stream);
     return text;
 }
