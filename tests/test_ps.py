@@ -11,8 +11,7 @@ import time
 import protocol
 import pytest
 
-LAYERS = (6, 3)  # weights [6, 3] and biases [1, 3], rows of 16 floats: 112 in all
-FLOATS = 112
+FLOATS = 112  # of layers 6,3: weights [6, 3] and biases [1, 3], rows of 16
 LR = 0.5
 
 
@@ -25,11 +24,11 @@ def free_port():
 class Ps:
     """A running ps of one; `hello` fields that fit its job are in .identity."""
 
-    def __init__(self, trainer, folder, *flags, workers=2):
+    def __init__(self, trainer, folder, *flags, workers=2, layers="6,3"):
         self.port = free_port()
         hosts = ",".join(f"127.0.0.1:{20000 + i}" for i in range(workers))
         flags = [
-            "--layers=6,3",
+            f"--layers={layers}",
             "--optimizer=sgd",
             f"--learning_rate={LR}",
             f"--ps_hosts=127.0.0.1:{self.port}",
@@ -88,8 +87,8 @@ def floats(*values):
 def restore(chief, generation=1, step=0, last_step=0, values=None):
     chief.generation = generation
     assert chief.call("begin_restore", source="test")[0] == "done"
-    bulk = floats(*(values or [0.0] * FLOATS))
-    assert chief.call("write", vector=0, dtype=0, ranges=[(0, FLOATS)], bulk=bulk)[0] == "done"
+    values = values or [0.0] * FLOATS
+    assert chief.call("write", vector=0, dtype=0, ranges=[(0, len(values))], bulk=floats(*values))[0] == "done"
     name, fields, _ = chief.call("end_restore", global_step=step, last_step=last_step, epoch_steps=10)
     assert name == "done", fields
 
@@ -158,6 +157,18 @@ def test_a_push_cut_in_the_middle_never_happened(ps):
             worker.generation = 1
             fields, changed = push(worker, 1, [1.0], first=1)
             assert fields["outcome"] == 0 and changed[0] == 0.0 and changed[1] == -LR
+
+
+def test_answers_of_many_frames(ps):
+    """784 rows of 528 floats lie without padding between them: one range, larger than a frame."""
+    floats_in_all = 784 * 528 + 528
+    served = ps(layers="784,528")
+    with served.client(0) as chief:
+        restore(chief, values=[float(i) for i in range(floats_in_all)])
+        fields, changed = push(chief, 1, [2.0], first=300000, base_version=0)
+        assert fields["outcome"] == 0 and len(changed) == floats_in_all
+        assert all(value == i for i, value in changed.items() if i != 300000)
+        assert changed[300000] == 300000 - 2 * LR
 
 
 def test_old_generations_and_strange_ranges(ps):

@@ -170,46 +170,55 @@ static bool read_floats(struct visitor *visitor, enum dtype dtype, float *values
     return true;
 }
 
-/*
- * Sends packed values as many frames of `type`. ranges: the field of `message` that says what a frame holds.
- */
+/* How far packed values have been cut into frames. */
+struct cut {
+    uint32_t next;              /* range that the next frame begins with */
+    uint32_t offset;            /* floats of it that were sent */
+    uint8_t piece[RANGE_BYTES]; /* of a range that is too large for one frame */
+};
+
+/* The ranges of the next frame; returns its floats. */
+static uint64_t cut_frame(const struct ranges *all, struct cut *cut, struct ranges *ranges)
+{
+    uint64_t floats = 0;
+    *ranges = (struct ranges){all->bytes + (size_t)cut->next * RANGE_BYTES, 0};
+    while (cut->offset == 0 && cut->next < all->count && ranges->count < FRAME_RANGES &&
+           floats + range_get(all, cut->next).count <= FRAME_FLOATS) {
+        floats += range_get(all, cut->next++).count;
+        ranges->count++;
+    }
+    if (floats > 0 || cut->next == all->count) {
+        return floats;
+    }
+    struct range range = range_get(all, cut->next);
+    uint32_t left = range.count - cut->offset;
+    struct range part = {range.first + cut->offset, left < FRAME_FLOATS ? left : FRAME_FLOATS};
+    range_put(cut->piece, 0, part);
+    *ranges = (struct ranges){cut->piece, 1};
+    cut->offset = part.count < left ? cut->offset + part.count : 0;
+    cut->next += cut->offset == 0;
+    return part.count;
+}
+
+/* Sends packed values as many frames of `type`. ranges: the field of `message` that says what a frame holds. */
 static bool send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
                          struct ranges *ranges, const struct changes *changes, struct error *error)
 {
     const struct ranges all = {changes->ranges, changes->range_count};
-    const size_t float_bytes = dtype_size(changes->dtype);
     const uint8_t *values = changes->values;
-    double deadline_s = frame_deadline();
-    uint32_t next = 0;   /* range that the next frame begins with */
-    uint32_t offset = 0; /* floats of it that were sent */
+    const double deadline_s = frame_deadline();
+    struct cut cut = {0};
+    bool sent;
     do {
-        uint8_t piece[RANGE_BYTES];
-        uint64_t floats = 0;
-        *ranges = (struct ranges){changes->ranges + (size_t)next * RANGE_BYTES, 0};
-        while (offset == 0 && next < all.count && ranges->count < FRAME_RANGES &&
-               floats + range_get(&all, next).count <= FRAME_FLOATS) {
-            floats += range_get(&all, next++).count;
-            ranges->count++;
-        }
-        if (floats == 0 && next < all.count) { /* one that is too large for a frame */
-            struct range range = range_get(&all, next);
-            uint32_t left = range.count - offset;
-            struct range part = {range.first + offset, left < FRAME_FLOATS ? left : FRAME_FLOATS};
-            range_put(piece, 0, part);
-            *ranges = (struct ranges){piece, 1};
-            floats = part.count;
-            offset = part.count < left ? offset + part.count : 0;
-            next += offset == 0;
-        }
+        uint64_t floats = cut_frame(&all, &cut, ranges);
         /* The channel only reads from it: iovec has no const. */
-        struct iovec bulk = {(void *)(uintptr_t)values, floats * float_bytes};
-        if (!channel_send(&visitor->channel, type, request, next == all.count ? FRAME_LAST : 0, message, &bulk,
-                          floats > 0, deadline_s, error)) {
-            return false;
-        }
+        struct iovec bulk = {(void *)(uintptr_t)values, floats * dtype_size(changes->dtype)};
+        sent = channel_send(&visitor->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
+                            floats > 0, deadline_s, error);
         values += bulk.iov_len;
-    } while (next < all.count);
-    return true;
+    } while (sent && cut.next < all.count);
+    *ranges = (struct ranges){NULL, 0};
+    return sent;
 }
 
 /* --- Push and pull ----------------------------------------------------------------------------------------------------- */

@@ -289,12 +289,13 @@ static bool create_worker(struct load *load, struct worker *worker, int index)
     worker->identity.member = (struct member){MEMBER_WORKER, index};
     worker->identity.incarnation = handshake_new_incarnation();
     /* Tiny numbers of either type: 0x01010101 is 2.4e-38, 0x0101 likewise. */
-    worker->gradient = malloc(load->floats * sizeof(float));
-    worker->parameters = malloc(load->floats * sizeof(float));
+    size_t bytes = load->floats * sizeof(float);
+    worker->gradient = malloc(bytes);
+    worker->parameters = malloc(bytes);
     if (worker->gradient == NULL || worker->parameters == NULL) {
         return false;
     }
-    memset(worker->gradient, 1, load->floats * sizeof(float));
+    memset(worker->gradient, 1, bytes);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK);
     bool started = pthread_create(&worker->thread, &attributes, work, worker) == 0;
