@@ -8,6 +8,7 @@
  */
 #include "worker/data/synth.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -120,6 +121,7 @@ static float push_inside(float low, float high, float margin)
 /* Scales the way to pixels: its longer side to `size`, its ink (taken as evenly thick) around the middle, then moved. */
 static void fit(struct vertex *way, int count, float size, float margin, float move_x, float move_y)
 {
+    assert(count > 0);
     float left = way[0].x, right = left, top = way[0].y, bottom = top;
     float ink = 1e-6f, ink_x = 0, ink_y = 0;
     for (int i = 0; i < count; i++) {
