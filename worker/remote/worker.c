@@ -254,7 +254,7 @@ static void tell_start(struct remote_worker *worker, const struct chief_start *s
                                         .engine = text,
                                         .digest = worker->self.digest,
                                         .restored_from = start->restored_from,
-                                        .global_step = worker->global_step,
+                                        .global_step = worker->is_chief ? start->global_step : worker->global_step,
                                         .last_step = worker->plan.last_step,
                                         .keeps_nothing = !worker->is_chief});
 }

@@ -1,0 +1,110 @@
+"""What tests of clusters share: real processes on ports that the system chose, with a key of their own."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+from runs import SMALL, Result
+
+SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
+
+
+def free_ports(count):
+    """Ports that nobody listens on; all are held at once, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Cluster:
+    """Members by name ("ps 0", "worker 1"), started and stopped one by one; whoever is left is killed at the end."""
+
+    def __init__(self, trainer, folder, ps=1, workers=2, flags=()):
+        self.trainer, self.folder = trainer, pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(ps + workers)
+        self.ps_hosts = [f"127.0.0.1:{port}" for port in ports[:ps]]
+        self.worker_hosts = [f"127.0.0.1:{port}" for port in ports[ps:]]
+        self.flags = list(SMALL_CLUSTER) + list(flags)
+        self.members = {}
+        key = self.folder / "fleet.key"
+        if not key.exists():
+            subprocess.run([trainer, "keygen", f"--out={key}"], check=True, capture_output=True, timeout=20)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.members.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.communicate()
+
+    @property
+    def hosts(self):
+        return [f"--ps_hosts={','.join(self.ps_hosts)}", f"--worker_hosts={','.join(self.worker_hosts)}"]
+
+    def start(self, name, *flags):
+        role, index = name.split()
+        given = {flag.split("=")[0]: flag for flag in (*self.flags, *flags)}
+        output = open(self.folder / f"{name.replace(' ', '')}.{len(list(self.folder.glob('*.out')))}.out", "w+b")
+        process = subprocess.Popen(
+            [self.trainer, f"--job_name={role}", f"--task_index={index}", "--log_format=json", *self.hosts,
+             *given.values()],
+            cwd=self.folder, stdout=output, stderr=subprocess.STDOUT)
+        process.output = output
+        self.members[name] = process
+        return process
+
+    def start_all(self, *flags):
+        for i in range(len(self.ps_hosts)):
+            self.start(f"ps {i}", *flags)
+        for i in range(len(self.worker_hosts)):
+            self.start(f"worker {i}", *flags)
+
+    def text(self, name):
+        output = self.members[name].output
+        return os.pread(output.fileno(), 1 << 24, 0).decode()
+
+    def events(self, name, event=None):
+        lines = [json.loads(line) for line in self.text(name).splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if event is None or line["event"] == event]
+
+    def wait(self, name, status=0, timeout=60):
+        try:
+            got = self.members[name].wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} is still there after {timeout} s\n{self.text(name)}") from None
+        assert status is None or got == status, f"{name}: status {got}\n{self.text(name)}"
+        return Result(got, self.text(name), "")
+
+    def wait_all(self, timeout=60):
+        for name in self.members:
+            self.wait(name, timeout=timeout)
+
+    def until(self, name, condition, what, timeout=30):
+        deadline = time.monotonic() + timeout
+        while not condition(self.text(name)):
+            assert self.members[name].poll() is None, f"{name} ended before {what}\n{self.text(name)}"
+            assert time.monotonic() < deadline, f"no {what} from {name} within {timeout} s\n{self.text(name)}"
+            time.sleep(0.01)
+
+    def kill(self, name, number=signal.SIGKILL):
+        self.members[name].send_signal(number)
+        if number == signal.SIGKILL:
+            self.members[name].wait(10)
+
+    def status(self, timeout=10):
+        """(exit status, members by name) of `trainer status --json`."""
+        result = subprocess.run([self.trainer, "status", "--json", *self.hosts], cwd=self.folder, capture_output=True,
+                                text=True, timeout=timeout)
+        assert result.stdout, result.stderr
+        members = json.loads(result.stdout)["members"]
+        return result.returncode, {f"{member['role']} {member['task']}": member for member in members}
