@@ -42,6 +42,7 @@ struct tls {
     struct member expected;
     bool server;
     bool failed; /* link_receive failed: link_error tells why */
+    bool ended; /* the socket is at its end */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
     size_t staged;
@@ -183,6 +184,7 @@ static int receive(void *context, unsigned char *bytes, size_t size)
             return MBEDTLS_ERR_SSL_WANT_READ;
         }
         if (got == LINK_END) {
+            tls->ended = true;
             return MBEDTLS_ERR_SSL_CONN_EOF;
         }
         if (got < 0) {
@@ -391,8 +393,8 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
         return result;
     }
     switch (result) {
-    case 0:
-        return size == 0 ? LINK_WANTS : LINK_END;
+    case 0: /* also of an end without a goodbye, as killed processes make it */
+        return size == 0 && !connection->tls->ended ? LINK_WANTS : LINK_END;
     case MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY:
         return LINK_END;
     case MBEDTLS_ERR_SSL_WANT_READ:
