@@ -131,19 +131,17 @@ build/product/%.o: %.c build/product/flags $(musl_libs)
 	@echo "cc $<"
 	@$(musl_cc) $(product) $(cppflags) $(call flags_for,$<) $(defines) -MMD -MP -c -o $@ $<
 
-# Benchmarks of single rooms (tests/bench/*.c), built like the product: make build/bench/tls_bench
-build/bench/%: build/product/tests/bench/%.o $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
-	@mkdir -p $(@D)
-	@$(musl_cc) -o $@ $< $(filter-out build/product/trainer.o,$(objects)) -Lbuild/deps/lib $(link_with)
-
 build/product/base/version.o: build/version
 build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \
 	-DTRAINER_LIBC='"musl $(shell cat build/deps/source/musl/.trainer-version)"'
 
-# Programs that put load on the product, made of its own objects: tests/bench/NAME.c becomes build/bench/NAME.
-bench_programs := $(patsubst tests/bench/%.c,build/bench/%,$(wildcard tests/bench/*.c))
+# Programs that measure one room or put load on one, made of the product's own objects: tests/bench/NAME_bench.c and
+# NAME_load.c become build/bench/NAME_bench and NAME_load; other .c files there are parts that each may use.
+bench_sources  := $(wildcard tests/bench/*_bench.c tests/bench/*_load.c)
+bench_programs := $(bench_sources:tests/bench/%.c=build/bench/%)
+bench_parts    := $(patsubst %.c,build/product/%.o,$(filter-out $(bench_sources),$(wildcard tests/bench/*.c)))
 
-$(bench_programs): build/bench/%: build/product/tests/bench/%.o $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
+$(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
 	@mkdir -p $(@D)
 	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
 
@@ -250,7 +248,7 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-# Ratios against what a user would pick instead; tests/bench/README.md.
+# Ratios against what a user would pick instead, into tests/bench/RESULTS.md.
 bench: build/trainer $(bench_programs) build/venv-bench/ready
 	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
 
@@ -335,5 +333,5 @@ help:
 
 .PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz install clean distclean help
 
--include $(objects:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)
