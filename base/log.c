@@ -4,6 +4,7 @@
  */
 #include "base/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,12 +21,21 @@ static struct {
     void (*erase)(void *context);
     void (*draw)(void *context);
     void *context;
+    int lost;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .lowest = LOG_INFO};
 
 void log_setup(enum log_format format, enum log_level lowest)
 {
     log_state.format = format;
     log_state.lowest = lowest;
+}
+
+int log_lost(void)
+{
+    pthread_mutex_lock(&log_state.lock);
+    int lost = log_state.lost;
+    pthread_mutex_unlock(&log_state.lock);
+    return lost;
 }
 
 enum log_format log_format(void)
@@ -42,12 +52,14 @@ void log_set_status_line(void (*erase)(void *context), void (*draw)(void *contex
     pthread_mutex_unlock(&log_state.lock);
 }
 
-/* A reader that went away (a closed pipe) must not end training: what can't be written is dropped. */
+/* A reader that went away (a closed pipe) must not end training: what can't be written is dropped. Lock held. */
 static void write_whole(int fd, const char *bytes, size_t size)
 {
     while (size > 0) {
         ssize_t written = write(fd, bytes, size);
         if (written <= 0) {
+            bool no_room = written < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG);
+            log_state.lost = no_room && fd == STDOUT_FILENO ? errno : log_state.lost;
             return;
         }
         bytes += written;
@@ -90,7 +102,7 @@ static size_t format_line(char *buffer, size_t size, const char *prefix, const c
 static void write_json(cJSON *object)
 {
     char *text = object ? cJSON_PrintUnformatted(object) : NULL;
-    if (text && log_state.lowest <= LOG_INFO) {
+    if (text) {
         size_t length = strlen(text);
         text[length] = '\n'; /* in place of the terminator: the line leaves in one write */
         write_line(STDOUT_FILENO, text, length + 1);

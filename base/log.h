@@ -21,6 +21,12 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR };
 void log_setup(enum log_format format, enum log_level lowest);
 enum log_format log_format(void);
 
+/*
+ * Lines that cannot be written are dropped. If some for standard output were because a disk is full: the errno, for the
+ * program's exit status. 0 otherwise, also where a reader closed its pipe, having seen enough.
+ */
+int log_lost(void);
+
 void log_message(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...)   log_message(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)    log_message(LOG_INFO, __VA_ARGS__)
@@ -29,7 +35,7 @@ void log_message(enum log_level level, const char *format, ...) __attribute__((f
 
 /*
  * Something a program may want to read: in JSON format `fields` with "event": name put first, in text format the
- * formatted text as information (nothing if text is NULL). Takes ownership of fields, which may be NULL.
+ * formatted text as information (nothing if text is NULL). No level keeps the JSON back. Takes ownership of fields, which may be NULL.
  */
 void log_event(const char *name, cJSON *fields, const char *text, ...) __attribute__((format(printf, 3, 4)));
 

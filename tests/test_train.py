@@ -144,6 +144,8 @@ def test_eval_measures_what_training_measured(trainer, tmp_path):
     assert named.named("evaluation")[0]["test_accuracy"] == done["test_accuracy"]
     best = train(trainer, "eval", *flags, "--checkpoint=best", "kept", cwd=tmp_path).named("evaluation")[0]
     assert best["global_step"] == done["best_step"]
+    alone = run(trainer, "eval", "--json", *flags, "kept", cwd=tmp_path).stdout
+    assert json.loads(alone)["test_accuracy"] == done["test_accuracy"]
     text = run(trainer, "eval", *flags, "kept", cwd=tmp_path).stdout
     assert "test accuracy" in text and "taken for" in text
 

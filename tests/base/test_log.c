@@ -79,6 +79,17 @@ static void json_is_one_object_a_line(void **state)
     log_setup(LOG_TEXT, LOG_INFO);
 }
 
+static void a_quiet_log_still_tells_events_and_errors_as_json(void **state)
+{
+    (void)state;
+    log_setup(LOG_JSON, LOG_ERROR);
+    catch (STDOUT_FILENO, say_event);
+    assert_string_equal(output, "{\"event\":\"done\",\"steps\":12}\n{\"event\":\"bare\"}\n");
+    catch (STDOUT_FILENO, say_all);
+    assert_string_equal(output, "{\"event\":\"log\",\"level\":\"error\",\"message\":\"broken \\\"x\\\"\"}\n");
+    log_setup(LOG_TEXT, LOG_INFO);
+}
+
 static void long_lines_are_cut_to_one(void **state)
 {
     (void)state;
@@ -116,6 +127,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_goes_where_it_belongs),
         cmocka_unit_test(json_is_one_object_a_line),
+        cmocka_unit_test(a_quiet_log_still_tells_events_and_errors_as_json),
         cmocka_unit_test(long_lines_are_cut_to_one),
         cmocka_unit_test(status_line_makes_room),
     };
