@@ -53,7 +53,7 @@ static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **byt
             return error_set(error, "%s: is larger than the %zu bytes allowed for such a file", path, limit);
         }
         if (used > capacity) {
-            capacity = capacity * 2 < limit ? capacity * 2 : limit;
+            capacity = used * 2 + 4096 < limit ? used * 2 + 4096 : limit;
             uint8_t *larger = realloc(content, capacity + 1);
             if (!larger) {
                 free(content);

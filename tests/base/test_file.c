@@ -51,6 +51,20 @@ static void write_then_read(void **state)
     assert_true(file_exists(path));
 }
 
+/* Files of /proc say that they are empty, and are not. */
+static void a_file_that_is_longer_than_it_says_is_read_whole(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    assert_true(file_read("/proc/self/status", 65536, &bytes, &size, &error));
+    assert_non_null(strstr((char *)bytes, "\nvoluntary_ctxt_switches:"));
+    assert_int_equal(size, strlen((char *)bytes));
+    free(bytes);
+    assert_false(file_read("/proc/self/status", 100, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "larger than the 100 bytes"));
+}
+
 static void limit_is_kept(void **state)
 {
     (void)state;
@@ -139,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(write_then_read),
+        cmocka_unit_test(a_file_that_is_longer_than_it_says_is_read_whole),
         cmocka_unit_test(limit_is_kept),
         cmocka_unit_test(absent_and_folder_are_named),
         cmocka_unit_test(failed_write_keeps_the_old),
