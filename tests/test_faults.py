@@ -134,6 +134,7 @@ def test_the_last_good_checkpoint_is_named(trainer, tmp_path):
 def test_a_loss_that_explodes_before_any_checkpoint(trainer, tmp_path):
     result = run(trainer, *BUSY, "--optimizer=sgd", "--learning_rate=1e30", "--save_steps=1", "--train_steps=100",
                  "--train_dir=kept", cwd=tmp_path, status=1)
+    assert "the loss is nan " in result.stderr or "the loss is inf " in result.stderr
     assert "--learning_rate" in result.stderr and not checkpoints(tmp_path / "kept")
     result = train(trainer, *BUSY, "--optimizer=sgd", "--learning_rate=1e30", "--train_steps=100", "--train_dir=",
                    cwd=tmp_path, status=1)
@@ -206,3 +207,35 @@ def test_a_reader_that_goes_away(trainer, tmp_path):
     assert process.wait(timeout=60) == 0
     process.stderr.close()
     assert list(checkpoints(tmp_path / "kept")) == [2000]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_put_no_words_into_files(trainer, tmp_path, closed):
+    """The first files opened would get the numbers of the standard streams."""
+    flags = " ".join((*SMALL, "--train_steps=20", "--train_dir=kept"))
+    shell = subprocess.run(["sh", "-c", f"{trainer} {flags} {closed}"], cwd=tmp_path, capture_output=True, text=True)
+    assert shell.returncode == 0
+    words = subprocess.run(["sh", "-c", f"{trainer} {flags} --optimizer=adam {closed}"], cwd=tmp_path,
+                           capture_output=True, text=True)
+    assert words.returncode == 1
+    assert "error" in words.stderr or "2>&-" in closed
+    assert (tmp_path / "kept" / "trainer.lock").read_text().strip().isdigit()
+    assert list(checkpoints(tmp_path / "kept")) == [20]
+    assert run(trainer, "eval", *SMALL, "kept", cwd=tmp_path).stderr == ""
+
+
+def test_results_that_a_full_disk_swallows_are_a_failure(trainer, tmp_path):
+    """Training goes on without its log, but nobody must take the missing last line for a run that ended well."""
+    with open("/dev/full", "w") as full:
+        for arguments in ([*SMALL, "--train_steps=20", "--train_dir=kept"], ["eval", *SMALL, "kept"]):
+            result = subprocess.run([trainer, *arguments], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+            assert result.returncode == 1 and "No space left" in result.stderr
+    assert list(checkpoints(tmp_path / "kept")) == [20]
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(trainer, tmp_path):
+    process = start(trainer, *SMALL, "--train_steps=200", "--log_steps=1", "--train_dir=kept", cwd=tmp_path)
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert list(checkpoints(tmp_path / "kept")) == [200]

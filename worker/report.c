@@ -1,6 +1,7 @@
 /* Text is for people who read logs, JSON for programs; both say the same, so each report stands in one function. */
 #include "worker/report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,11 @@ const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number)
     }
     text[used] = '\0';
     return text;
+}
+
+double report_number(double value)
+{
+    return isnan(value) ? fabs(value) : value;
 }
 
 static void format_layers(char *text, size_t size, const struct model *model)
@@ -253,7 +259,8 @@ static void show_evaluation(const struct evaluation *evaluation)
                  report_count(images, evaluation->class_images[c]));
     }
     log_info("test accuracy %.2f%% (%s of %s), loss %.4f", 100 * evaluation_accuracy(evaluation),
-             report_count(correct, evaluation->correct), report_count(images, evaluation->images), evaluation->loss);
+             report_count(correct, evaluation->correct), report_count(images, evaluation->images),
+             report_number(evaluation->loss));
 }
 
 static void evaluation_as_json(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step)

@@ -19,6 +19,9 @@ enum { REPORT_COUNT_SIZE = 32 };
 /* 1234567 as "1,234,567". */
 const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number);
 
+/* For printing: a NaN without its sign, which depends on the kernels and means nothing. */
+double report_number(double value);
+
 /* What a run is made of; strings are borrowed. */
 struct report_start {
     const struct config *config;

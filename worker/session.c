@@ -152,7 +152,7 @@ static void fail_not_finite(struct session *session, const char *what, double va
     error_set(&error,
               "%s is %g after step %lld at learning rate %g: training stops here and saves nothing of it; %s; "
               "lower --learning_rate and start again",
-              what, value, (long long)session->step, rate, kept);
+              what, report_number(value), (long long)session->step, rate, kept);
     fail(session, &error);
 }
 
@@ -431,8 +431,8 @@ static bool initialise(struct session *session, struct error *error)
     const struct session_options *options = &session->options;
     const struct engine_table *table = options->engine->table;
     size_t floats = options->model->float_count;
-    float *values = malloc(floats * sizeof *values);
-    if (!values) {
+    float *memory = NULL, *values = session->snapshot.vectors[STORE_PARAMETERS]; /* unused before the first checkpoint */
+    if (!values && !(values = memory = malloc(floats * sizeof *values))) {
         return error_set(error, "not enough memory for %zu initial parameters", floats);
     }
     model_initialise(options->model, &options->config->model, options->config->train.seed, values);
@@ -445,7 +445,7 @@ static bool initialise(struct session *session, struct error *error)
         }
         done = table->write(options->engine, (enum store_vector)(STORE_SLOT0 + slot), 0, floats, values, error);
     }
-    free(values);
+    free(memory);
     return done;
 }
 

@@ -3,9 +3,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/config/keys.h"
 #include "base/cli/flags.h"
@@ -247,13 +249,28 @@ static int show_help(const struct command *const *commands, const struct command
     return call.command->run(&call);
 }
 
+/*
+ * A standard stream that the caller closed must not become the number of the next file opened: log lines would end up in
+ * a checkpoint. In its place comes a descriptor that can be neither read nor written, in an empty chroot too.
+ */
+static void occupy_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/", O_PATH) != fd) {
+            _exit(COMMAND_FAILED); /* and nowhere to say why */
+        }
+    }
+}
+
 /* A full disk or a closed pipe behind standard output is a failure, whatever the command thought of itself. */
 static int finish_output(int status)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) {
+    bool is_written = fflush(stdout) == 0 && !ferror(stdout);
+    int reason = is_written ? log_lost() : errno != 0 ? errno : EIO;
+    if (reason == 0) {
         return status;
     }
-    log_error("writing to standard output: %s", strerror(errno));
+    log_error("writing to standard output: %s", strerror(reason));
     return status == COMMAND_DONE ? COMMAND_FAILED : status;
 }
 
@@ -262,6 +279,7 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     struct error error;
     struct run run = {.call = {.commands = commands, .arguments = argv}};
     int words, status = COMMAND_MISUSED;
+    occupy_closed_streams();
     int count = argc > 0 ? argc - 1 : 0;
     char *const *rest = argv + (argc - count);
     log_setup(asked_log_format(count, rest), LOG_INFO);

@@ -416,7 +416,7 @@ static enum chief_verdict judge(struct chief *chief, int64_t step, struct error 
     if (!isfinite(evaluation->loss)) {
         error_set(error,
                   "the validation loss is %g at step %lld: training stops here; lower --learning_rate and start again",
-                  evaluation->loss, (long long)step);
+                  report_number(evaluation->loss), (long long)step);
         return CHIEF_FAILED;
     }
     info->validation_accuracy = evaluation_accuracy(evaluation);

@@ -387,13 +387,13 @@ static void suffer(struct remote_worker *worker, double loss)
 {
     worker->bad_steps++;
     if (worker->bad_steps == 1) {
-        log_warning("the loss is %g at global step %lld: nothing is pushed", loss, (long long)worker->global_step);
+        log_warning("the loss is %g at global step %lld: nothing is pushed", report_number(loss), (long long)worker->global_step);
     }
     if (worker->chief && worker->bad_steps >= BAD_STEPS) {
         error_set(&worker->error,
                   "the loss is %g after step %lld at learning rate %g: training stops here; lower --learning_rate and "
                   "start again",
-                  loss, (long long)worker->global_step,
+                  report_number(loss), (long long)worker->global_step,
                   schedule_learning_rate(&worker->config.train, worker->global_step));
         stop(worker, END_FAILED);
         return;
