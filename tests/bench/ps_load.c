@@ -89,7 +89,9 @@ static bool connect_patiently(struct worker *worker)
     double deadline_s = clock_monotonic_s() + START_S;
     useconds_t pause_us = 20000;
     while (!connect_once(worker)) {
-        worker->retries++;
+        if (worker->retries++ == 0 && worker->index == 0) {
+            log_warning("worker 0 tries again: %s", worker->error.text);
+        }
         if (clock_monotonic_s() > deadline_s) {
             return false;
         }
