@@ -431,7 +431,8 @@ static bool initialise(struct session *session, struct error *error)
     const struct session_options *options = &session->options;
     const struct engine_table *table = options->engine->table;
     size_t floats = options->model->float_count;
-    float *memory = NULL, *values = session->snapshot.vectors[STORE_PARAMETERS]; /* unused before the first checkpoint */
+    /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
+    float *memory = NULL, *values = session->snapshot.vectors[STORE_PARAMETERS];
     if (!values && !(values = memory = malloc(floats * sizeof *values))) {
         return error_set(error, "not enough memory for %zu initial parameters", floats);
     }

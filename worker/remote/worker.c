@@ -387,7 +387,8 @@ static void suffer(struct remote_worker *worker, double loss)
 {
     worker->bad_steps++;
     if (worker->bad_steps == 1) {
-        log_warning("the loss is %g at global step %lld: nothing is pushed", report_number(loss), (long long)worker->global_step);
+        log_warning("the loss is %g at global step %lld: nothing is pushed", report_number(loss),
+                    (long long)worker->global_step);
     }
     if (worker->chief && worker->bad_steps >= BAD_STEPS) {
         error_set(&worker->error,
