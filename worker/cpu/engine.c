@@ -240,7 +240,8 @@ static void backward_first(const struct run *run, int64_t number, const struct m
     struct scratch *scratch = &engine->members[thread].scratch;
     int count = engine->draws[number % DRAWS].count;
     for (int block = 0; block < index->block_count; block++) {
-        pass_first_gradient(&engine->network, index, block, upper, count, strip, scratch, sink);
+        pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
+                            strip, scratch, sink);
     }
     pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);
 }
@@ -255,7 +256,8 @@ static void backward_regression(const struct run *run, int64_t number, const str
     int count = engine->draws[number % DRAWS].count;
     for (int strip = 0; strip < engine->network.strips[0].count; strip++) {
         for (int block = thread; block < index->block_count; block += engine->threads) {
-            pass_first_gradient(&engine->network, index, block, upper, count, strip, scratch, sink);
+            pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
+                                strip, scratch, sink);
         }
         if (thread == engine->threads - 1) {
             pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);

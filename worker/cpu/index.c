@@ -181,15 +181,20 @@ static void build_sparse(struct index_block *block, const struct kernels *kernel
         }
         kernels->transpose_bytes(padded, block->pitch, bytes, scratch->transposed);
         uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1);
-        for (int i = 0; i < block->present_count; i++) {
-            start[i] = cols;
-            cols += (uint32_t)kernels->compress(padded, scratch->transposed + block->present[i] * padded,
-                                                block->column_index + cols, block->column_value + cols);
+        for (int part = 0; part < block->part_count; part++) {
+            const uint8_t *columns = scratch->transposed + part * INDEX_PART * padded;
+            int from = block->part_first[part];
+            int to = block->part_first[part + 1];
+            for (int i = from; i < to; i++) {
+                start[i] = cols;
+                cols += (uint32_t)kernels->compress(padded, columns + block->present[i] * padded,
+                                                    block->column_index + cols, block->column_value + cols);
+            }
+            start[to] = cols;
+            order_rows(to - from, start + from, block->column_order + (size_t)chunk * KERNEL_BLOCK + from);
         }
-        start[block->present_count] = cols;
         block->row_start[first + samples] = rows;
         order_rows(samples, block->row_start + first, block->row_order + first);
-        order_rows(block->present_count, start, block->column_order + (size_t)chunk * KERNEL_BLOCK);
     }
 }
 
@@ -206,11 +211,16 @@ void index_build(struct batch_index *index, int number, const struct kernels *ke
                                scratch->bytes + (size_t)chunk * KERNEL_CHUNK * (size_t)block->pitch, seen);
     }
     block->dense = (float)set > kernels->dense_from * (float)block->count * (float)count;
-    block->present_count = 0;
+    int present = 0;
     for (int i = 0; i < block->count; i++) {
-        block->present[block->present_count] = i;
-        block->present_count += block->dense || seen[i] != 0;
+        if (i % INDEX_PART == 0) {
+            block->part_first[i / INDEX_PART] = present;
+        }
+        block->present[present] = i % INDEX_PART;
+        present += seen[i] != 0;
     }
+    block->part_count = (block->count + INDEX_PART - 1) / INDEX_PART;
+    block->part_first[block->part_count] = present;
     if (block->dense) {
         build_dense(block, kernels, scratch->bytes, count);
     } else {

@@ -13,19 +13,27 @@
 #include "base/error.h"
 #include "worker/cpu/kernels.h"
 
+enum { INDEX_PART = 32, INDEX_PARTS = (KERNEL_BLOCK + INDEX_PART - 1) / INDEX_PART };
+
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
     int pitch;        /* count, rounded up to 16 */
     bool dense;
     float *values; /* dense: [samples, pitch], 0..1 */
 
-    int32_t present[KERNEL_BLOCK]; /* pixels that are set in any sample, ascending; all of them if dense */
-    int present_count;
+    /*
+     * Sparse: the pixels that are set in any sample, ascending, by parts of INDEX_PART pixels: those of part p are
+     * present[part_first[p]] .. present[part_first[p + 1] - 1], counted from the part's first pixel. The gradient of a
+     * part leaves room in the first-level cache for the deltas that it is made of.
+     */
+    int part_count;
+    int part_first[INDEX_PARTS + 1];
+    int32_t present[KERNEL_BLOCK];
     uint8_t *row_order; /* [samples]: samples of a chunk, counted from its first, those with as many entries together */
     uint32_t *row_start;    /* [samples + 1]: the entries of each sample ... */
     uint8_t *row_index;     /* ... pixels of the block ... */
     float *row_value;       /* ... and their values, 0..1 */
-    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: the same of present pixels */
+    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: the same of present pixels, counted within their part */
     uint32_t *column_start; /* [chunks][KERNEL_BLOCK + 1]: the entries of each present pixel, chunk by chunk ... */
     uint8_t *column_index;  /* ... samples of the chunk ... */
     float *column_value;    /* ... and their values */

@@ -55,6 +55,10 @@ struct sparse {
     float *out;
     int out_stride;
     bool accumulate;
+    /* While it works on its row i, ahead + ahead_rows[i] x ahead_stride is fetched into the cache. NULL: nothing is. */
+    const float *ahead;
+    const int32_t *ahead_rows;
+    int ahead_stride;
 };
 
 /* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */

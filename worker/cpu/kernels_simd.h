@@ -121,6 +121,14 @@ static void simd_gemm(const struct gemm *g)
 
 /* ---- sparse ---- */
 
+INLINE void fetch(const int columns, const float *row)
+{
+    UNROLL
+    for (int v = 0; v < columns; v += 16 / VEC_LANES) {
+        _mm_prefetch((const char *)(row + v * VEC_LANES), _MM_HINT_T0);
+    }
+}
+
 /*
  * Two entries at a time. Few columns leave the multipliers waiting for each other, so that the two then have
  * accumulators of their own.
@@ -132,6 +140,13 @@ INLINE void sparse_columns(const int columns, const int sets, const struct spars
     for (int i = 0; i < s->rows; i++) {
         size_t r = s->order ? s->order[i] : (size_t)i;
         float *out = s->out + r * (size_t)s->out_stride + j;
+        if (s->ahead) {
+            fetch(columns, s->ahead + (size_t)s->ahead_rows[i] * (size_t)s->ahead_stride + j);
+        }
+        if (s->accumulate && i + 2 < s->rows) {
+            size_t next = s->order ? s->order[i + 2] : (size_t)i + 2;
+            fetch(columns, s->out + next * (size_t)s->out_stride + j);
+        }
         const uint8_t *index = s->index + s->start[r];
         const uint8_t *end = s->index + s->start[r + 1];
         const float *value = s->value + s->start[r];

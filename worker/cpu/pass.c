@@ -373,53 +373,88 @@ void pass_biases(const struct network *network, int layer, const struct matrix *
     sink->block(sink->context, &block);
 }
 
-void pass_first_gradient(const struct network *network, const struct batch_index *index, int number,
-                         const struct matrix *upper, int count, int strip, struct scratch *scratch,
-                         const struct gradient_sink *sink)
+/* Through the tile into the sink: rows of one block of pixels. present: NULL if all are there. */
+static void emit_first(const struct network *network, int row, int rows, const int32_t *present, int present_count,
+                       int strip, const struct scratch *scratch, const struct gradient_sink *sink)
 {
     const struct strips *strips = &network->strips[0];
-    const struct index_block *block = &index->blocks[number];
+    struct gradient_block block = {.variable = 0,
+                                   .row = row,
+                                   .rows = rows,
+                                   .col = strip_col(strips, strip),
+                                   .cols = strip_units(strips, strip),
+                                   .values = scratch->tile,
+                                   .stride = strip_floats(strips, strip),
+                                   .present = present,
+                                   .present_count = present_count};
+    sink->block(sink->context, &block);
+}
+
+static void first_gradient_dense(const struct network *network, const struct index_block *block,
+                                 const struct matrix *upper, int count, int strip, struct scratch *scratch)
+{
+    const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
         int first = chunk_first(count, chunk);
-        const float *delta = strip_row(upper, strips, strip, first);
-        int stride = strip_stride(upper, strips, strip);
-        if (block->dense) {
-            struct gemm gemm = {.m = block->count,
-                                .n = n,
-                                .k = chunk_first(count, chunk + 1) - first,
-                                .a = block->values + (size_t)first * (size_t)block->pitch,
-                                .a_row = 1,
-                                .a_col = block->pitch,
-                                .b = delta,
-                                .b_stride = stride,
-                                .c = scratch->tile,
-                                .c_stride = n,
-                                .accumulate = chunk > 0};
-            network->kernels->gemm(&gemm);
-        } else {
-            struct sparse sparse = {.rows = block->present_count,
-                                    .n = n,
-                                    .order = block->column_order + (size_t)chunk * KERNEL_BLOCK,
-                                    .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1),
-                                    .index = block->column_index,
-                                    .value = block->column_value,
-                                    .in = delta,
-                                    .in_stride = stride,
-                                    .out = scratch->tile,
-                                    .out_stride = n,
-                                    .accumulate = chunk > 0};
-            network->kernels->sparse(&sparse);
-        }
+        struct gemm gemm = {.m = block->count,
+                            .n = n,
+                            .k = chunk_first(count, chunk + 1) - first,
+                            .a = block->values + (size_t)first * (size_t)block->pitch,
+                            .a_row = 1,
+                            .a_col = block->pitch,
+                            .b = strip_row(upper, strips, strip, first),
+                            .b_stride = strip_stride(upper, strips, strip),
+                            .c = scratch->tile,
+                            .c_stride = n,
+                            .accumulate = chunk > 0};
+        network->kernels->gemm(&gemm);
     }
-    struct gradient_block gradient = {.variable = 0,
-                                      .row = block->first,
-                                      .rows = block->count,
-                                      .col = strip_col(strips, strip),
-                                      .cols = strip_units(strips, strip),
-                                      .values = scratch->tile,
-                                      .stride = n,
-                                      .present = block->dense ? NULL : block->present,
-                                      .present_count = block->dense ? block->count : block->present_count};
-    sink->block(sink->context, &gradient);
+}
+
+/* The pixels of one part that are present. The rows of the weights that the sink is about to change are fetched. */
+static void first_gradient_sparse(const struct network *network, const float *parameters,
+                                  const struct index_block *block, int part, const struct matrix *upper, int count,
+                                  int strip, struct scratch *scratch)
+{
+    const struct strips *strips = &network->strips[0];
+    int n = strip_floats(strips, strip);
+    int from = block->part_first[part];
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        struct sparse sparse = {.rows = block->part_first[part + 1] - from,
+                                .n = n,
+                                .order = block->column_order + (size_t)chunk * KERNEL_BLOCK + from,
+                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1) + from,
+                                .index = block->column_index,
+                                .value = block->column_value,
+                                .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
+                                .in_stride = strip_stride(upper, strips, strip),
+                                .out = scratch->tile,
+                                .out_stride = n,
+                                .accumulate = chunk > 0,
+                                .ahead = weight_row(network, parameters, 0, block->first + part * INDEX_PART) +
+                                         strip_col(strips, strip),
+                                .ahead_rows = block->present + from,
+                                .ahead_stride = weights_of(network, 0)->stride};
+        network->kernels->sparse(&sparse);
+    }
+}
+
+void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
+                         int number, const struct matrix *upper, int count, int strip, struct scratch *scratch,
+                         const struct gradient_sink *sink)
+{
+    const struct index_block *block = &index->blocks[number];
+    if (block->dense) {
+        first_gradient_dense(network, block, upper, count, strip, scratch);
+        emit_first(network, block->first, block->count, NULL, block->count, strip, scratch, sink);
+        return;
+    }
+    for (int part = 0; part < block->part_count; part++) {
+        int row = part * INDEX_PART;
+        int rows = block->count - row < INDEX_PART ? block->count - row : INDEX_PART;
+        first_gradient_sparse(network, parameters, block, part, upper, count, strip, scratch);
+        emit_first(network, block->first + row, rows, block->present + block->part_first[part],
+                   block->part_first[part + 1] - block->part_first[part], strip, scratch, sink);
+    }
 }

@@ -90,9 +90,9 @@ void pass_backward(const struct network *network, const float *parameters, int l
 void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
                  struct scratch *scratch, const struct gradient_sink *sink);
 
-/* The gradient of layer 0's weights: pixel block `block` of column strip `strip`. */
-void pass_first_gradient(const struct network *network, const struct batch_index *index, int block,
-                         const struct matrix *upper, int count, int strip, struct scratch *scratch,
+/* The gradient of layer 0's weights: pixel block `block` of column strip `strip`. parameters: only fetched. */
+void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
+                         int block, const struct matrix *upper, int count, int strip, struct scratch *scratch,
                          const struct gradient_sink *sink);
 
 #endif
