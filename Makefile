@@ -55,7 +55,7 @@ fuzzed    := $(filter-out $(warnings),$(sanitized)) -w -fsanitize=fuzzer-no-link
 
 # Files named for an instruction set are compiled for it; everything else runs on any x86-64.
 flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
-	$(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
+	$(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mbmi2)
 
 # Notes what a build depends on besides files: each note is a file that is written, while this Makefile is read, only
 # if it says something else. So other flags, or another commit, rebuild what depends on them.

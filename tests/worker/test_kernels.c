@@ -108,15 +108,16 @@ static void test_gemm_rows_are_independent(void **state)
     assert_memory_equal(expected, actual, 37 * 64 * sizeof(float));
 }
 
-static void test_sparse(void **state)
+/* Rows one by one (pairs = 1), or two at a time (2). */
+static void check_sparse(int pairs)
 {
-    (void)state;
     static uint32_t start[KERNEL_CHUNK + 1];
     static uint8_t order[KERNEL_CHUNK];
+    static int32_t ahead[2 * KERNEL_CHUNK];
     for (int round = 0; round < ROUNDS; round++) {
         int rows = 1 + below(KERNEL_CHUNK);
         int n = vectors_of_floats(KERNEL_STRIP);
-        int range = 1 + below(FLOATS / 200 < 256 ? FLOATS / 200 : 255);
+        int range = 1 + below(255);
         start[0] = 0;
         for (int i = 0; i < rows; i++) {
             start[i + 1] = start[i] + 2 * (uint32_t)below(20);
@@ -134,8 +135,11 @@ static void test_sparse(void **state)
                                 .in = b,
                                 .in_stride = n + 16 * below(3),
                                 .out_stride = n + 16 * below(3),
-                                .accumulate = below(2)};
-        if (range * sparse.in_stride > FLOATS || rows * sparse.out_stride > FLOATS) {
+                                .accumulate = below(2),
+                                .ahead = below(2) ? b : NULL,
+                                .ahead_rows = ahead,
+                                .ahead_stride = 16};
+        if (range * sparse.in_stride > FLOATS || pairs * rows * sparse.out_stride > FLOATS) {
             continue;
         }
         fill(a);
@@ -143,11 +147,51 @@ static void test_sparse(void **state)
         fill(expected);
         memcpy(actual, expected, sizeof actual);
         sparse.out = expected;
-        kernels_reference.sparse(&sparse);
+        (pairs == 2 ? kernels_reference.sparse_pairs : kernels_reference.sparse)(&sparse);
         sparse.out = actual;
-        tested->sparse(&sparse);
+        (pairs == 2 ? tested->sparse_pairs : tested->sparse)(&sparse);
         assert_close(expected, actual, FLOATS, 1e-4);
     }
+}
+
+static void test_sparse(void **state)
+{
+    (void)state;
+    check_sparse(1);
+}
+
+static void test_sparse_pairs(void **state)
+{
+    (void)state;
+    check_sparse(2);
+}
+
+/* A pair is what its two rows are one by one. */
+static void test_pairs_are_two_rows(void **state)
+{
+    (void)state;
+    fill(b);
+    fill_bytes(40);
+    enum { COUNT = 64, N = 48 };
+    uint8_t index[COUNT + KERNEL_SLACK];
+    static float values[2 * (COUNT + KERNEL_SLACK)];
+    uint32_t start[2] = {0, (uint32_t)kernels_reference.compress_pairs(COUNT, bytes, bytes + COUNT, index, values)};
+    struct sparse sparse = {.rows = 1,
+                            .n = N,
+                            .start = start,
+                            .index = index,
+                            .value = values,
+                            .in = b,
+                            .in_stride = N,
+                            .out = actual,
+                            .out_stride = N};
+    tested->sparse_pairs(&sparse);
+    for (int odd = 0; odd < 2; odd++) {
+        start[1] = (uint32_t)kernels_reference.compress(COUNT, bytes + odd * COUNT, index, values);
+        sparse.out = expected + odd * N;
+        tested->sparse(&sparse);
+    }
+    assert_close(expected, actual, 2 * N, 1e-5);
 }
 
 static void test_softmax(void **state)
@@ -313,7 +357,12 @@ static void test_compress(void **state)
         assert_int_equal(tested->compress(count, bytes, bytes_actual, actual), entries);
         assert_memory_equal(bytes_expected, bytes_actual, (size_t)entries);
         assert_memory_equal(expected, actual, (size_t)entries * sizeof(float));
-        assert_int_equal(count + KERNEL_SLACK <= KERNEL_CHUNK + KERNEL_SLACK, 1);
+
+        entries = kernels_reference.compress_pairs(count, bytes, bytes + count, bytes_expected, expected);
+        assert_int_equal(entries % 2, 0);
+        assert_int_equal(tested->compress_pairs(count, bytes, bytes + count, bytes_actual, actual), entries);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)entries);
+        assert_memory_equal(expected, actual, 2 * (size_t)entries * sizeof(float));
     }
 }
 
@@ -329,6 +378,8 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_rows_are_independent),
         cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_sparse_pairs),
+        cmocka_unit_test(test_pairs_are_two_rows),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_says_what_is_not_finite),
         cmocka_unit_test(test_functions),

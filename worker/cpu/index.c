@@ -42,7 +42,7 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
     size_t starts[] = {align_up((size_t)(capacity + 1) * sizeof(uint32_t)),
                        align_up((size_t)chunk_count(capacity) * (KERNEL_BLOCK + 1) * sizeof(uint32_t)),
                        align_up((size_t)capacity), align_up((size_t)chunk_count(capacity) * KERNEL_BLOCK)};
-    size_t sparse = 2 * align_up(entries) + 2 * align_up(entries * sizeof(float));
+    size_t sparse = 2 * align_up(entries) + 3 * align_up(entries * sizeof(float));
     size_t dense = align_up((size_t)capacity * (size_t)block->pitch * sizeof(float));
     if (memory) {
         char *at = memory + *bytes;
@@ -55,7 +55,7 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
         block->values = (float *)(void *)at;
         block->row_value = (float *)(void *)at;
         block->column_value = (float *)(void *)(at + align_up(entries * sizeof(float)));
-        block->row_index = (uint8_t *)at + 2 * align_up(entries * sizeof(float));
+        block->row_index = (uint8_t *)at + 3 * align_up(entries * sizeof(float));
         block->column_index = block->row_index + align_up(entries);
     }
     *bytes += starts[0] + starts[1] + starts[2] + starts[3] + (sparse > dense ? sparse : dense);
@@ -167,6 +167,7 @@ static void order_rows(int count, const uint32_t *start, uint8_t *order)
 static void build_sparse(struct index_block *block, const struct kernels *kernels, struct index_scratch *scratch,
                          int count)
 {
+    static const uint8_t nothing[KERNEL_CHUNK];
     uint32_t rows = 0;
     uint32_t cols = 0;
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
@@ -183,15 +184,17 @@ static void build_sparse(struct index_block *block, const struct kernels *kernel
         uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1);
         for (int part = 0; part < block->part_count; part++) {
             const uint8_t *columns = scratch->transposed + part * INDEX_PART * padded;
-            int from = block->part_first[part];
-            int to = block->part_first[part + 1];
-            for (int i = from; i < to; i++) {
-                start[i] = cols;
-                cols += (uint32_t)kernels->compress(padded, columns + block->present[i] * padded,
-                                                    block->column_index + cols, block->column_value + cols);
+            int pair = block->pair_first[part];
+            int end = block->part_first[part + 1];
+            for (int i = block->part_first[part]; i < end; i += 2, pair++) {
+                const uint8_t *odd = i + 1 < end ? columns + block->present[i + 1] * padded : nothing;
+                start[pair] = cols;
+                cols += (uint32_t)kernels->compress_pairs(padded, columns + block->present[i] * padded, odd,
+                                                          block->column_index + cols, block->column_value + 2 * cols);
             }
-            start[to] = cols;
-            order_rows(to - from, start + from, block->column_order + (size_t)chunk * KERNEL_BLOCK + from);
+            start[pair] = cols;
+            order_rows(pair - block->pair_first[part], start + block->pair_first[part],
+                       block->column_order + (size_t)chunk * KERNEL_BLOCK + block->pair_first[part]);
         }
         block->row_start[first + samples] = rows;
         order_rows(samples, block->row_start + first, block->row_order + first);
@@ -221,6 +224,11 @@ void index_build(struct batch_index *index, int number, const struct kernels *ke
     }
     block->part_count = (block->count + INDEX_PART - 1) / INDEX_PART;
     block->part_first[block->part_count] = present;
+    block->present[present] = 0; /* fetched in place of the pixel that a last one lacks */
+    block->pair_first[0] = 0;
+    for (int i = 0; i < block->part_count; i++) {
+        block->pair_first[i + 1] = block->pair_first[i] + (block->part_first[i + 1] - block->part_first[i] + 1) / 2;
+    }
     if (block->dense) {
         build_dense(block, kernels, scratch->bytes, count);
     } else {

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "worker/cpu/kernels.h"
 
-enum { INDEX_PART = 32, INDEX_PARTS = (KERNEL_BLOCK + INDEX_PART - 1) / INDEX_PART };
+enum { INDEX_PART = 56, INDEX_PARTS = (KERNEL_BLOCK + INDEX_PART - 1) / INDEX_PART };
 
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
@@ -28,15 +28,17 @@ struct index_block {
      */
     int part_count;
     int part_first[INDEX_PARTS + 1];
-    int32_t present[KERNEL_BLOCK];
+    int32_t present[KERNEL_BLOCK + 1];
+    int pair_first[INDEX_PARTS + 1]; /* in column_start and column_order */
     uint8_t *row_order; /* [samples]: samples of a chunk, counted from its first, those with as many entries together */
-    uint32_t *row_start;    /* [samples + 1]: the entries of each sample ... */
-    uint8_t *row_index;     /* ... pixels of the block ... */
-    float *row_value;       /* ... and their values, 0..1 */
-    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: the same of present pixels, counted within their part */
-    uint32_t *column_start; /* [chunks][KERNEL_BLOCK + 1]: the entries of each present pixel, chunk by chunk ... */
-    uint8_t *column_index;  /* ... samples of the chunk ... */
-    float *column_value;    /* ... and their values */
+    uint32_t *row_start; /* [samples + 1]: the entries of each sample ... */
+    uint8_t *row_index;  /* ... pixels of the block ... */
+    float *row_value;    /* ... and their values, 0..1 */
+    /* Present pixels in pairs, part by part (the last of a part may stand alone), and chunk by chunk: */
+    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: pairs of a part, counted within it, by number of entries */
+    uint32_t *column_start; /* [chunks][KERNEL_BLOCK + 1]: the entries of each pair ... */
+    uint8_t *column_index;  /* ... samples of the chunk in which one of the two is set ... */
+    float *column_value;    /* ... and both values */
 };
 
 struct batch_index {

@@ -61,6 +61,11 @@ struct sparse {
     int ahead_stride;
 };
 
+/*
+ * Two rows at once, which share most of their entries, as pixels side by side do: then what an entry loads serves both.
+ * Row r stands for out[2r] and out[2r + 1], and value[2e], value[2e + 1] are theirs; so are ahead_rows[2i] and [2i + 1].
+ */
+
 /* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */
 struct softmax {
     int rows;
@@ -81,6 +86,7 @@ struct kernels {
 
     void (*gemm)(const struct gemm *gemm);
     void (*sparse)(const struct sparse *sparse);
+    void (*sparse_pairs)(const struct sparse *sparse);
     void (*softmax)(const struct softmax *softmax);
 
     /* rows x n of `to` become `row`, or zero if row is NULL. */
@@ -107,6 +113,8 @@ struct kernels {
      * that makes the number even. count: a multiple of 16.
      */
     int (*compress)(int count, const uint8_t *bytes, uint8_t *index, float *value);
+    /* The same of two rows: position and both values wherever one of them is not zero. */
+    int (*compress_pairs)(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
     void (*scale)(int count, const uint8_t *bytes, float *to);
 };

@@ -10,6 +10,7 @@
 #define VEC_LANES          8
 #define VEC_COLUMNS        2
 #define VEC_TILE           12
+#define VEC_PAIRS          4
 
 #define VEC static inline __attribute__((always_inline))
 
@@ -140,7 +141,27 @@ static int simd_compress(int count, const uint8_t *bytes, uint8_t *index, float 
         _mm_storel_epi64((__m128i *)(void *)(index + entries), _mm_add_epi8(order, _mm_set1_epi8((char)i)));
         entries += __builtin_popcount(set);
     }
-    return pad_entries(entries, index, value);
+    return pad_entries(entries, 1, index, value);
+}
+
+static int simd_compress_pairs(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value)
+{
+    const __m256 scale = _mm256_set1_ps(1.0f / 255.0f);
+    int entries = 0;
+    for (int i = 0; i < count; i += 8) {
+        __m128i a = _mm_loadl_epi64((const __m128i *)(const void *)(even + i));
+        __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)(odd + i));
+        unsigned set = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_or_si128(a, b), _mm_setzero_si128())) & 0xffu;
+        __m128i order = _mm_loadl_epi64((const __m128i *)(const void *)&positions[set]);
+        __m128i both = _mm_unpacklo_epi8(_mm_shuffle_epi8(a, order), _mm_shuffle_epi8(b, order));
+        __m256 first = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both));
+        __m256 second = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(both, 8)));
+        _mm256_storeu_ps(value + 2 * entries, _mm256_mul_ps(first, scale));
+        _mm256_storeu_ps(value + 2 * entries + 8, _mm256_mul_ps(second, scale));
+        _mm_storel_epi64((__m128i *)(void *)(index + entries), _mm_add_epi8(order, _mm_set1_epi8((char)i)));
+        entries += __builtin_popcount(set);
+    }
+    return pad_entries(entries, 2, index, value);
 }
 
 #include "worker/cpu/kernels_simd.h"

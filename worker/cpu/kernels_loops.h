@@ -9,12 +9,14 @@
 
 #include <string.h>
 
-/* What `compress` promises: an even number of entries. */
-static inline int pad_entries(int entries, uint8_t *index, float *value)
+/* What `compress` promises: an even number of entries, each of so many values. */
+static inline int pad_entries(int entries, int values, uint8_t *index, float *value)
 {
     if (entries % 2 != 0) {
         index[entries] = index[entries - 1];
-        value[entries] = 0.0f;
+        for (int i = 0; i < values; i++) {
+            value[entries * values + i] = 0.0f;
+        }
         entries++;
     }
     return entries;

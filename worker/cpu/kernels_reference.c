@@ -44,6 +44,25 @@ static void reference_sparse(const struct sparse *s)
     }
 }
 
+static void reference_sparse_pairs(const struct sparse *s)
+{
+    for (int i = 0; i < s->rows; i++) {
+        int r = s->order ? s->order[i] : i;
+        for (int odd = 0; odd < 2; odd++) {
+            float *out = s->out + (size_t)(2 * r + odd) * (size_t)s->out_stride;
+            if (!s->accumulate) {
+                memset(out, 0, (size_t)s->n * sizeof *out);
+            }
+            for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
+                const float *in = s->in + (size_t)s->index[e] * (size_t)s->in_stride;
+                for (int j = 0; j < s->n; j++) {
+                    out[j] += s->value[2 * e + (uint32_t)odd] * in[j];
+                }
+            }
+        }
+    }
+}
+
 static float softmax_row(const struct softmax *s, float *row, int label, uint8_t *correct)
 {
     int best = 0;
@@ -123,7 +142,21 @@ static int reference_compress(int count, const uint8_t *bytes, uint8_t *index, f
             entries++;
         }
     }
-    return pad_entries(entries, index, value);
+    return pad_entries(entries, 1, index, value);
+}
+
+static int reference_compress_pairs(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value)
+{
+    int entries = 0;
+    for (int i = 0; i < count; i++) {
+        if (even[i] != 0 || odd[i] != 0) {
+            index[entries] = (uint8_t)i;
+            value[2 * entries] = (float)even[i] * (1.0f / 255.0f);
+            value[2 * entries + 1] = (float)odd[i] * (1.0f / 255.0f);
+            entries++;
+        }
+    }
+    return pad_entries(entries, 2, index, value);
 }
 
 static void reference_transpose_bytes(int rows, int cols, const uint8_t *from, uint8_t *to)
@@ -142,6 +175,7 @@ const struct kernels kernels_reference = {
     .dense_from = 0.5f,
     .gemm = reference_gemm,
     .sparse = reference_sparse,
+    .sparse_pairs = reference_sparse_pairs,
     .softmax = reference_softmax,
     .fill = reference_fill,
     .column_sums = loop_column_sums,
@@ -153,5 +187,6 @@ const struct kernels kernels_reference = {
     .copy_bytes = reference_copy_bytes,
     .transpose_bytes = reference_transpose_bytes,
     .compress = reference_compress,
+    .compress_pairs = reference_compress_pairs,
     .scale = loop_scale,
 };

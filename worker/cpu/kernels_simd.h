@@ -1,7 +1,8 @@
 /*
  * The kernels for one instruction set, written once. The including file has defined the type `vec` of VEC_LANES floats,
  * its operations (vec_load, vec_fma, ...), VEC_COLUMNS (most vectors that a gemm tile is wide), VEC_TILE (accumulators
- * of a gemm tile; with operands they must fit the registers) and KERNELS_TABLE, KERNELS_NAME, KERNELS_STRIP,
+ * of a gemm tile; with operands they must fit the registers), VEC_PAIRS (vectors that sparse_pairs takes at a time, two
+ * accumulators each) and KERNELS_TABLE, KERNELS_NAME, KERNELS_STRIP,
  * KERNELS_DENSE_FROM for the table.
  *
  * Accumulators are small arrays indexed by constants only, so that the compiler keeps them in registers: every function
@@ -21,6 +22,8 @@
 #define KEEP_LOOP __asm__ volatile("" ::: "memory")
 /* Has the compiler compute an address once, instead of in every operand that uses it. */
 #define COMPUTE(p) __asm__("" : "+r"(p))
+/* Keeps a vector in its register: else the compiler loads it anew for every use. */
+#define KEEP(v) __asm__("" : "+v"(v))
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -46,6 +49,7 @@ INLINE void gemm_tile(const int rows, const int columns, const struct gemm *g, s
         UNROLL
         for (int v = 0; v < columns; v++) {
             right[v] = vec_load(b + v * VEC_LANES);
+            KEEP(right[v]);
         }
         UNROLL
         for (int r = 0; r < rows; r++) {
@@ -129,13 +133,25 @@ INLINE void fetch(const int columns, const float *row)
     }
 }
 
+/* One entry: row `index` of `in`, times its value. */
+INLINE void sparse_entry(const int columns, const char *in, size_t stride, size_t index, const float *value, vec *sum)
+{
+    const char *row = in + index * stride;
+    COMPUTE(row);
+    vec factor = vec_broadcast(value);
+    UNROLL
+    for (int v = 0; v < columns; v++) {
+        sum[v] = vec_fma(factor, vec_load((const float *)(const void *)row + v * VEC_LANES), sum[v]);
+    }
+}
+
 /*
  * Two entries at a time. Few columns leave the multipliers waiting for each other, so that the two then have
  * accumulators of their own.
  */
 INLINE void sparse_columns(const int columns, const int sets, const struct sparse *s, int j)
 {
-    const float *in = s->in + j;
+    const char *in = (const char *)(s->in + j);
     const size_t stride = (size_t)s->in_stride * sizeof(float);
     for (int i = 0; i < s->rows; i++) {
         size_t r = s->order ? s->order[i] : (size_t)i;
@@ -147,9 +163,6 @@ INLINE void sparse_columns(const int columns, const int sets, const struct spars
             size_t next = s->order ? s->order[i + 2] : (size_t)i + 2;
             fetch(columns, s->out + next * (size_t)s->out_stride + j);
         }
-        const uint8_t *index = s->index + s->start[r];
-        const uint8_t *end = s->index + s->start[r + 1];
-        const float *value = s->value + s->start[r];
         vec sum[16];
         UNROLL
         for (int v = 0; v < columns; v++) {
@@ -159,19 +172,15 @@ INLINE void sparse_columns(const int columns, const int sets, const struct spars
         for (int v = columns; v < columns * sets; v++) {
             sum[v] = vec_zero();
         }
-        for (; index < end; index += 2, value += 2) {
-            UNROLL
-            for (int t = 0; t < 2; t++) {
-                const char *row = (const char *)in + index[t] * stride;
-                COMPUTE(row);
-                vec factor = vec_broadcast(value + t);
-                const int first = sets == 2 ? t * columns : 0;
-                UNROLL
-                for (int v = 0; v < columns; v++) {
-                    sum[first + v] =
-                        vec_fma(factor, vec_load((const float *)(const void *)row + v * VEC_LANES), sum[first + v]);
-                }
-            }
+        /* Counting up to zero leaves one counter for both arrays. */
+        size_t end = s->start[r + 1];
+        const uint8_t *index = s->index + end;
+        const float *value = s->value + end;
+        for (ptrdiff_t e = (ptrdiff_t)s->start[r] - (ptrdiff_t)end; e < 0; e += 2) {
+            uint16_t two;
+            memcpy(&two, index + e, sizeof two);
+            sparse_entry(columns, in, stride, two & 0xff, value + e, sum);
+            sparse_entry(columns, in, stride, two >> 8, value + e + 1, sum + (sets - 1) * columns);
         }
         UNROLL
         for (int v = 0; v < columns; v++) {
@@ -207,6 +216,84 @@ static void simd_sparse(const struct sparse *s)
         break;
     case 1:
         sparse_columns(1, 2, s, j);
+        break;
+    default:
+        break;
+    }
+}
+
+/* One entry of a pair: row `index` of `in`, times two values. */
+INLINE void pair_entry(const int columns, const char *in, size_t stride, size_t index, const float *value, vec *sum)
+{
+    const char *row = in + index * stride;
+    vec first = vec_broadcast(value);
+    vec second = vec_broadcast(value + 1);
+    UNROLL
+    for (int v = 0; v < columns; v++) {
+        vec right = vec_load((const float *)(const void *)row + v * VEC_LANES);
+        KEEP(right);
+        sum[v] = vec_fma(first, right, sum[v]);
+        sum[columns + v] = vec_fma(second, right, sum[columns + v]);
+    }
+}
+
+INLINE void pair_columns(const int columns, const struct sparse *s, int j)
+{
+    const char *in = (const char *)(s->in + j);
+    const size_t stride = (size_t)s->in_stride * sizeof(float);
+    for (int i = 0; i < s->rows; i++) {
+        size_t r = s->order ? s->order[i] : (size_t)i;
+        float *even = s->out + 2 * r * (size_t)s->out_stride + j;
+        float *odd = even + s->out_stride;
+        if (s->ahead) {
+            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i] * (size_t)s->ahead_stride + j);
+            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i + 1] * (size_t)s->ahead_stride + j);
+        }
+        vec sum[2 * VEC_PAIRS];
+        UNROLL
+        for (int v = 0; v < columns; v++) {
+            sum[v] = s->accumulate ? vec_load(even + v * VEC_LANES) : vec_zero();
+            sum[columns + v] = s->accumulate ? vec_load(odd + v * VEC_LANES) : vec_zero();
+        }
+        /* Counting up to zero leaves one counter for both arrays. */
+        size_t end = s->start[r + 1];
+        const uint8_t *index = s->index + end;
+        const float *value = s->value + 2 * end;
+        for (ptrdiff_t e = (ptrdiff_t)s->start[r] - (ptrdiff_t)end; e < 0; e += 2) {
+            uint16_t two;
+            memcpy(&two, index + e, sizeof two);
+            pair_entry(columns, in, stride, two & 0xff, value + 2 * e, sum);
+            pair_entry(columns, in, stride, two >> 8, value + 2 * e + 2, sum);
+        }
+        UNROLL
+        for (int v = 0; v < columns; v++) {
+            vec_store(even + v * VEC_LANES, sum[v]);
+            vec_store(odd + v * VEC_LANES, sum[columns + v]);
+        }
+    }
+}
+
+static void simd_sparse_pairs(const struct sparse *s)
+{
+    int j = 0;
+    for (; j + VEC_PAIRS * VEC_LANES <= s->n; j += VEC_PAIRS * VEC_LANES) {
+        pair_columns(VEC_PAIRS, s, j);
+    }
+#if VEC_PAIRS > 4
+    if (j + 4 * VEC_LANES <= s->n) {
+        pair_columns(4, s, j);
+        j += 4 * VEC_LANES;
+    }
+#endif
+    switch ((s->n - j) / VEC_LANES) {
+    case 3:
+        pair_columns(3, s, j);
+        break;
+    case 2:
+        pair_columns(2, s, j);
+        break;
+    case 1:
+        pair_columns(1, s, j);
         break;
     default:
         break;
@@ -387,6 +474,7 @@ const struct kernels KERNELS_TABLE = {
     .dense_from = KERNELS_DENSE_FROM,
     .gemm = simd_gemm,
     .sparse = simd_sparse,
+    .sparse_pairs = simd_sparse_pairs,
     .softmax = simd_softmax,
     .fill = simd_fill,
     .column_sums = loop_column_sums,
@@ -398,6 +486,7 @@ const struct kernels KERNELS_TABLE = {
     .copy_bytes = simd_copy_bytes,
     .transpose_bytes = simd_transpose_bytes,
     .compress = simd_compress,
+    .compress_pairs = simd_compress_pairs,
     .scale = loop_scale,
 };
 #endif

@@ -419,12 +419,12 @@ static void first_gradient_sparse(const struct network *network, const float *pa
 {
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
-    int from = block->part_first[part];
+    int pair = block->pair_first[part];
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        struct sparse sparse = {.rows = block->part_first[part + 1] - from,
+        struct sparse sparse = {.rows = block->pair_first[part + 1] - pair,
                                 .n = n,
-                                .order = block->column_order + (size_t)chunk * KERNEL_BLOCK + from,
-                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1) + from,
+                                .order = block->column_order + (size_t)chunk * KERNEL_BLOCK + pair,
+                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1) + pair,
                                 .index = block->column_index,
                                 .value = block->column_value,
                                 .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
@@ -434,9 +434,9 @@ static void first_gradient_sparse(const struct network *network, const float *pa
                                 .accumulate = chunk > 0,
                                 .ahead = weight_row(network, parameters, 0, block->first + part * INDEX_PART) +
                                          strip_col(strips, strip),
-                                .ahead_rows = block->present + from,
+                                .ahead_rows = block->present + block->part_first[part],
                                 .ahead_stride = weights_of(network, 0)->stride};
-        network->kernels->sparse(&sparse);
+        network->kernels->sparse_pairs(&sparse);
     }
 }
 
