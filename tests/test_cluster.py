@@ -164,7 +164,7 @@ def test_a_ps_that_comes_back_is_given_the_newest_checkpoint(trainer, tmp_path):
         cluster.start_all("--train_dir=kept")
         cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) >= 1, "checkpoint")
         cluster.kill("ps 1")
-        cluster.start("ps 1")
+        cluster.start("ps 1", "--train_dir=kept")
         done = done_of(cluster)
         assert done["steps"] == 3000
         assert "generation 2 of the model begins" in cluster.text("worker 0")
