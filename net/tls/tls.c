@@ -42,7 +42,7 @@ struct tls {
     struct member expected;
     bool server;
     bool failed; /* link_receive failed: link_error tells why */
-    bool ended; /* the socket is at its end */
+    bool ended;  /* the socket is at its end */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
     size_t staged;
