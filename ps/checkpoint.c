@@ -38,14 +38,6 @@ _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk
 static const char zero_digest[] = "0000000000000000000000000000000000000000000000000000000000000000";
 _Static_assert(sizeof zero_digest == DIGEST_HEX + 1, "one character for each of the digest's");
 
-static const char *const activation_names[] = {
-    [ACTIVATION_RELU] = "relu",
-    [ACTIVATION_SIGMOID] = "sigmoid",
-    [ACTIVATION_TANH] = "tanh",
-    [ACTIVATION_IDENTITY] = "identity",
-};
-enum { ACTIVATIONS = sizeof activation_names / sizeof *activation_names };
-
 /* ---- state ---- */
 
 bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
@@ -159,8 +151,8 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     char layers[METADATA_VALUE];
     layers_text(layers, model);
     put(&writer, "layers", "%s", layers);
-    put(&writer, "activation", "%s", activation_names[model->activation]);
-    put(&writer, "optimizer", "%s", optimizer_name(kind));
+    put(&writer, "activation", "%s", config_activation_name(model->activation));
+    put(&writer, "optimizer", "%s", config_optimizer_name(kind));
     put(&writer, "validation_accuracy", "%.17g", info->validation_accuracy);
     put(&writer, "best_accuracy", "%.17g", info->best_accuracy);
     put(&writer, "best_step", "%" PRId64, info->best_step);
@@ -287,7 +279,7 @@ static bool read_at(struct checkpoint_file *file, void *bytes, size_t size, uint
 
 static enum checkpoint_status open_file(struct checkpoint_file *file, struct error *error)
 {
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
     if (file->fd < 0) {
         error_set(error, "%s: cannot be opened: %s", file->path, strerror(errno));
         return CHECKPOINT_UNREADABLE;
@@ -435,8 +427,8 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
     if (!get_text(file, "activation", text, sizeof text, error)) {
         return false;
     }
-    for (int i = 0; i < ACTIVATIONS; i++) {
-        if (strcmp(text, activation_names[i]) == 0) {
+    for (int i = ACTIVATION_RELU; i <= ACTIVATION_IDENTITY; i++) {
+        if (strcmp(text, config_activation_name((enum activation)i)) == 0) {
             model->activation = (enum activation)i;
             return true;
         }
@@ -583,11 +575,11 @@ static bool model_fits(const struct checkpoint_file *file, const struct model *m
         return false;
     }
     if (file->model.activation != model->activation) {
-        const char *there = activation_names[file->model.activation];
+        const char *there = config_activation_name(file->model.activation);
         return error_set(error,
                          "%s does not fit: activation is %s there and %s here: give --activation=%s or another "
                          "--train_dir",
-                         file->path, there, activation_names[model->activation], there);
+                         file->path, there, config_activation_name(model->activation), there);
     }
     return true;
 }
@@ -602,7 +594,7 @@ static bool has_averages(const struct checkpoint_file *file, const struct model 
 static bool optimizer_fits(const struct checkpoint_file *file, const struct checkpoint_state *state,
                            struct error *error)
 {
-    const char *here = optimizer_name(state->train->optimizer);
+    const char *here = config_optimizer_name(state->train->optimizer);
     if (strcmp(file->optimizer, here) != 0) {
         return error_set(error,
                          "%s does not fit: the optimizer is %s there and %s here: give --optimizer=%s or "

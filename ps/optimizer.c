@@ -13,25 +13,17 @@
 #include "ps/optimizer_loops.h"
 
 static const struct {
-    const char *name;
     int slots;
     const char *slot_names[OPTIMIZER_MAX_SLOTS];
 } kinds[] = {
-    [OPTIMIZER_SGD] = {"sgd", 0, {NULL, NULL}},
-    [OPTIMIZER_MOMENTUM] = {"momentum", 1, {"Momentum", NULL}},
-    [OPTIMIZER_ADAGRAD] = {"adagrad", 1, {"Adagrad", NULL}},
-    [OPTIMIZER_ADADELTA] = {"adadelta", 2, {"Adadelta", "Adadelta_1"}},
-    [OPTIMIZER_ADAM] = {"adam", 2, {"Adam", "Adam_1"}},
+    [OPTIMIZER_SGD] = {0, {NULL, NULL}},          [OPTIMIZER_MOMENTUM] = {1, {"Momentum", NULL}},
+    [OPTIMIZER_ADAGRAD] = {1, {"Adagrad", NULL}}, [OPTIMIZER_ADADELTA] = {2, {"Adadelta", "Adadelta_1"}},
+    [OPTIMIZER_ADAM] = {2, {"Adam", "Adam_1"}},
 };
 
 int optimizer_slots(enum optimizer_kind kind)
 {
     return kinds[kind].slots;
-}
-
-const char *optimizer_name(enum optimizer_kind kind)
-{
-    return kinds[kind].name;
 }
 
 const char *optimizer_slot_name(enum optimizer_kind kind, int slot)

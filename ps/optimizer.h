@@ -29,8 +29,7 @@ struct update {
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
 
-int optimizer_slots(enum optimizer_kind kind);        /* 0..OPTIMIZER_MAX_SLOTS */
-const char *optimizer_name(enum optimizer_kind kind); /* as in config.json: "sgd", "momentum", ... */
+int optimizer_slots(enum optimizer_kind kind); /* 0..OPTIMIZER_MAX_SLOTS */
 
 /* What TensorFlow appends to a variable's name in its checkpoints: "Momentum"; "Adam" and "Adam_1"; ... */
 const char *optimizer_slot_name(enum optimizer_kind kind, int slot);

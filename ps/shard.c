@@ -479,7 +479,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
     size_t local;
     assert(atomic_load(&shard->closed));
     if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
-        return error_set(error, "optimizer %s keeps no vector %d here", optimizer_name(shard->train.optimizer),
+        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
     if (!locate(shard, range, &local, error)) {
@@ -784,7 +784,7 @@ bool shard_read(struct shard *shard, enum store_vector vector, struct range rang
 {
     size_t local;
     if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
-        return error_set(error, "optimizer %s keeps no vector %d here", optimizer_name(shard->train.optimizer),
+        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
     if (!locate(shard, range, &local, error)) {
@@ -874,7 +874,7 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
 {
     size_t local;
     if (vector >= STORE_VECTORS || shard->saved[vector] == NULL) {
-        return error_set(error, "optimizer %s keeps no vector %d here", optimizer_name(shard->train.optimizer),
+        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
     pthread_mutex_lock(&shard->snapshot_lock);

@@ -16,6 +16,7 @@
 #include "worker/data/files.h"
 #include "worker/data/idx.h"
 #include "worker/data/synth.h"
+#include "worker/report.h"
 
 #define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
 
@@ -281,32 +282,17 @@ static bool check_test_files(const struct examples *train, const struct dataset_
            check_label_header(&test, &header, files.path[TEST_IMAGES], files.path[TEST_LABELS], error);
 }
 
-/* 60000 as "60,000". */
-static void group_digits(char text[16], int number)
-{
-    char digits[16];
-    int length = snprintf(digits, sizeof digits, "%d", number);
-    int used = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) {
-            text[used++] = ',';
-        }
-        text[used++] = digits[i];
-    }
-    text[used] = '\0';
-}
-
 static void describe(struct dataset *dataset, const struct dataset_origin *origin, const struct config *config)
 {
     const struct examples *train = &dataset->train;
-    char source[160], training[16], validation[16];
+    char source[160], training[REPORT_COUNT_SIZE], validation[REPORT_COUNT_SIZE];
     if (origin->synthetic) {
         snprintf(source, sizeof source, "synthetic digits of seed %" PRId64, config->train.seed);
     } else {
         snprintf(source, sizeof source, "IDX files in %.140s", config->data.data_dir);
     }
-    group_digits(training, train->count);
-    group_digits(validation, dataset->validation.count);
+    report_count(training, train->count);
+    report_count(validation, dataset->validation.count);
     snprintf(dataset->description, sizeof dataset->description,
              "%s: %s training, %s validation images, %dx%d, %d classes", source, training, validation, train->height,
              train->width, train->classes);

@@ -33,7 +33,7 @@ struct dataset {
     struct examples train;      /* without those held out */
     struct examples validation; /* lies before train, in the same memory; count 0 if none are held out */
     size_t bytes;               /* of memory, in all */
-    char description[256];      /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
+    char description[320];      /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
 
 /*

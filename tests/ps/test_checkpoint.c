@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -313,6 +314,21 @@ static void failures_name_the_file(void **unused)
     checkpoint_state_destroy(&fixture.state);
 }
 
+static void a_named_pipe_is_not_waited_for(void **unused)
+{
+    (void)unused;
+    char fifo[sizeof folder + 32];
+    struct checkpoint_file *file;
+    struct error error;
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    alarm(10);
+    assert_int_equal(checkpoint_open(&file, fifo, &error), CHECKPOINT_UNREADABLE);
+    alarm(0);
+    assert_non_null(strstr(error.text, "is not a regular file"));
+    remove(fifo);
+}
+
 static void the_largest_header_fits(void **unused)
 {
     (void)unused;
@@ -360,6 +376,7 @@ int main(void)
         cmocka_unit_test(a_misfit_says_what_differs),
         cmocka_unit_test(evaluation_takes_the_averages_whatever_the_optimizer),
         cmocka_unit_test(failures_name_the_file),
+        cmocka_unit_test(a_named_pipe_is_not_waited_for),
         cmocka_unit_test(the_largest_header_fits),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

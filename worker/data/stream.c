@@ -92,7 +92,7 @@ bool stream_open_file(struct stream **result, const char *path, struct error *er
         return error_set(error, "%s: no memory to read it", path);
     }
     struct stat status;
-    stream->fd = open(path, O_RDONLY | O_CLOEXEC);
+    stream->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
     if (stream->fd < 0) {
         error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
     } else if (fstat(stream->fd, &status) != 0) {

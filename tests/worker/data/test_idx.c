@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -265,6 +266,17 @@ static void test_not_a_file(void **state)
     assert_string_equal(error.text, "/nonexistent/images: cannot be opened: No such file or directory");
     assert_false(stream_open_file(&stream, "/tmp", &error));
     assert_string_equal(error.text, "/tmp: is not a regular file");
+    /* A named pipe that nobody writes to must not be waited for. */
+    char folder[] = "/tmp/test_idx_XXXXXX", fifo[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(fifo, sizeof fifo, "%s/images", folder);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    alarm(10);
+    assert_false(stream_open_file(&stream, fifo, &error));
+    alarm(0);
+    assert_non_null(strstr(error.text, "/images: is not a regular file"));
+    remove(fifo);
+    remove(folder);
 }
 
 static void test_write_header(void **state)
