@@ -67,6 +67,7 @@ struct remote_worker {
     double last_loss;
     uint32_t staleness;
     int bad_steps;
+    bool joined; /* it has had parameters of this job */
     enum end_reason end;
     struct error error; /* of END_FAILED */
 };
@@ -290,6 +291,7 @@ static bool join(struct remote_worker *worker, struct chief_start *start)
         return false;
     }
     heartbeat_say(worker->heartbeat, "");
+    worker->joined = true;
     worker->global_step = worker->exchange.global_step;
     worker->since_report = begin_tally(worker);
     /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */
@@ -552,7 +554,7 @@ static int fail(struct remote_worker *worker, const struct error *error)
 {
     struct error trouble;
     log_error("%s", error->text);
-    if (worker->chief && worker->local_step > 0) { /* before that, the job is not ours to end */
+    if (worker->chief && worker->joined) { /* before that, the job is not ours to end */
         chief_end_job(worker->chief, true, NAN, error->text, &trouble);
     }
     return COMMAND_FAILED;
@@ -563,7 +565,7 @@ static int interrupted(struct remote_worker *worker)
     int number = signals_pending(), status = signals_exit_status(number);
     struct error error;
     struct chief_record record = {0};
-    if (worker->chief && worker->local_step > 0) {
+    if (worker->chief && worker->joined) {
         if (!chief_finish(worker->chief, false, &worker->global_step, &error)) {
             log_warning("no last checkpoint: %s", error.text);
         }
