@@ -245,3 +245,18 @@ def test_no_bar_when_unwanted(trainer, tmp_path):
     status, text = Terminal(trainer, *SMALL, "--train_steps=100", "--log_format=json", "--train_dir=",
                             cwd=tmp_path).finish()
     assert status == 0 and all(json.loads(line) for line in text.splitlines())
+
+
+def test_memory_is_two_copies_of_the_state_and_little_else(trainer, tmp_path):
+    """A new run, whose first moments once took a third copy of the parameters."""
+    if "TRAINER_BINARY" in os.environ:
+        pytest.skip("a sanitizer build needs more")
+    widths = (784, 2000, 2000, 10)
+    parameters = sum((a + 1) * b for a, b in zip(widths, widths[1:]))
+    flags = (*SMALL, "--layers=" + ",".join(map(str, widths)), "--optimizer=adam", "--train_steps=2", "--train_dir=kept")
+    process = subprocess.Popen([trainer, *merged(flags)], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    data_bytes = 3500 * (784 + 4)
+    assert usage.ru_maxrss * 1024 <= data_bytes + 4 * parameters * 2 * (1 + 2) + 16 * 2**20
