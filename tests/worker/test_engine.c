@@ -24,6 +24,9 @@ static enum cpu_kernels tested;
 
 static int below(int bound)
 {
+    if (bound <= 0) {
+        abort();
+    }
     return test_random_below(&test_seed, bound);
 }
 

@@ -23,6 +23,9 @@ static _Alignas(64) uint8_t bytes[FLOATS], bytes_expected[FLOATS], bytes_actual[
 
 static int below(int bound)
 {
+    if (bound <= 0) {
+        abort();
+    }
     return test_random_below(&test_seed, bound);
 }
 

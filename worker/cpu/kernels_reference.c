@@ -73,8 +73,9 @@ static float softmax_row(const struct softmax *s, float *row, int label, uint8_t
     }
     float largest = row[best];
     float target = row[label];
-    float sum = 0.0f;
-    for (int j = 0; j < s->classes; j++) {
+    row[0] = expf(row[0] - largest);
+    float sum = row[0];
+    for (int j = 1; j < s->classes; j++) {
         row[j] = expf(row[j] - largest);
         sum += row[j];
     }

@@ -8,6 +8,8 @@
  * Accumulators are small arrays indexed by constants only, so that the compiler keeps them in registers: every function
  * that has some is inlined with constant sizes, and its loops over them are unrolled.
  */
+#include "worker/cpu/kernels.h"
+
 #ifdef KERNELS_TABLE
 #include <math.h>
 
