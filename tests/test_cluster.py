@@ -327,3 +327,15 @@ def test_a_members_death_is_told(trainer, tmp_path):
 @pytest.mark.parametrize("flag", ["--ps=0", "--workers=x", "--workers=1000"])
 def test_cluster_command_checks_its_flags(run, flag):
     assert "must be an integer from 1 to" in run("cluster", flag, status=2).stderr
+
+
+@pytest.mark.parametrize("flag, word", [("--issync=1", "asynchronously only"), ("--micro_batches=2", "micro_batches is 2"),
+                                        ("--pipeline_depth=1", "pipeline_depth is 1"),
+                                        ("--data_sharding=chief", "wants the images on every worker")])
+def test_what_a_worker_cannot_do_yet_is_said(trainer, tmp_path, flag, word):
+    with Cluster(trainer, tmp_path, workers=1, flags=(flag,)) as cluster:
+        worker = cluster.start("worker 0")
+        _, stderr = worker.communicate(timeout=20)
+        assert worker.returncode != 0
+    text = (stderr or b"") + b"".join(path.read_bytes() for path in tmp_path.glob("worker0*"))
+    assert word.encode() in text, text

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps per second on real MNIST, beside PyTorch in the same minutes, and beside what this CPU's multipliers can do.
 
-    tests/bench/speed.py [--trainer=build/trainer] [--engine=build/bench/engine_bench] [--data=DIR] [--peers=DIR] [PART ...]
+    tests/bench/speed.py [--trainer=build/trainer] [--engine=build/bench/engine_bench] [--data=DIR] [--peers=DIR] [--rounds=3] [PART ...]
 
 PART: steps, adam, dense; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
 status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down does so for both;
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 
-ROUNDS = 3
 MLP_FLOP = 100 * 2 * (784 * 500 * 2 + 500 * 10 * 3)  # of one step at batch 100: forward, weight gradients, one delta
 
 missed = []
@@ -64,7 +63,7 @@ class Bench:
 
     def beside(self, name, threads, floor, aim, flags, peers, batch=100, seconds=5):
         ours, theirs = [], []
-        for _ in range(ROUNDS if self.options.peers else 1):
+        for _ in range(self.options.rounds):
             ours.append(self.steps_per_s(threads, seconds, *flags))
             if self.options.peers:
                 key = threads, batch
@@ -89,7 +88,7 @@ class Bench:
     def adam(self):
         for threads in range(1, min(self.cores, 2) + 1):
             pairs = [[self.steps_per_s(threads, 3, f"--optimizer={optimizer}", "--learning_rate=0.001")
-                      for optimizer in ("sgd", "adam")] for _ in range(ROUNDS)]
+                      for optimizer in ("sgd", "adam")] for _ in range(self.options.rounds)]
             ratio = statistics.median(sgd / adam for sgd, adam in pairs)
             show(f"an Adam step, in SGD steps, {threads} thread{'s' * (threads > 1)}", round(ratio, 2), most=1.5,
                  steps_per_s=[round(statistics.median(rates)) for rates in zip(*pairs)])
@@ -99,7 +98,7 @@ class Bench:
         output = subprocess.run([self.options.engine, "peak"], capture_output=True, text=True, check=True).stdout
         peaks = {line.split()[0]: float(line.split()[1]) for line in output.splitlines()}
         for kernels, peak in peaks.items():
-            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}", "seconds=4"],
+            output = subprocess.run([self.options.engine, "train", "density", "1", "threads", "1", "kernels", kernels, "seconds", "4"],
                                     capture_output=True, text=True, check=True).stdout
             rate = float(output.split()[0])
             show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak", round(100 * rate * MLP_FLOP / (peak * 1e9), 1),
@@ -115,6 +114,7 @@ def main():
     parser.add_argument("--engine", default=root / "build/bench/engine_bench")
     parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
     parser.add_argument("--peers", default=peers if (peers / "torch_local.py").exists() else None)
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
     parser.add_argument("--python", default=sys.executable, help="runs the peers")
     parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
     options = parser.parse_args()

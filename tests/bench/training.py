@@ -124,8 +124,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainer", default=root / "build/trainer")
     parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--peer")
+    parser.add_argument("--seeds", type=int, default=int(os.environ.get("BENCH_SEEDS", 5)))
+    peer = pathlib.Path(os.environ.get("TRAINER_PEERS", root.parent / "shared/peers")) / "torch_until.py"
+    parser.add_argument("--peer", default=peer if peer.exists() else None)
     parser.add_argument("--python", default=sys.executable, help="runs the peer")
     parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
     options = parser.parse_args()

@@ -111,6 +111,11 @@ static bool check_config(const struct config *config, struct error *error)
                          "train.batch_size instead",
                          config->train.micro_batches);
     }
+    if (config->cluster.pipeline_depth != 0) {
+        return error_set(error, "cluster.pipeline_depth is %d: this version waits for each push before the next step; "
+                                "set it to 0",
+                         config->cluster.pipeline_depth);
+    }
     if (config->data.data_sharding == SHARDING_CHIEF) {
         return error_set(error, "data.data_sharding chief: this version wants the images on every worker; choose "
                                 "shuffled or disjoint");
