@@ -98,7 +98,8 @@ class Bench:
         output = subprocess.run([self.options.engine, "peak"], capture_output=True, text=True, check=True).stdout
         peaks = {line.split()[0]: float(line.split()[1]) for line in output.splitlines()}
         for kernels, peak in peaks.items():
-            output = subprocess.run([self.options.engine, "train", "density", "1", "threads", "1", "kernels", kernels, "seconds", "4"],
+            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}",
+                                     "seconds=4"],
                                     capture_output=True, text=True, check=True).stdout
             rate = float(output.split()[0])
             show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak", round(100 * rate * MLP_FLOP / (peak * 1e9), 1),

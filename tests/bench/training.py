@@ -110,8 +110,8 @@ class Bench:
                  "--train_steps=12000")
         rates = {False: [], True: []}
         for number in range(2 * self.seeds):
-            kept = f"{self.folder.name}/cost-{number}" if number % 2 else ""
-            done, _, _ = self.train(*flags, f"--train_dir={kept}", "--save_model_secs=1")
+            kept = (f"--train_dir={self.folder.name}/cost-{number}", "--save_model_secs=1") if number % 2 else ()
+            done, _, _ = self.train(*flags, *kept)
             rates[bool(number % 2)].append(done["steps_per_s"])
         without, with_them = (statistics.median(rates[kept]) for kept in (False, True))
         show("a checkpoint every second costs", round(100 * (1 - with_them / without), 2), most=2.0, unit="% of steps/s",

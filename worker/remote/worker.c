@@ -112,8 +112,9 @@ static bool check_config(const struct config *config, struct error *error)
                          config->train.micro_batches);
     }
     if (config->cluster.pipeline_depth != 0) {
-        return error_set(error, "cluster.pipeline_depth is %d: this version waits for each push before the next step; "
-                                "set it to 0",
+        return error_set(error,
+                         "cluster.pipeline_depth is %d: this version waits for each push before the next step; "
+                         "set it to 0",
                          config->cluster.pipeline_depth);
     }
     if (config->data.data_sharding == SHARDING_CHIEF) {
