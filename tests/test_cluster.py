@@ -20,7 +20,7 @@ def done_of(cluster):
 
 
 def test_one_ps_and_two_workers_train_and_leave(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=600",)) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=600", "--learning_rate=0.2")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         ended = time.monotonic()
@@ -68,8 +68,8 @@ def test_it_waits_for_min_workers(trainer, tmp_path):
     ("--optimizer=momentum", "--wire_dtype=bfloat16", "--l2=1e-4"),
     ("--optimizer=adagrad", "--placement=round_robin"),
     ("--optimizer=adadelta", "--placement=greedy", "--data_sharding=disjoint", "--layers=784,16,16,10"),
-    ("--layers=784,10", "--wire_dtype=bfloat16"),
-    ("--max_staleness=2", "--lr_decay=0.9"),
+    ("--layers=784,10", "--wire_dtype=bfloat16", "--learning_rate=0.2"),
+    ("--max_staleness=2", "--lr_decay=0.9", "--learning_rate=0.2"),
 ])
 def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
     with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=900", *flags)) as cluster:
