@@ -33,9 +33,9 @@ all: build/trainer
 # --- What is compiled --------------------------------------------------------------------------------------------------
 
 rooms   := base net ps worker cuda
-sources := $(filter-out test_%,$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c)))
-headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h) tests/*/*.h)
-tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
+sources := $(filter-out test_%,$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
+headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/*/*/*.h) tests/*/*.h)
+tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
 warnings := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wundef \

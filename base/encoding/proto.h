@@ -1,0 +1,70 @@
+/*
+ * Protocol buffers on the wire: what TensorFlow's files (tf.train.Example, summaries) and ONNX models are made of.
+ *
+ * No schema: a caller names the field numbers. Format: https://protobuf.dev/programming-guides/encoding/.
+ */
+#ifndef BASE_ENCODING_PROTO_H
+#define BASE_ENCODING_PROTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum proto_wire { PROTO_VARINT = 0, PROTO_FIXED64 = 1, PROTO_BYTES = 2, PROTO_FIXED32 = 5 };
+
+/*
+ * A message being written, in memory that grows. Zeros are an empty one; proto_free releases it. Want of memory is
+ * remembered in `failed`, and nothing is written from then on: it is enough to look once, at the end.
+ */
+struct proto {
+    uint8_t *bytes;
+    size_t size, capacity;
+    bool failed;
+};
+
+void proto_free(struct proto *proto);
+void proto_clear(struct proto *proto); /* empty again, its memory kept */
+
+/* An integer, bool or enum; a negative int64 as its two's complement, as protobuf has it. */
+void proto_integer(struct proto *proto, int field, int64_t value);
+void proto_float(struct proto *proto, int field, float value);
+void proto_double(struct proto *proto, int field, double value);
+void proto_bytes(struct proto *proto, int field, const void *bytes, size_t size);
+void proto_text(struct proto *proto, int field, const char *text);
+void proto_packed_integers(struct proto *proto, int field, const int64_t *values, size_t count);
+void proto_packed_doubles(struct proto *proto, int field, const double *values, size_t count);
+
+/* Between the two, a message inside the message; proto_end takes what proto_begin returned. */
+size_t proto_begin(struct proto *proto, int field);
+void proto_end(struct proto *proto, size_t begun);
+
+/* Bytes as they are, without a field around them. */
+void proto_raw(struct proto *proto, const void *bytes, size_t size);
+
+/* A message being read; the bytes are borrowed and may come from anywhere. */
+struct proto_reader {
+    const uint8_t *bytes;
+    size_t size, at;
+    bool damaged; /* it ended in the middle of a field, or held what no message has */
+};
+
+struct proto_field {
+    int number;
+    enum proto_wire wire;
+    uint64_t value;       /* of PROTO_VARINT, PROTO_FIXED64 and PROTO_FIXED32 */
+    const uint8_t *bytes; /* of PROTO_BYTES, inside the message */
+    size_t size;
+};
+
+struct proto_reader proto_read(const void *bytes, size_t size);
+
+/* The next field; false at the end of the message, or where it is damaged. */
+bool proto_next(struct proto_reader *reader, struct proto_field *field);
+
+/* The next of a row of packed varints; false at the end or where they are damaged. */
+bool proto_next_varint(struct proto_reader *reader, uint64_t *value);
+
+/* The bits of a PROTO_FIXED32 as what they mean. */
+float proto_float_of(uint64_t bits);
+
+#endif
