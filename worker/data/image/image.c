@@ -1,0 +1,52 @@
+#include "worker/data/image/image.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/data/image/formats.h"
+
+bool image_is_known(const uint8_t *bytes, size_t size)
+{
+    return png_is(bytes, size) || bmp_is(bytes, size) || pnm_is(bytes, size);
+}
+
+bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
+{
+    bool done;
+    *image = (struct image){0};
+    if (png_is(bytes, size)) {
+        done = png_decode(image, bytes, size, error);
+    } else if (bmp_is(bytes, size)) {
+        done = bmp_decode(image, bytes, size, error);
+    } else if (pnm_is(bytes, size)) {
+        done = pnm_decode(image, bytes, size, error);
+    } else {
+        done = error_set(error, "is no PNG, BMP or PGM image");
+    }
+    if (!done) {
+        image_free(image);
+    }
+    return done;
+}
+
+bool image_create(struct image *image, uint64_t width, uint64_t height, struct error *error)
+{
+    if (width < 1 || height < 1 || width > IMAGE_MAX_SIDE || height > IMAGE_MAX_SIDE ||
+        width * height > IMAGE_MAX_PIXELS) {
+        return error_set(error,
+                         "is an image of %llux%llu pixels; up to %d in each direction and %d in all are possible",
+                         (unsigned long long)width, (unsigned long long)height, IMAGE_MAX_SIDE, IMAGE_MAX_PIXELS);
+    }
+    *image = (struct image){.width = (int)width, .height = (int)height, .pixels = malloc((size_t)(width * height))};
+    if (!image->pixels) {
+        return error_set(error, "no memory for an image of %dx%d", image->width, image->height);
+    }
+    memset(image->pixels, 255, (size_t)(width * height));
+    return true;
+}
+
+void image_free(struct image *image)
+{
+    free(image->pixels);
+    *image = (struct image){0};
+}
