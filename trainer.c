@@ -8,6 +8,7 @@
 #include "net/commands.h"
 #include "worker/commands.h"
 #include "worker/data/commands.h"
+#include "worker/export/commands.h"
 #include "worker/remote/commands.h"
 #include "worker/version.h"
 
@@ -15,6 +16,10 @@
 static const struct command *const commands[] = {
     &command_train,
     &command_eval,
+    &command_predict,
+    &command_inspect,
+    &command_diff,
+    &command_export,
     &command_cluster,
     &command_status,
     &command_config_check,

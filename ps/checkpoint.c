@@ -694,13 +694,17 @@ bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *stat
     return true;
 }
 
-bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, float *values, bool *averaged,
-                                struct error *error)
+bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
+                                float *values, bool *averaged, struct error *error)
 {
     if (!model_fits(file, model, error)) {
         return false;
     }
-    bool averages = has_averages(file, model);
+    bool averages = which != CHECKPOINT_RAW && has_averages(file, model);
+    if (which == CHECKPOINT_AVERAGED && !averages) {
+        return error_set(error, "%s: has no moving averages (it was trained with ema_decay=0): take its raw weights",
+                         file->path);
+    }
     for (int i = 0; i < model->variable_count && averages; i++) {
         char name[TENSOR_NAME];
         tensor_name(name, &model->variables[i], OPTIMIZER_SGD, STORE_AVERAGES);
@@ -712,6 +716,18 @@ bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model
         *averaged = averages;
     }
     return load_vector(file, model, OPTIMIZER_SGD, averages ? STORE_AVERAGES : STORE_PARAMETERS, 0.0f, values, error);
+}
+
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file)
+{
+    return &file->tensors;
+}
+
+bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
+                            size_t count, float *values, struct error *error)
+{
+    assert(first <= tensor->size / sizeof *values && count <= tensor->size / sizeof *values - first);
+    return read_at(file, values, count * sizeof *values, tensor->offset + first * sizeof *values, error);
 }
 
 bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,

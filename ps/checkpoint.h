@@ -18,6 +18,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/model.h"
+#include "ps/safetensors.h"
 #include "ps/store.h"
 
 enum { CHECKPOINT_MAX_PATH = 4096 };
@@ -79,12 +80,26 @@ void checkpoint_file_model(const struct checkpoint_file *file, struct config_mod
  */
 bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
 
+/* Which of a checkpoint's weights: as they were trained, or their moving averages. */
+enum checkpoint_weights {
+    CHECKPOINT_BEST_WEIGHTS /* the averages if the file has them */,
+    CHECKPOINT_RAW,
+    CHECKPOINT_AVERAGED
+};
+
 /*
- * For evaluation, whatever optimizer the file is of: parameters, or their averages if the file has them (*averaged, if
- * not NULL, says which), into values [model->float_count].
+ * For evaluation, whatever optimizer the file is of: parameters, or their averages (*averaged, if not NULL, says which),
+ * into values [model->float_count]. Fails for CHECKPOINT_AVERAGED if the file has none.
  */
-bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, float *values, bool *averaged,
-                                struct error *error);
+bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
+                                float *values, bool *averaged, struct error *error);
+
+/* What else is in it: tensors and metadata as they stand in the header, which lives as long as the file is open. */
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
+
+/* Elements [first, first + count) of one of those tensors, row-major without padding. */
+bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
+                            size_t count, float *values, struct error *error);
 
 /* Opens, loads and closes one file. */
 bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,

@@ -1,107 +1,224 @@
 /*
- * trainer eval: the test accuracy of a checkpoint. The model is the checkpoint's own, whatever config.json says by now;
- * only the data comes from there.
+ * trainer eval: the test accuracy of a checkpoint, or of every one that training leaves. The model is the checkpoint's
+ * own, whatever config.json says by now; only the data come from there.
  */
+#include "worker/eval.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "ps/checkpoint.h"
+#include "base/signals.h"
 #include "ps/checkpoint_folder.h"
 #include "worker/commands.h"
 #include "worker/dataset.h"
-#include "worker/engine_choose.h"
 #include "worker/evaluate.h"
+#include "worker/export/trained.h"
 #include "worker/report.h"
+
+static const double TOLD_EVERY_S = 60, DEFAULT_TIMEOUT_S = 86400;
 
 /* Everything an evaluation owns; zeros are fine to release. */
 struct eval {
-    struct config config; /* the command's, with the checkpoint's model; owns nothing */
-    struct checkpoint_file *file;
-    struct model model;
-    struct engine *engine;
+    struct trained trained;
+    struct config_model model; /* that the test set has been checked against */
     struct examples test;
     struct evaluation evaluation;
 };
 
-static bool open_checkpoint(struct eval *eval, const char *wanted, const char *train_dir, struct error *error)
+static void eval_free(struct eval *eval)
 {
-    char path[CHECKPOINT_MAX_PATH];
-    bool is_newest = !wanted || strcmp(wanted, "newest") == 0, is_best = wanted && strcmp(wanted, "best") == 0;
-    if ((is_newest || is_best) && train_dir[0] == '\0') {
-        return error_set(error, "nothing to evaluate: give a train_dir (trainer eval DIR) or --checkpoint=FILE");
-    }
-    if (is_newest) {
-        if (!checkpoint_folder_find(train_dir, &eval->file, error)) {
-            return false;
-        }
-        return eval->file != NULL ||
-               error_set(error, "%s holds no good checkpoint: train with --train_dir=%s first", train_dir, train_dir);
-    }
-    if (is_best && !file_join(path, sizeof path, train_dir, CHECKPOINT_BEST_NAME, error)) {
-        return false;
-    }
-    return checkpoint_open(&eval->file, is_best ? path : wanted, error) == CHECKPOINT_OPENED;
+    evaluation_destroy(&eval->evaluation);
+    examples_free(&eval->test);
+    trained_close(&eval->trained);
 }
 
-/* The engine gets the averages where the checkpoint has them, as its parameters. */
-static bool load_parameters(struct eval *eval, struct error *error)
+/* The test set is loaded once, unless the model becomes another one. */
+static bool load_test(struct eval *eval, struct error *error)
 {
-    size_t floats = eval->model.float_count;
-    float *values = malloc(floats * sizeof *values);
-    if (!values) {
-        return error_set(error, "not enough memory for %zu parameters", floats);
+    const struct config_model *model = &eval->trained.config.model;
+    bool same = eval->test.images && model->layer_count == eval->model.layer_count &&
+                memcmp(model->layers, eval->model.layers, sizeof model->layers) == 0;
+    if (same) {
+        return true;
     }
-    bool done = checkpoint_load_parameters(eval->file, &eval->model, values, NULL, error) &&
-                eval->engine->table->write(eval->engine, STORE_PARAMETERS, 0, floats, values, error);
-    free(values);
-    return done;
+    examples_free(&eval->test);
+    evaluation_destroy(&eval->evaluation);
+    eval->model = *model;
+    return dataset_load_test(&eval->test, &eval->trained.config, error) &&
+           evaluation_create(&eval->evaluation, model->layers[model->layer_count - 1], error);
 }
 
+/* eval->trained has been opened. */
 static bool evaluate_checkpoint(struct eval *eval, struct error *error)
 {
-    struct config *config = &eval->config;
-    checkpoint_file_model(eval->file, &config->model);
-    config->train.optimizer = OPTIMIZER_SGD; /* no slots, no averages: parameters are all that is needed */
-    config->train.ema_decay = 0;
-    model_layout(&eval->model, &config->model);
-    struct engine_options options = {.model = &eval->model, .config = config};
-    return dataset_load_test(&eval->test, config, error) && engine_choose(&eval->engine, &options, error) &&
-           load_parameters(eval, error) &&
-           evaluation_create(&eval->evaluation, eval->model.widths[eval->model.layer_count], error) &&
-           evaluate(&eval->evaluation, eval->engine, false, &eval->test, error);
+    if (!load_test(eval, error) || !trained_start(&eval->trained, error) ||
+        !evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error)) {
+        return false;
+    }
+    report_evaluation(&eval->evaluation, checkpoint_path(eval->trained.file),
+                      checkpoint_file_info(eval->trained.file)->global_step);
+    return true;
+}
+
+/* ---- following ---- */
+
+/* What following knows from one look to the next. */
+struct follower {
+    const struct config *config;
+    const struct eval_follow *follow;
+    struct eval eval;
+    int64_t last_step; /* evaluated; -1: none */
+    double heard_s, told_s;
+};
+
+static void pause_until(double until_s)
+{
+    for (double left_s; (left_s = until_s - clock_monotonic_s()) > 0 && signals_pending() == 0;) {
+        double some_s = fmin(left_s, 0.1);
+        struct timespec time = {.tv_sec = (time_t)some_s, .tv_nsec = (long)(1e9 * (some_s - floor(some_s)))};
+        nanosleep(&time, NULL);
+    }
+}
+
+/* Evaluates the newest checkpoint if it is new. */
+static bool look(struct follower *follower, struct error *error)
+{
+    const char *folder = follower->follow->train_dir;
+    struct checkpoint_file *newest = NULL;
+    if (!file_exists(folder)) {
+        return true;
+    }
+    if (!checkpoint_folder_find(folder, &newest, error)) {
+        return false;
+    }
+    int64_t step = newest ? checkpoint_file_info(newest)->global_step : -1;
+    checkpoint_close(newest);
+    if (step == follower->last_step || step < 0) {
+        return true;
+    }
+    struct trained *trained = &follower->eval.trained;
+    trained_close(trained);
+    if (!trained_open(trained, follower->config, NULL, folder, CHECKPOINT_BEST_WEIGHTS, error) ||
+        !evaluate_checkpoint(&follower->eval, error)) {
+        return false;
+    }
+    follower->last_step = checkpoint_file_info(trained->file)->global_step;
+    follower->heard_s = follower->told_s = clock_monotonic_s();
+    return true;
+}
+
+/* True if there is nothing more to wait for; says so where that is a failure, in *status. */
+static bool is_over(struct follower *follower, int *status)
+{
+    const struct eval_follow *follow = follower->follow;
+    double now_s = clock_monotonic_s(), waited_s = now_s - follower->heard_s;
+    if (signals_pending() != 0) {
+        *status = signals_exit_status(signals_pending());
+        return true;
+    }
+    if (follow->last_step > 0 && follower->last_step >= follow->last_step) {
+        *status = 0;
+        return true;
+    }
+    if (waited_s >= follow->timeout_s) {
+        log_error("%s: no new checkpoint within %.0f s; is training still going on? --timeout_secs allows for more",
+                  follow->train_dir, follow->timeout_s);
+        *status = COMMAND_FAILED;
+        return true;
+    }
+    if (now_s - follower->told_s >= TOLD_EVERY_S) {
+        follower->told_s = now_s;
+        log_info("waiting for a new checkpoint in %s, %.0f s", follow->train_dir, waited_s);
+    }
+    return false;
+}
+
+int eval_follow_run(const struct config *config, const struct eval_follow *follow)
+{
+    struct follower follower = {.config = config, .follow = follow, .last_step = -1};
+    struct error error;
+    int status = COMMAND_FAILED;
+    signals_catch();
+    follower.heard_s = follower.told_s = clock_monotonic_s();
+    for (;;) {
+        double next_s = clock_monotonic_s() + follow->interval_s;
+        if (!look(&follower, &error)) {
+            log_error("%s", error.text);
+            break;
+        }
+        if (is_over(&follower, &status)) {
+            break;
+        }
+        pause_until(fmin(next_s, follower.heard_s + follow->timeout_s));
+    }
+    eval_free(&follower.eval);
+    return status;
+}
+
+/* ---- the command ---- */
+
+/* A number above 0 from a flag; the default where there is none, negative where it is none. */
+static double positive(const char *text, double initial)
+{
+    if (!text) {
+        return initial;
+    }
+    char *end;
+    double number = strtod(text, &end);
+    return end != text && *end == '\0' && number > 0 && number <= 1e9 ? number : -1;
+}
+
+static int run_follow(const struct command_call *call, const char *train_dir)
+{
+    struct eval_follow follow = {.train_dir = train_dir,
+                                 .interval_s = positive(command_value(call, "interval_secs"), 1),
+                                 .timeout_s = positive(command_value(call, "timeout_secs"), DEFAULT_TIMEOUT_S)};
+    double last_step = positive(command_value(call, "until_step"), 0);
+    if (follow.interval_s < 0 || follow.timeout_s < 0 || last_step < 0) {
+        log_error("--interval_secs, --timeout_secs and --until_step: must be numbers above 0");
+        return COMMAND_MISUSED;
+    }
+    if (train_dir[0] == '\0' || command_value(call, "checkpoint")) {
+        log_error("--interval_secs follows a train_dir: give the folder (trainer eval DIR), and no --checkpoint");
+        return COMMAND_MISUSED;
+    }
+    follow.last_step = (int64_t)last_step;
+    return eval_follow_run(call->config, &follow);
 }
 
 static int run_eval(const struct command_call *call)
 {
-    struct eval eval = {.config = *call->config};
+    struct eval eval = {0};
     struct error error;
-    int status = COMMAND_FAILED;
+    int status = COMMAND_DONE;
     const char *train_dir = call->operand_count > 0 ? call->operands[0] : call->config->output.train_dir;
     if (command_switch(call, "json")) {
         log_setup(LOG_JSON, LOG_WARNING);
     }
-    if (!open_checkpoint(&eval, command_value(call, "checkpoint"), train_dir, &error) ||
+    if (command_value(call, "interval_secs")) {
+        return run_follow(call, train_dir);
+    }
+    if (!trained_open(&eval.trained, call->config, command_value(call, "checkpoint"), train_dir,
+                      CHECKPOINT_BEST_WEIGHTS, &error) ||
         !evaluate_checkpoint(&eval, &error)) {
         log_error("%s", error.text);
-        goto out;
+        status = COMMAND_FAILED;
     }
-    report_evaluation(&eval.evaluation, checkpoint_path(eval.file), checkpoint_file_info(eval.file)->global_step);
-    status = COMMAND_DONE;
-out:
-    evaluation_destroy(&eval.evaluation);
-    if (eval.engine) {
-        eval.engine->table->destroy(eval.engine);
-    }
-    examples_free(&eval.test);
-    checkpoint_close(eval.file);
+    eval_free(&eval);
     return status;
 }
 
 static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
-    {"json", NULL, "one JSON object"},
+    {"interval_secs", "X", "follow train_dir: look so often whether there is a new checkpoint, and evaluate it"},
+    {"until_step", "N", "with interval_secs: a checkpoint of this step is the last (none: until a signal comes)"},
+    {"timeout_secs", "X", "with interval_secs: give up after so long without a new checkpoint (86400)"},
+    {"json", NULL, "one JSON object for each checkpoint"},
     {NULL, NULL, NULL},
 };
 

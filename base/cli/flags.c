@@ -108,7 +108,8 @@ bool flags_parse(const struct flag *flags, int flag_count, int argc, char *const
     }
     *operand_count = 0;
     for (int at = 0; at < argc; at++) {
-        if (argv[at][0] != '-') {
+        bool is_operand = argv[at][0] != '-' || argv[at][1] == '\0'; /* a single dash stands for standard input */
+        if (is_operand) {
             operands[(*operand_count)++] = argv[at];
         } else if (!parse_flag(flags, flag_count, argc, argv, &at, values, error)) {
             return false;

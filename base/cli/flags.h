@@ -19,8 +19,9 @@ bool flags_switch(const char *text, bool *on);
 
 /*
  * Reads argv[0..argc). values: [flag_count], set to each flag's text as it stands in argv (of a switch "true" or
- * "false", however it was written), NULL for those not given. operands: room for argc; gets what is neither flag nor value of one. An unknown
- * flag is reported with the nearest known one, and a flag that comes twice is an error.
+ * "false", however it was written), NULL for those not given. operands: room for argc; gets what is neither flag nor
+ * value of one, a single dash included, which stands for standard input. An unknown flag is reported with the nearest
+ * known one, and a flag that comes twice is an error.
  */
 bool flags_parse(const struct flag *flags, int flag_count, int argc, char *const *argv, const char **values,
                  char **operands, int *operand_count, struct error *error);

@@ -72,7 +72,7 @@ static void load(struct checkpoint_file *checkpoint)
     struct config_train train = {.optimizer = OPTIMIZER_ADAM, .ema_decay = 0.9};
     struct checkpoint_state state;
     struct error error;
-    checkpoint_load_parameters(checkpoint, &model, values, NULL, &error);
+    checkpoint_load_parameters(checkpoint, &model, CHECKPOINT_BEST_WEIGHTS, values, NULL, &error);
     if (checkpoint_state_create(&state, &model, &train, &error)) {
         checkpoint_load(checkpoint, &state, &error);
         checkpoint_state_destroy(&state);

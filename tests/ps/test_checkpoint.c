@@ -289,7 +289,8 @@ static void evaluation_takes_the_averages_whatever_the_optimizer(void **unused)
         assert_int_equal(checkpoint_file_info(file)->best_step, 77);
         float *values = malloc(fixture.model.float_count * sizeof *values);
         bool averaged;
-        assert_true(checkpoint_load_parameters(file, &fixture.model, values, &averaged, &error));
+        assert_true(
+            checkpoint_load_parameters(file, &fixture.model, CHECKPOINT_BEST_WEIGHTS, values, &averaged, &error));
         assert_int_equal(averaged, ema);
         const float *expected = fixture.state.vectors[ema ? STORE_AVERAGES : STORE_PARAMETERS];
         assert_memory_equal(values, expected, fixture.model.float_count * sizeof *values);

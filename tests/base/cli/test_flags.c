@@ -88,8 +88,9 @@ static void operands(void **state)
 {
     (void)state;
     struct parsed parsed;
-    accept(&parsed, WORDS("a", "--layers", "b", "c", "--issync", "d"));
-    assert_int_equal(parsed.operand_count, 3);
+    accept(&parsed, WORDS("a", "--layers", "b", "c", "--issync", "d", "-"));
+    assert_int_equal(parsed.operand_count, 4);
+    assert_string_equal(parsed.operands[3], "-");
     assert_string_equal(parsed.operands[0], "a");
     assert_string_equal(parsed.operands[1], "c");
     assert_string_equal(parsed.operands[2], "d");
@@ -108,7 +109,6 @@ static void mistakes(void **state)
     refuse(WORDS("--layers", "--issync"), "--layers needs a value: --layers=...");
     refuse(WORDS("-layers=1"), "-layers=1: flags begin with two dashes: --layers");
     refuse(WORDS("--"), "-- is no flag; a flag is written --name=value");
-    refuse(WORDS("-"), "- is no flag; a flag is written --name=value");
     refuse(WORDS("--=3"), "--=3 is no flag; a flag is written --name=value");
 }
 

@@ -1,0 +1,19 @@
+/* Following a train_dir: every new checkpoint is evaluated, as TensorFlow's evaluator does. */
+#ifndef WORKER_EVAL_H
+#define WORKER_EVAL_H
+
+#include <stdint.h>
+
+#include "base/config.h"
+
+struct eval_follow {
+    const char *train_dir;
+    double interval_s; /* between two looks at the folder */
+    double timeout_s;  /* without a new checkpoint for so long it gives up, with status 1 */
+    int64_t last_step; /* a checkpoint of this step or a later one is the last; 0: go on until a signal */
+};
+
+/* Returns the exit status; reports its own errors. The folder need not exist yet. */
+int eval_follow_run(const struct config *config, const struct eval_follow *follow);
+
+#endif

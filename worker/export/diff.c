@@ -1,0 +1,268 @@
+/* trainer diff: in what two checkpoints differ. Tensors are read in chunks: large models need no more memory. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ps/checkpoint.h"
+#include "ps/safetensors.h"
+#include "worker/export/commands.h"
+#include "worker/export/tensor_norms.h"
+#include "worker/export/tensor_text.h"
+#include "worker/export/trained.h"
+
+enum { CHUNK_FLOATS = 1 << 15 };
+
+/* Not what JSON can say: NaN and infinity become null. */
+static void add_number(cJSON *object, const char *name, double value)
+{
+    if (isfinite(value)) {
+        cJSON_AddNumberToObject(object, name, value);
+    } else {
+        cJSON_AddNullToObject(object, name);
+    }
+}
+
+/* How far two tensors of the same shape are apart. */
+struct difference {
+    uint64_t count, unequal; /* elements; those that are not the same bits */
+    double largest;          /* |a - b| */
+    double squares;          /* of a - b, added up */
+    struct tensor_norms norms;
+};
+
+static void compare_chunk(struct difference *difference, const float *a, const float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        double apart = (double)a[i] - (double)b[i];
+        difference->unequal += memcmp(&a[i], &b[i], sizeof a[i]) != 0;
+        if (isfinite(apart)) {
+            difference->largest = fmax(difference->largest, fabs(apart));
+            difference->squares += apart * apart;
+        }
+    }
+    difference->count += count;
+    tensor_norms_add(&difference->norms, a, count);
+}
+
+/* chunk: [2 x CHUNK_FLOATS] */
+static bool compare(struct checkpoint_file *const files[2], const struct safetensors_tensor *a,
+                    const struct safetensors_tensor *b, struct difference *difference, float *chunk,
+                    struct error *error)
+{
+    uint64_t count = a->size / sizeof(float);
+    memset(difference, 0, sizeof *difference);
+    for (uint64_t first = 0; first < count;) {
+        size_t some = count - first < CHUNK_FLOATS ? (size_t)(count - first) : CHUNK_FLOATS;
+        if (!checkpoint_read_tensor(files[0], a, first, some, chunk, error) ||
+            !checkpoint_read_tensor(files[1], b, first, some, chunk + CHUNK_FLOATS, error)) {
+            return false;
+        }
+        compare_chunk(difference, chunk, chunk + CHUNK_FLOATS, some);
+        first += some;
+    }
+    return true;
+}
+
+static bool same_shape(const struct safetensors_tensor *a, const struct safetensors_tensor *b)
+{
+    return a->dimensions == b->dimensions && memcmp(a->shape, b->shape, (size_t)a->dimensions * sizeof *a->shape) == 0;
+}
+
+/* What diff says, as text or into lists of JSON. */
+struct diff_output {
+    bool as_json;
+    cJSON *tensors, *metadata;
+    int unequal; /* tensors that differ or are missing */
+};
+
+static void say_missing(struct diff_output *output, const char *name, const char *where)
+{
+    output->unequal++;
+    if (output->as_json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "name", name);
+        cJSON_AddStringToObject(object, "only_in", where);
+        cJSON_AddItemToArray(output->tensors, object);
+    } else {
+        printf("%-40s only in %s\n", name, where);
+    }
+}
+
+static void say_shapes(struct diff_output *output, const char *name, const struct safetensors_tensor *a,
+                       const struct safetensors_tensor *b)
+{
+    char left[TENSOR_SHAPE_TEXT], right[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(a, left);
+    tensor_shape_text(b, right);
+    output->unequal++;
+    if (output->as_json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "name", name);
+        cJSON_AddItemToObject(object, "shape_a", tensor_shape_json(a));
+        cJSON_AddItemToObject(object, "shape_b", tensor_shape_json(b));
+        cJSON_AddItemToArray(output->tensors, object);
+    } else {
+        printf("%-40s is %s in A and %s in B\n", name, left, right);
+    }
+}
+
+static void say_difference(struct diff_output *output, const char *name, const struct difference *difference)
+{
+    double apart = sqrt(difference->squares), norm = tensor_norms_l2(&difference->norms);
+    double relative = norm > 0 ? apart / norm : apart > 0 ? INFINITY : 0;
+    output->unequal += difference->unequal > 0;
+    if (output->as_json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "name", name);
+        cJSON_AddNumberToObject(object, "elements", (double)difference->count);
+        cJSON_AddNumberToObject(object, "unequal", (double)difference->unequal);
+        add_number(object, "largest_difference", difference->largest);
+        add_number(object, "l2_difference", apart);
+        add_number(object, "relative_difference", relative);
+        cJSON_AddItemToArray(output->tensors, object);
+    } else if (difference->unequal == 0) {
+        printf("%-40s the same\n", name);
+    } else {
+        printf("%-40s %" PRIu64 " of %" PRIu64 " differ, largest %.4g, l2 norm %.4g (%.4g of A's)\n", name,
+               difference->unequal, difference->count, difference->largest, apart, relative);
+    }
+}
+
+static void say_metadata(struct diff_output *output, const char *key, const char *a, const char *b)
+{
+    if (output->as_json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "key", key);
+        cJSON_AddItemToObject(object, "a", a ? cJSON_CreateString(a) : cJSON_CreateNull());
+        cJSON_AddItemToObject(object, "b", b ? cJSON_CreateString(b) : cJSON_CreateNull());
+        cJSON_AddItemToArray(output->metadata, object);
+    } else {
+        printf("%-40s %s in A, %s in B\n", key, a ? a : "missing", b ? b : "missing");
+    }
+}
+
+static bool equal_text(const struct safetensors_text *a, const struct safetensors_text *b)
+{
+    return a && b && a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
+}
+
+/* Keys of `from` that differ in `other`, or (only_missing) are not in it. */
+static void diff_metadata(struct diff_output *output, const struct safetensors *from, const struct safetensors *other,
+                          bool only_missing)
+{
+    for (int i = 0; i < from->metadata_count; i++) {
+        char *key = tensor_copy_text(&from->metadata[i].key);
+        const struct safetensors_text *there = key ? safetensors_metadata(other, key) : NULL;
+        if (key && (only_missing ? !there : !equal_text(&from->metadata[i].value, there))) {
+            char *here_text = tensor_copy_text(&from->metadata[i].value),
+                 *there_text = there ? tensor_copy_text(there) : NULL;
+            say_metadata(output, key, only_missing ? NULL : here_text, only_missing ? here_text : there_text);
+            free(here_text);
+            free(there_text);
+        }
+        free(key);
+    }
+}
+
+static bool diff_tensors(struct diff_output *output, struct checkpoint_file *const files[2], float *chunk,
+                         struct error *error)
+{
+    const struct safetensors *a = checkpoint_file_tensors(files[0]), *b = checkpoint_file_tensors(files[1]);
+    bool done = true;
+    for (int i = 0; i < a->tensor_count && done; i++) {
+        char *name = tensor_copy_text(&a->tensors[i].name);
+        const struct safetensors_tensor *other = name ? safetensors_find(b, name) : NULL;
+        struct difference difference;
+        if (!name) {
+            done = error_set(error, "no memory to compare");
+        } else if (!other) {
+            say_missing(output, name, "A");
+        } else if (!same_shape(&a->tensors[i], other)) {
+            say_shapes(output, name, &a->tensors[i], other);
+        } else if ((done = compare(files, &a->tensors[i], other, &difference, chunk, error))) {
+            say_difference(output, name, &difference);
+        }
+        free(name);
+    }
+    for (int i = 0; i < b->tensor_count && done; i++) {
+        char *name = tensor_copy_text(&b->tensors[i].name);
+        if (name && !safetensors_find(a, name)) {
+            say_missing(output, name, "B");
+        }
+        free(name);
+    }
+    return done;
+}
+
+static bool diff(struct diff_output *output, struct checkpoint_file *const files[2], struct error *error)
+{
+    const struct safetensors *a = checkpoint_file_tensors(files[0]), *b = checkpoint_file_tensors(files[1]);
+    float *chunk = malloc((size_t)2 * CHUNK_FLOATS * sizeof *chunk);
+    if (!chunk) {
+        return error_set(error, "no memory to compare");
+    }
+    if (output->as_json) {
+        output->tensors = cJSON_CreateArray();
+        output->metadata = cJSON_CreateArray();
+    } else {
+        printf("A %s\nB %s\n\n", checkpoint_path(files[0]), checkpoint_path(files[1]));
+    }
+    diff_metadata(output, a, b, false);
+    diff_metadata(output, b, a, true);
+    bool done = diff_tensors(output, files, chunk, error);
+    free(chunk);
+    if (done && output->as_json) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddStringToObject(fields, "a", checkpoint_path(files[0]));
+        cJSON_AddStringToObject(fields, "b", checkpoint_path(files[1]));
+        cJSON_AddBoolToObject(fields, "same_tensors", output->unequal == 0);
+        cJSON_AddItemToObject(fields, "metadata", output->metadata);
+        cJSON_AddItemToObject(fields, "tensors", output->tensors);
+        log_event("diff", fields, NULL);
+        return true;
+    }
+    cJSON_Delete(output->tensors);
+    cJSON_Delete(output->metadata);
+    return done;
+}
+
+static int run_diff(const struct command_call *call)
+{
+    struct checkpoint_file *files[2] = {NULL, NULL};
+    struct diff_output output = {.as_json = command_switch(call, "json")};
+    struct error error;
+    if (output.as_json) {
+        log_setup(LOG_JSON, LOG_WARNING);
+    }
+    if (call->operand_count != 2) {
+        log_error("diff needs two checkpoints: files, or folders that were trained in, whose newest are taken");
+        return COMMAND_MISUSED;
+    }
+    bool done = trained_find(&files[0], call->operands[0], ".", &error) &&
+                trained_find(&files[1], call->operands[1], ".", &error) && diff(&output, files, &error);
+    if (!done) {
+        log_error("%s", error.text);
+    }
+    checkpoint_close(files[0]);
+    checkpoint_close(files[1]);
+    return done && output.unequal == 0 ? COMMAND_DONE : COMMAND_FAILED;
+}
+
+static const struct command_flag json_flag[] = {
+    {"json", NULL, "one JSON object"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_diff = {
+    .name = "diff",
+    .operands = "A B",
+    .max_operands = 2,
+    .summary = "in what two checkpoints differ: tensor by tensor, and what they say of themselves",
+    .details = "A and B are files, or folders that were trained in. The exit status is 0 if all tensors are the same "
+               "bit for bit, else 1.",
+    .flags = json_flag,
+    .run = run_diff,
+};

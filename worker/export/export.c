@@ -1,0 +1,199 @@
+/* trainer export: a trained model's weights in the formats of others. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "ps/safetensors.h"
+#include "worker/export/commands.h"
+#include "worker/export/npz.h"
+#include "worker/export/onnx.h"
+#include "worker/export/trained.h"
+#include "worker/report.h"
+
+enum { PROPERTIES = 6, TEXT_SIZE = 256 };
+
+/* What an exported model says of itself. */
+struct facts {
+    char step[24], layers[TEXT_SIZE];
+    struct onnx_property properties[PROPERTIES];
+};
+
+static void collect_facts(struct facts *facts, const struct trained *trained)
+{
+    const struct model *model = &trained->model;
+    const struct checkpoint_info *info = checkpoint_file_info(trained->file);
+    size_t used = 0;
+    for (int i = 0; i <= model->layer_count; i++) {
+        used += (size_t)snprintf(facts->layers + used, TEXT_SIZE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
+    }
+    snprintf(facts->step, sizeof facts->step, "%" PRId64, info->global_step);
+    const struct onnx_property properties[PROPERTIES] = {
+        {"trainer_version", version_trainer()},
+        {"global_step", facts->step},
+        {"layers", facts->layers},
+        {"activation", config_activation_name(model->activation)},
+        {"weights", trained->averaged ? "averaged" : "raw"},
+        {"config_digest", info->config_digest},
+    };
+    memcpy(facts->properties, properties, sizeof properties);
+}
+
+static bool export_onnx(const char *path, const struct trained *trained, const struct facts *facts, struct error *error)
+{
+    struct proto proto;
+    bool done = onnx_encode(&proto, &trained->model, trained->parameters, facts->properties, PROPERTIES, error) &&
+                file_write_atomic(path, &(struct file_part){proto.bytes, proto.size}, 1, error);
+    proto_free(&proto);
+    return done;
+}
+
+static bool export_npz(const char *path, const struct trained *trained, const struct facts *facts, struct error *error)
+{
+    (void)facts; /* the format has no place for them */
+    return npz_write(path, &trained->model, trained->parameters, error);
+}
+
+static size_t safetensors_header(char *buffer, const struct model *model, const struct facts *facts)
+{
+    struct safetensors_writer writer;
+    safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
+    safetensors_write_metadata(&writer, "format", "pt"); /* what other readers look for */
+    for (int i = 0; i < PROPERTIES; i++) {
+        safetensors_write_metadata(&writer, facts->properties[i].key, facts->properties[i].value);
+    }
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        int64_t shape[2] = {variable->is_weights ? variable->rows : variable->cols, variable->cols};
+        safetensors_write_tensor(&writer, variable->name, variable->is_weights ? 2 : 1, shape);
+    }
+    return safetensors_write_end(&writer);
+}
+
+static bool export_safetensors(const char *path, const struct trained *trained, const struct facts *facts,
+                               struct error *error)
+{
+    const struct model *model = &trained->model;
+    size_t rows = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        rows += (size_t)model->variables[i].rows;
+    }
+    char *header = malloc(SAFETENSORS_MAX_HEADER);
+    struct file_part *parts = malloc((rows + 1) * sizeof *parts);
+    bool done = header && parts;
+    if (!done) {
+        error_set(error, "%s: no memory to write it", path);
+    } else {
+        int count = 0;
+        parts[count++] = (struct file_part){header, safetensors_header(header, model, facts)};
+        for (int i = 0; i < model->variable_count; i++) {
+            const struct variable *variable = &model->variables[i];
+            for (int row = 0; row < variable->rows; row++) {
+                const float *values = trained->parameters + variable->offset + (size_t)row * (size_t)variable->stride;
+                parts[count++] = (struct file_part){values, (size_t)variable->cols * sizeof *values};
+            }
+        }
+        done = file_write_atomic(path, parts, count, error);
+    }
+    free(parts);
+    free(header);
+    return done;
+}
+
+static const struct {
+    const char *name;
+    bool (*write)(const char *path, const struct trained *trained, const struct facts *facts, struct error *error);
+} formats[] = {{"onnx", export_onnx}, {"safetensors", export_safetensors}, {"npz", export_npz}};
+
+enum { FORMATS = sizeof formats / sizeof formats[0] };
+
+/* The format by its name, or by the file name's ending if none was given; FORMATS if it is neither. */
+static int find_format(const char *name, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    const char *wanted = name ? name : dot ? dot + 1 : "";
+    int format = 0;
+    while (format < FORMATS && strcmp(formats[format].name, wanted) != 0) {
+        format++;
+    }
+    return format;
+}
+
+static bool find_weights(const char *name, enum checkpoint_weights *which)
+{
+    *which = CHECKPOINT_BEST_WEIGHTS;
+    if (name && strcmp(name, "raw") == 0) {
+        *which = CHECKPOINT_RAW;
+    } else if (name && strcmp(name, "averaged") == 0) {
+        *which = CHECKPOINT_AVERAGED;
+    } else if (name) {
+        return false;
+    }
+    return true;
+}
+
+static int run_export(const struct command_call *call)
+{
+    const char *path = command_value(call, "out");
+    const char *wanted = call->operand_count > 0 ? call->operands[0] : NULL;
+    enum checkpoint_weights which;
+    struct trained trained = {0};
+    struct facts facts;
+    struct error error;
+    if (!path || path[0] == '\0') {
+        log_error("export needs --out=FILE, the file to write");
+        return COMMAND_MISUSED;
+    }
+    int format = find_format(command_value(call, "format"), path);
+    if (format == FORMATS) {
+        log_error("--format: must be onnx, safetensors or npz, or --out must end so");
+        return COMMAND_MISUSED;
+    }
+    if (!find_weights(command_value(call, "weights"), &which)) {
+        log_error("--weights: must be raw or averaged, not \"%.64s\"", command_value(call, "weights"));
+        return COMMAND_MISUSED;
+    }
+    bool done = trained_open(&trained, call->config, wanted, call->config->output.train_dir, which, &error);
+    if (done) {
+        collect_facts(&facts, &trained);
+        done = formats[format].write(path, &trained, &facts, &error);
+    }
+    if (!done) {
+        log_error("%s", error.text);
+    } else {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddStringToObject(fields, "path", path);
+        cJSON_AddStringToObject(fields, "format", formats[format].name);
+        cJSON_AddStringToObject(fields, "checkpoint", checkpoint_path(trained.file));
+        cJSON_AddStringToObject(fields, "weights", trained.averaged ? "averaged" : "raw");
+        cJSON_AddNumberToObject(fields, "global_step", (double)checkpoint_file_info(trained.file)->global_step);
+        log_event("export", fields, "%s: the %s weights of %s, step %s", path, trained.averaged ? "averaged" : "raw",
+                  checkpoint_path(trained.file), facts.step);
+    }
+    trained_close(&trained);
+    return done ? COMMAND_DONE : COMMAND_FAILED;
+}
+
+static const struct command_flag flags[] = {
+    {"out", "FILE", "the file to write; its ending chooses the format if --format does not"},
+    {"format", "NAME", "onnx, safetensors or npz"},
+    {"weights", "WHICH", "raw or averaged (averaged if the checkpoint has moving averages)"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_export = {
+    .name = "export",
+    .operands = "[CHECKPOINT]",
+    .max_operands = 1,
+    .summary = "a trained model for other programs: ONNX, safetensors or numpy's npz",
+    .details =
+        "CHECKPOINT is a file, or a folder that was trained in; without it, --train_dir's newest. The ONNX model "
+        "takes \"images\", float32 [batch, inputs] of pixels divided by 255, and gives \"logits\" and "
+        "\"probabilities\". The others hold each layer's weights [in, out] and biases [out].",
+    .flags = flags,
+    .takes_config = true,
+    .run = run_export,
+};

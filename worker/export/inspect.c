@@ -1,0 +1,153 @@
+/* trainer inspect: what is in a checkpoint. Tensors are read in chunks: a large model needs no more memory. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ps/checkpoint.h"
+#include "ps/safetensors.h"
+#include "worker/export/commands.h"
+#include "worker/export/tensor_norms.h"
+#include "worker/export/tensor_text.h"
+#include "worker/export/trained.h"
+
+enum { CHUNK_FLOATS = 1 << 15 };
+
+static bool measure(struct checkpoint_file *file, const struct safetensors_tensor *tensor, struct tensor_norms *norms,
+                    float *chunk, struct error *error)
+{
+    uint64_t count = tensor->size / sizeof(float);
+    memset(norms, 0, sizeof *norms);
+    for (uint64_t first = 0; first < count;) {
+        size_t some = count - first < CHUNK_FLOATS ? (size_t)(count - first) : CHUNK_FLOATS;
+        if (!checkpoint_read_tensor(file, tensor, first, some, chunk, error)) {
+            return false;
+        }
+        tensor_norms_add(norms, chunk, some);
+        first += some;
+    }
+    return true;
+}
+
+static cJSON *tensor_json(const struct safetensors_tensor *tensor, const struct tensor_norms *norms)
+{
+    cJSON *object = cJSON_CreateObject();
+    char *name = tensor_copy_text(&tensor->name);
+    cJSON_AddStringToObject(object, "name", name ? name : "");
+    free(name);
+    cJSON_AddItemToObject(object, "shape", tensor_shape_json(tensor));
+    cJSON_AddNumberToObject(object, "l2_norm", tensor_norms_l2(norms));
+    cJSON_AddNumberToObject(object, "mean", tensor_norms_mean(norms));
+    cJSON_AddNumberToObject(object, "stddev", tensor_norms_stddev(norms));
+    cJSON_AddNumberToObject(object, "minimum", (double)norms->minimum);
+    cJSON_AddNumberToObject(object, "maximum", (double)norms->maximum);
+    cJSON_AddNumberToObject(object, "zeros", (double)norms->zeros);
+    cJSON_AddNumberToObject(object, "not_finite", (double)norms->not_finite);
+    return object;
+}
+
+static cJSON *metadata_json(const struct safetensors *tensors)
+{
+    cJSON *object = cJSON_CreateObject();
+    for (int i = 0; i < tensors->metadata_count; i++) {
+        char *key = tensor_copy_text(&tensors->metadata[i].key), *value = tensor_copy_text(&tensors->metadata[i].value);
+        if (key && value) {
+            cJSON_AddStringToObject(object, key, value);
+        }
+        free(key);
+        free(value);
+    }
+    return object;
+}
+
+static void show_metadata(const struct safetensors *tensors)
+{
+    for (int i = 0; i < tensors->metadata_count; i++) {
+        const struct safetensors_entry *entry = &tensors->metadata[i];
+        printf("%-20.*s %.*s\n", (int)entry->key.size, entry->key.bytes, (int)entry->value.size, entry->value.bytes);
+    }
+}
+
+static void show_tensor(const struct safetensors_tensor *tensor, const struct tensor_norms *norms)
+{
+    char shape[TENSOR_SHAPE_TEXT], bad[48] = "";
+    tensor_shape_text(tensor, shape);
+    if (norms->not_finite > 0) {
+        snprintf(bad, sizeof bad, "  %" PRIu64 " NOT FINITE", norms->not_finite);
+    }
+    printf("%-40.*s %-12s %10.4g %11.4g %10.4g %10.4g %10.4g%s\n", (int)tensor->name.size, tensor->name.bytes, shape,
+           tensor_norms_l2(norms), tensor_norms_mean(norms), tensor_norms_stddev(norms), (double)norms->minimum,
+           (double)norms->maximum, bad);
+}
+
+static bool inspect(struct checkpoint_file *file, bool as_json, struct error *error)
+{
+    const struct safetensors *tensors = checkpoint_file_tensors(file);
+    float *chunk = malloc(CHUNK_FLOATS * sizeof *chunk);
+    cJSON *list = as_json ? cJSON_CreateArray() : NULL;
+    bool done = chunk || error_set(error, "no memory to read tensors");
+    if (done && !as_json) {
+        printf("%-20s %s\n", "file", checkpoint_path(file));
+        show_metadata(tensors);
+        printf("\n%-40s %-12s %10s %11s %10s %10s %10s\n", "tensor", "shape", "l2 norm", "mean", "stddev", "minimum",
+               "maximum");
+    }
+    for (int i = 0; i < tensors->tensor_count && done; i++) {
+        struct tensor_norms norms;
+        done = measure(file, &tensors->tensors[i], &norms, chunk, error);
+        if (done && as_json) {
+            cJSON_AddItemToArray(list, tensor_json(&tensors->tensors[i], &norms));
+        } else if (done) {
+            show_tensor(&tensors->tensors[i], &norms);
+        }
+    }
+    if (done && as_json) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddStringToObject(fields, "path", checkpoint_path(file));
+        cJSON_AddNumberToObject(fields, "global_step", (double)checkpoint_file_info(file)->global_step);
+        cJSON_AddItemToObject(fields, "metadata", metadata_json(tensors));
+        cJSON_AddItemToObject(fields, "tensors", list);
+        log_event("checkpoint", fields, NULL);
+        list = NULL;
+    }
+    cJSON_Delete(list);
+    free(chunk);
+    return done;
+}
+
+static int run_inspect(const struct command_call *call)
+{
+    struct checkpoint_file *file = NULL;
+    struct error error;
+    bool as_json = command_switch(call, "json");
+    if (as_json) {
+        log_setup(LOG_JSON, LOG_WARNING);
+    }
+    if (call->operand_count == 0) {
+        log_error("inspect needs a checkpoint: a file, or a folder that was trained in, whose newest is taken");
+        return COMMAND_MISUSED;
+    }
+    bool done = trained_find(&file, call->operands[0], ".", &error) && inspect(file, as_json, &error);
+    if (!done) {
+        log_error("%s", error.text);
+    }
+    checkpoint_close(file);
+    return done ? COMMAND_DONE : COMMAND_FAILED;
+}
+
+static const struct command_flag json_flag[] = {
+    {"json", NULL, "one JSON object"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_inspect = {
+    .name = "inspect",
+    .operands = "CHECKPOINT",
+    .max_operands = 1,
+    .summary = "what is in a checkpoint: step, config, digest, tensors, their shapes and norms",
+    .details = "CHECKPOINT is a file, or a folder that was trained in: then its newest. The digest has been verified "
+               "before anything is shown.",
+    .flags = json_flag,
+    .run = run_inspect,
+};

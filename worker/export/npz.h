@@ -1,0 +1,16 @@
+/*
+ * Parameters as numpy's .npz: a zip archive, stored, of one .npy file for each variable, named as in checkpoints. Formats:
+ * numpy.lib.format, version 1.0; PKWARE's APPNOTE.TXT.
+ */
+#ifndef WORKER_EXPORT_NPZ_H
+#define WORKER_EXPORT_NPZ_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "ps/model.h"
+
+/* Writes the file atomically (base/file.h). parameters: [model->float_count] in the model's layout. */
+bool npz_write(const char *path, const struct model *model, const float *parameters, struct error *error);
+
+#endif

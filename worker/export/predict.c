@@ -1,0 +1,301 @@
+/*
+ * trainer predict: what a trained model takes images for. Files are pictures, or IDX files of many; what they are is told
+ * by their first bytes, so standard input works alike.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "worker/data/idx.h"
+#include "worker/data/image/fit.h"
+#include "worker/data/image/image.h"
+#include "worker/data/stream.h"
+#include "worker/export/commands.h"
+#include "worker/export/trained.h"
+
+enum { MOST_FILES = 1 << 20, BATCH = 256, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
+
+/* Everything a run owns. */
+struct predict {
+    struct trained trained;
+    int inputs, classes, top;
+    bool as_json;
+    uint8_t *images; /* [BATCH, inputs], and what vector loads may read beyond */
+    float *logits;   /* [BATCH, classes] */
+    int *order;      /* [classes] scratch */
+    double *probabilities;
+};
+
+/* ---- saying what was found ---- */
+
+/* Probabilities of one image, and the classes with the largest ones first in `order`, as many as are shown. */
+static void rank(struct predict *predict, const float *logits)
+{
+    int classes = predict->classes;
+    double largest = -INFINITY, sum = 0;
+    for (int c = 0; c < classes; c++) {
+        largest = fmax(largest, (double)logits[c]);
+        predict->order[c] = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        predict->probabilities[c] = exp((double)logits[c] - largest);
+        sum += predict->probabilities[c];
+    }
+    for (int c = 0; c < classes; c++) {
+        predict->probabilities[c] /= sum;
+    }
+    for (int place = 0; place < predict->top; place++) {
+        int best = place;
+        for (int i = place + 1; i < classes; i++) {
+            if (predict->probabilities[predict->order[i]] > predict->probabilities[predict->order[best]]) {
+                best = i;
+            }
+        }
+        int class_index = predict->order[best];
+        memmove(predict->order + place + 1, predict->order + place, (size_t)(best - place) * sizeof *predict->order);
+        predict->order[place] = class_index;
+    }
+}
+
+/* index: of the image in its file; negative: it is the file. */
+static void say(const struct predict *predict, const char *name, int64_t index)
+{
+    if (predict->as_json) {
+        cJSON *fields = cJSON_CreateObject();
+        cJSON_AddStringToObject(fields, "file", name);
+        if (index >= 0) {
+            cJSON_AddNumberToObject(fields, "index", (double)index);
+        }
+        cJSON_AddNumberToObject(fields, "class", predict->order[0]);
+        cJSON *top = cJSON_AddArrayToObject(fields, "top");
+        for (int i = 0; i < predict->top; i++) {
+            cJSON *entry = cJSON_CreateObject();
+            cJSON_AddNumberToObject(entry, "class", predict->order[i]);
+            cJSON_AddNumberToObject(entry, "probability", predict->probabilities[predict->order[i]]);
+            cJSON_AddItemToArray(top, entry);
+        }
+        log_event("prediction", fields, NULL);
+        return;
+    }
+    printf("%s", name);
+    if (index >= 0) {
+        printf("[%lld]", (long long)index);
+    }
+    for (int i = 0; i < predict->top; i++) {
+        printf("%s %d (%.2f%%)", i == 0 ? ":" : ",", predict->order[i],
+               100 * predict->probabilities[predict->order[i]]);
+    }
+    printf("\n");
+}
+
+/* images: [count, inputs], count <= BATCH; first: the index of the first one, negative for a picture. */
+static bool predict_batch(struct predict *predict, const char *name, const uint8_t *images, int count, int64_t first,
+                          struct error *error)
+{
+    struct engine *engine = predict->trained.engine;
+    if (!engine->table->forward(engine, false, images, count, predict->logits, error)) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        rank(predict, predict->logits + (size_t)i * (size_t)predict->classes);
+        say(predict, name, first < 0 ? -1 : first + i);
+    }
+    return true;
+}
+
+/* ---- reading ---- */
+
+static bool predict_picture(struct predict *predict, const char *name, const uint8_t *bytes, size_t size,
+                            struct error *error)
+{
+    struct image image;
+    if (!image_decode(&image, bytes, size, error)) {
+        return error_wrap(error, "%s", name);
+    }
+    bool fits = image_fit_inputs(&image, predict->inputs, predict->images, error) || error_wrap(error, "%s", name);
+    image_free(&image);
+    return fits && predict_batch(predict, name, predict->images, 1, -1, error);
+}
+
+/* The shape of an IDX file's images, [count, height, width] or [count, pixels]. */
+static bool check_images(const struct idx_header *header, const char *name, struct error *error)
+{
+    if (header->type != IDX_UINT8 || header->dimensions < 2 || header->dimensions > 3) {
+        return error_set(error, "%s: holds type 0x%02x in %d dimensions; images are uint8 (0x08) in 2 or 3", name,
+                         (unsigned)header->type, header->dimensions);
+    }
+    return true;
+}
+
+static bool predict_stream(struct predict *predict, struct stream *stream, struct error *error)
+{
+    const char *name = stream_name(stream);
+    struct idx_header header;
+    uint8_t *elements = NULL;
+    if (!idx_read_header(&header, stream, error) || !check_images(&header, name, error) ||
+        !idx_read_elements(&header, stream, &elements, error)) {
+        return false;
+    }
+    bool flat = header.dimensions == 2, done = true;
+    int64_t count = header.sizes[0];
+    struct image image = {.width = (int)header.sizes[flat ? 1 : 2], .height = flat ? 1 : (int)header.sizes[1]};
+    size_t pixels = (size_t)image.width * (size_t)image.height;
+    for (int64_t first = 0; first < count && done; first += BATCH) {
+        int some = count - first < BATCH ? (int)(count - first) : BATCH;
+        for (int i = 0; i < some && done; i++) {
+            image.pixels = elements + (size_t)(first + i) * pixels;
+            done = image_fit_inputs(&image, predict->inputs, predict->images + (size_t)i * (size_t)predict->inputs,
+                                    error) ||
+                   error_wrap(error, "%s", name);
+        }
+        done = done && predict_batch(predict, name, predict->images, some, first, error);
+    }
+    free(elements);
+    return done;
+}
+
+static bool predict_bytes(struct predict *predict, const char *name, const uint8_t *bytes, size_t size,
+                          struct error *error)
+{
+    if (image_is_known(bytes, size)) {
+        return predict_picture(predict, name, bytes, size, error);
+    }
+    struct stream *stream;
+    if (!stream_open_bytes(&stream, name, bytes, size, error)) {
+        return false;
+    }
+    bool done = predict_stream(predict, stream, error);
+    stream_close(stream);
+    return done;
+}
+
+/* The first bytes of a file; none where it can't be read, which whoever reads it next will say. */
+static size_t read_head(const char *path, uint8_t head[HEAD_BYTES])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t got = fd >= 0 ? read(fd, head, HEAD_BYTES) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return got > 0 ? (size_t)got : 0;
+}
+
+static bool predict_file(struct predict *predict, const char *path, struct error *error)
+{
+    uint8_t head[HEAD_BYTES], *bytes;
+    size_t size;
+    bool is_input = strcmp(path, "-") == 0, done;
+    if (is_input || image_is_known(head, read_head(path, head))) {
+        if (!file_read(is_input ? "/dev/stdin" : path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+            return false;
+        }
+        done = predict_bytes(predict, is_input ? "standard input" : path, bytes, size, error);
+        free(bytes);
+        return done;
+    }
+    struct stream *stream;
+    if (!stream_open_file(&stream, path, error)) {
+        return false;
+    }
+    done = predict_stream(predict, stream, error);
+    stream_close(stream);
+    return done;
+}
+
+/* ---- the command ---- */
+
+static bool open_predict(struct predict *predict, const struct command_call *call, struct error *error)
+{
+    if (!trained_open(&predict->trained, call->config, command_value(call, "checkpoint"),
+                      call->config->output.train_dir, CHECKPOINT_BEST_WEIGHTS, error) ||
+        !trained_start(&predict->trained, error)) {
+        return false;
+    }
+    const struct model *model = &predict->trained.model;
+    predict->inputs = model->widths[0];
+    predict->classes = model->widths[model->layer_count];
+    predict->top = predict->top < predict->classes ? predict->top : predict->classes;
+    predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + IDX_PADDING, 1);
+    predict->logits = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->logits);
+    predict->order = malloc((size_t)predict->classes * sizeof *predict->order);
+    predict->probabilities = malloc((size_t)predict->classes * sizeof *predict->probabilities);
+    return (predict->images && predict->logits && predict->order && predict->probabilities) ||
+           error_set(error, "not enough memory to predict %d classes", predict->classes);
+}
+
+static void close_predict(struct predict *predict)
+{
+    free(predict->images);
+    free(predict->logits);
+    free(predict->order);
+    free(predict->probabilities);
+    trained_close(&predict->trained);
+}
+
+/* 0 if the text is no count. */
+static int parse_top(const char *text)
+{
+    char *end;
+    errno = 0;
+    long number = text ? strtol(text, &end, 10) : DEFAULT_TOP;
+    return text && (errno != 0 || end == text || *end != '\0' || number < 1 || number > CONFIG_MAX_WIDTH) ? 0
+                                                                                                          : (int)number;
+}
+
+static int run_predict(const struct command_call *call)
+{
+    struct predict predict = {.top = parse_top(command_value(call, "top_k"))};
+    struct error error;
+    int status = COMMAND_FAILED;
+    if (command_switch(call, "json")) {
+        log_setup(LOG_JSON, LOG_WARNING);
+    } else {
+        log_setup(log_format(), LOG_WARNING); /* which device is chosen is nobody's question here */
+    }
+    predict.as_json = log_format() == LOG_JSON;
+    if (predict.top == 0 || call->operand_count == 0) {
+        log_error(predict.top == 0 ? "--top_k: must be an integer from 1 to 65536"
+                                   : "predict needs the images: files, or - for standard input");
+        return COMMAND_MISUSED;
+    }
+    if (!open_predict(&predict, call, &error)) {
+        log_error("%s", error.text);
+        goto out;
+    }
+    status = COMMAND_DONE;
+    for (int i = 0; i < call->operand_count; i++) {
+        if (!predict_file(&predict, call->operands[i], &error)) {
+            log_error("%s", error.text);
+            status = COMMAND_FAILED; /* and the others get their turn */
+        }
+    }
+out:
+    close_predict(&predict);
+    return status;
+}
+
+static const struct command_flag flags[] = {
+    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
+    {"top_k", "N", "how many classes to show for each image, likeliest first (3)"},
+    {"json", NULL, "one JSON object for each image"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_predict = {
+    .name = "predict",
+    .operands = "FILE...",
+    .max_operands = MOST_FILES,
+    .summary = "what a trained model takes images for, with probabilities",
+    .details = "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A "
+               "picture of another size than the model's is scaled and centred as the digits of MNIST were, and "
+               "inverted if it is dark on light. The model comes from --train_dir or --checkpoint.",
+    .flags = flags,
+    .takes_config = true,
+    .run = run_predict,
+};

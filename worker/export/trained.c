@@ -1,0 +1,82 @@
+#include "worker/export/trained.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "ps/checkpoint_folder.h"
+#include "worker/engine_choose.h"
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool find_newest(struct checkpoint_file **file, const char *folder, struct error *error)
+{
+    if (!checkpoint_folder_find(folder, file, error)) {
+        return false;
+    }
+    return *file != NULL ||
+           error_set(error, "%s holds no good checkpoint: train with --train_dir=%s first", folder, folder);
+}
+
+bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    bool is_newest = !wanted || strcmp(wanted, "newest") == 0, is_best = wanted && strcmp(wanted, "best") == 0;
+    *file = NULL;
+    if ((is_newest || is_best) && train_dir[0] == '\0') {
+        return error_set(error,
+                         "no checkpoint is named: give a file, or a folder that was trained in (--train_dir=DIR)");
+    }
+    if (is_newest) {
+        return find_newest(file, train_dir, error);
+    }
+    if (!is_best && is_folder(wanted)) {
+        return find_newest(file, wanted, error);
+    }
+    if (is_best && !file_join(path, sizeof path, train_dir, CHECKPOINT_BEST_NAME, error)) {
+        return false;
+    }
+    return checkpoint_open(file, is_best ? path : wanted, error) == CHECKPOINT_OPENED;
+}
+
+bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
+                  enum checkpoint_weights which, struct error *error)
+{
+    *trained = (struct trained){.config = *config};
+    if (!trained_find(&trained->file, wanted, train_dir, error)) {
+        return false;
+    }
+    checkpoint_file_model(trained->file, &trained->config.model);
+    trained->config.train.optimizer = OPTIMIZER_SGD; /* parameters are all that is needed */
+    trained->config.train.ema_decay = 0;
+    model_layout(&trained->model, &trained->config.model);
+    trained->parameters = malloc(trained->model.float_count * sizeof *trained->parameters);
+    if (!trained->parameters) {
+        return error_set(error, "not enough memory for %zu parameters", trained->model.float_count);
+    }
+    return checkpoint_load_parameters(trained->file, &trained->model, which, trained->parameters, &trained->averaged,
+                                      error);
+}
+
+bool trained_start(struct trained *trained, struct error *error)
+{
+    struct engine_options options = {.model = &trained->model, .config = &trained->config};
+    return engine_choose(&trained->engine, &options, error) &&
+           trained->engine->table->write(trained->engine, STORE_PARAMETERS, 0, trained->model.float_count,
+                                         trained->parameters, error);
+}
+
+void trained_close(struct trained *trained)
+{
+    if (trained->engine) {
+        trained->engine->table->destroy(trained->engine);
+    }
+    free(trained->parameters);
+    checkpoint_close(trained->file);
+    *trained = (struct trained){0};
+}

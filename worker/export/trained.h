@@ -1,0 +1,41 @@
+/*
+ * A trained model, taken from a checkpoint: what eval, predict and export work on. The model is the checkpoint's own,
+ * whatever config.json says by now.
+ */
+#ifndef WORKER_EXPORT_TRAINED_H
+#define WORKER_EXPORT_TRAINED_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/checkpoint.h"
+#include "ps/model.h"
+#include "worker/engine.h"
+
+/* Zeros are fine to close. */
+struct trained {
+    struct config config; /* the command's, with the checkpoint's model, no slots and no averages; owns nothing */
+    struct checkpoint_file *file;
+    struct model model;
+    float *parameters;     /* [model.float_count], in the model's layout */
+    bool averaged;         /* those are the moving averages */
+    struct engine *engine; /* NULL until trained_start */
+};
+
+/*
+ * Opens a checkpoint and reads its parameters. wanted: a file, a train_dir, "best", or "newest" (also NULL) in
+ * train_dir. The config is borrowed.
+ */
+bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
+                  enum checkpoint_weights which, struct error *error);
+
+/* Creates an engine that has the parameters. */
+bool trained_start(struct trained *trained, struct error *error);
+
+void trained_close(struct trained *trained);
+
+/* Opens the file that `wanted` and train_dir name, as above. */
+bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error);
+
+#endif
