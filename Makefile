@@ -335,5 +335,5 @@ help:
 
 .PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz install clean distclean help
 
--include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

@@ -16,41 +16,39 @@ void channel_open(struct channel *channel, struct connection *connection)
 void channel_close(struct channel *channel)
 {
     connection_close(channel->connection);
-    free(channel->buffer);
+    free(channel->received.bytes);
+    free(channel->sent.bytes);
     *channel = (struct channel){.connection = NULL};
 }
 
-static bool reserve(struct channel *channel, size_t size, struct error *error)
+static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
 {
-    if (size <= channel->buffer_size) {
+    if (size <= buffer->size) {
         return true;
     }
     size_t wanted = size < CHANNEL_FIRST_BUFFER ? CHANNEL_FIRST_BUFFER : size;
-    uint8_t *buffer = realloc(channel->buffer, wanted);
-    if (!buffer) {
+    uint8_t *bytes = realloc(buffer->bytes, wanted);
+    if (!bytes) {
         return error_set(error, "out of memory for a message of %zu bytes with %s", size,
                          connection_name(channel->connection));
     }
-    channel->buffer = buffer;
-    channel->buffer_size = wanted;
+    *buffer = (struct channel_buffer){bytes, wanted};
     return true;
 }
 
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
                   const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
 {
-    uint8_t small[1024], header[FRAME_HEADER];
+    uint8_t header[FRAME_HEADER];
     size_t bulk_bytes = 0, size = message_size(type, message);
     for (int i = 0; i < bulk_parts; i++) {
         bulk_bytes += bulk[i].iov_len;
     }
     assert(bulk_bytes <= message_max_bulk(type));
-    uint8_t *encoded = size <= sizeof small ? small : malloc(size);
-    if (!encoded) {
-        return error_set(error, "out of memory for a message of %zu bytes to %s", size,
-                         connection_name(channel->connection));
+    if (!reserve(channel, &channel->sent, size, error)) {
+        return false;
     }
-    message_encode(type, message, encoded, size);
+    message_encode(type, message, channel->sent.bytes, size);
     struct frame frame = {.version = channel->version,
                           .type = (uint16_t)type,
                           .request = request,
@@ -59,14 +57,10 @@ bool channel_send(struct channel *channel, enum message_type type, uint64_t requ
                           .message_bytes = (uint32_t)size,
                           .bulk_bytes = (uint32_t)bulk_bytes};
     frame_encode(&frame, header);
-    struct iovec head[] = {{header, sizeof header}, {encoded, size}};
-    bool done = connection_write_more(channel->connection, head, 2, deadline_s, error) &&
-                connection_write_more(channel->connection, bulk, bulk_parts, deadline_s, error) &&
-                (!(flags & FRAME_LAST) || connection_flush(channel->connection, deadline_s, error));
-    if (encoded != small) {
-        free(encoded);
-    }
-    return done;
+    struct iovec head[] = {{header, sizeof header}, {channel->sent.bytes, size}};
+    return connection_write_more(channel->connection, head, 2, deadline_s, error) &&
+           connection_write_more(channel->connection, bulk, bulk_parts, deadline_s, error) &&
+           (!(flags & FRAME_LAST) || connection_flush(channel->connection, deadline_s, error));
 }
 
 static bool drop_bulk(struct channel *channel, double deadline_s, struct error *error)
@@ -81,7 +75,7 @@ static bool drop_bulk(struct channel *channel, double deadline_s, struct error *
     return true;
 }
 
-/* The bytes of one frame up to its bulk, into channel->frame and channel->buffer. */
+/* The bytes of one frame up to its bulk, into channel->frame and channel->received. */
 static bool receive_frame(struct channel *channel, double deadline_s, struct error *error)
 {
     uint8_t header[FRAME_HEADER];
@@ -92,8 +86,9 @@ static bool receive_frame(struct channel *channel, double deadline_s, struct err
     if (!frame_decode(header, &channel->frame, error)) {
         return error_wrap(error, "%s", connection_name(channel->connection));
     }
-    if (!reserve(channel, channel->frame.message_bytes, error) ||
-        !connection_read(channel->connection, channel->buffer, channel->frame.message_bytes, deadline_s, error)) {
+    if (!reserve(channel, &channel->received, channel->frame.message_bytes, error) ||
+        !connection_read(channel->connection, channel->received.bytes, channel->frame.message_bytes, deadline_s,
+                         error)) {
         return false;
     }
     channel->bulk_left = channel->frame.bulk_bytes;
@@ -113,8 +108,8 @@ bool channel_receive(struct channel *channel, double deadline_s, struct error *e
         return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,
                          channel->version);
     }
-    return message_decode(frame->type, channel->buffer, frame->message_bytes, frame->bulk_bytes, &channel->message,
-                          error) ||
+    return message_decode(frame->type, channel->received.bytes, frame->message_bytes, frame->bulk_bytes,
+                          &channel->message, error) ||
            error_wrap(error, "%s", name);
 }
 

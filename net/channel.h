@@ -1,6 +1,6 @@
 /*
- * A channel: messages in frames on a connection. It owns the connection, and memory for one received message, which
- * grows to what has come, within the type's limit.
+ * A channel: messages in frames on a connection. It owns the connection, and memory for one message each way, which
+ * grows to what has come and gone, within the type's limit.
  *
  * Requests and answers: whoever asks chooses a request number, and answers repeat it. An answer of several frames ends
  * with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the receiver
@@ -28,8 +28,10 @@ struct channel {
     struct frame frame;            /* the last one received */
     union message message;         /* likewise, until the next channel_receive */
     uint32_t bulk_left;            /* of it, not yet read */
-    uint8_t *buffer;
-    size_t buffer_size;
+    struct channel_buffer {
+        uint8_t *bytes;
+        size_t size;
+    } received, sent; /* messages as they travel */
 };
 
 /* Takes over the connection. */

@@ -6,7 +6,8 @@
  * connection good for nothing but connection_close, with one exception: connection_wait may time out without harm.
  * Errors name the peer and what was awaited: "no answer from ps 0 (a:2222) within 10 s".
  *
- * Memory: CONNECTION_BUFFER bytes for each direction, and with TLS about 40 KiB more, taken when it is opened.
+ * Memory: CONNECTION_BUFFER bytes for each direction, taken when it is opened, and with TLS 2 KiB more; during a TLS
+ * handshake about 60 KiB besides.
  */
 #ifndef NET_CONNECTION_H
 #define NET_CONNECTION_H

@@ -1,7 +1,7 @@
 /*
- * Inside the net room: what a connection is made of, for the two files that implement it. connection.c moves bytes
- * between buffers and the socket and does all waiting; plain.c's and tls.c's operations turn those bytes into the
- * user's and back, and never wait.
+ * Inside the net room: what a connection is made of, for the files that implement it. connection.c moves bytes
+ * between buffers and the socket and does all waiting; its own operations for plain text and those of tls/stream.c turn
+ * those bytes into the user's and back, and never wait.
  */
 #ifndef NET_LINK_H
 #define NET_LINK_H
@@ -58,8 +58,9 @@ struct connection {
 };
 
 /*
- * Receives what is there into `bytes`, or into the in buffer, which must be empty, with bytes NULL. Returns the count
- * or a link_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here.
+ * Receives what is there into `bytes`, and what `size` does not hold into the in buffer, which must be empty then; with
+ * size 0 into the in buffer alone, behind what it holds, which moves to its beginning. Returns the count of both or a
+ * link_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here.
  */
 ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
 

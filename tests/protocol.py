@@ -98,6 +98,18 @@ def context(key=None, authority=None, *, maximum=None):
     return made
 
 
+# Worker 0, with this program's protocol version.
+HELLO = {
+    "version_min": 1,
+    "version_max": 1,
+    "program": "protocol.py",
+    "role": 2,
+    "expected_role": 0,
+    "expected_index": -1,
+    "incarnation": 1,
+}
+
+
 class Client:
     """A connection to a member, over TLS or, with insecure=True, plain TCP."""
 
@@ -152,17 +164,7 @@ class Client:
 
     def hello(self, **values):
         """Says hello as worker 0 with this program's protocol version, unless told otherwise."""
-        values = {
-            "version_min": 1,
-            "version_max": 1,
-            "program": "protocol.py",
-            "role": 2,
-            "expected_role": 0,
-            "expected_index": -1,
-            "incarnation": 1,
-            **values,
-        }
-        name, fields, _ = self.call("hello", **values)
+        name, fields, _ = self.call("hello", **{**HELLO, **values})
         return name, fields
 
 

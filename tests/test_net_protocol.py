@@ -1,11 +1,13 @@
 """net/PROTOCOL.md as a specification: what is written there is enough to talk to the program."""
 
+import os
 import pathlib
 import re
 import shutil
 import socket
 import ssl
 import subprocess
+import time
 
 import protocol
 import pytest
@@ -159,6 +161,33 @@ def test_openssl_s_client(key, serve):
     )
     assert result.returncode == 0, result.stderr
     assert "Protocol version: TLSv1.3" in result.stderr and "Verification: OK" in result.stderr
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl command here")
+def test_openssl_changes_keys(key, serve):
+    """OpenSSL renews its keys and asks for ours to be renewed; both ends go on talking."""
+    served = serve(key)
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{served.port}", "-cert", key, "-key", key, "-CAfile", key]
+    client = subprocess.Popen(
+        command + ["-tls1_3", "-verify_return_error", "-brief"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        hello = protocol.frame("hello", protocol.encode("hello", **protocol.HELLO, cluster="test", digest="d"))
+        for line in (b"K\n", hello, b"K\n", protocol.frame("ping", protocol.encode("ping", nonce=9), request=2)):
+            os.write(client.stdin.fileno(), line)
+            if line != b"K\n":
+                header = protocol.HEADER.unpack(client.stdout.read(protocol.HEADER.size))
+                assert header[0] == b"TRNR", header
+                client.stdout.read(header[6])
+            else:
+                time.sleep(0.3)  # s_client reads a command only if it stands alone
+        assert protocol.SCHEMA[header[2]][0] == "pong"
+    finally:
+        client.kill()
+        client.communicate()
 
 
 def test_plain_text(serve):

@@ -1,5 +1,5 @@
 /*
- * TLS 1.3 with mbedTLS, both sides with certificates.
+ * The handshake of TLS 1.3 with mbedTLS, both sides with certificates. Records are stream.c's as soon as it is over.
  *
  * mbedTLS never waits here: it is given what has come and asks for more (MBEDTLS_ERR_SSL_WANT_READ), and what it sends
  * goes into the connection's out buffer, where there is always room for a record. Waiting is connection.c's.
@@ -27,26 +27,21 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "net/tls/aead.h"
 #include "net/link.h"
+#include "net/tls/aead.h"
+#include "net/tls/stream.h"
 
-enum {
-    RECORD_BYTES = MBEDTLS_SSL_OUT_CONTENT_LEN - 1, /* the user's bytes in a record; TLS 1.3 adds one for their type */
-    RECORD_ROOM = RECORD_BYTES + 513,               /* a whole one, with header, tag and an alert beside it */
-};
-
-struct tls {
+/* What a handshake needs, and nobody after it. */
+struct handshake {
     mbedtls_ssl_context ssl;
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
-    bool server;
-    bool failed; /* link_receive failed: link_error tells why */
-    bool ended;  /* the socket is at its end */
+    bool failed; /* link_receive failed: `failure` tells why */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
-    size_t staged;
-    uint8_t stage[RECORD_BYTES]; /* small writes gather here until they fill a record */
+    bool has_secret[2];
+    uint8_t secrets[2][RECORD_MOST_SECRET]; /* for what the client [0] and the server [1] send */
 };
 
 int tls_random(void *context, unsigned char *bytes, size_t size)
@@ -122,26 +117,26 @@ static bool same_certificate(const mbedtls_x509_crt *a, const mbedtls_x509_crt *
 }
 
 /* With a fleet key: exactly one of the trusted certificates, alone; being one of them, whatever its dates say. */
-static void verify_pinned(struct tls *tls, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
-    for (const mbedtls_x509_crt *next = &tls->credentials->trusted; next; next = next->next) {
+    for (const mbedtls_x509_crt *next = &handshake->credentials->trusted; next; next = next->next) {
         if (depth == 0 && same_certificate(next, certificate)) {
             *flags = 0;
             return;
         }
     }
     *flags |= MBEDTLS_X509_BADCERT_NOT_TRUSTED;
-    snprintf(tls->objection, sizeof tls->objection, "it has another fleet key than this side");
+    snprintf(handshake->objection, sizeof handshake->objection, "it has another fleet key than this side");
 }
 
 /* With an authority: what mbedTLS says of the chain, then whom the certificate names. */
-static void verify_named(struct tls *tls, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     char name[64], expected[MEMBER_TEXT];
     struct error ignored;
-    struct member *member = &tls->connection->credential;
+    struct member *member = &handshake->connection->credential;
     if (*flags != 0) {
-        describe_flags(certificate, *flags, tls->objection, sizeof tls->objection);
+        describe_flags(certificate, *flags, handshake->objection, sizeof handshake->objection);
         return;
     }
     if (depth > 0) {
@@ -149,46 +144,46 @@ static void verify_named(struct tls *tls, const mbedtls_x509_crt *certificate, i
     }
     if (!tls_common_name(certificate, name, sizeof name) || !member_parse(name, member, &ignored)) {
         *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
-        snprintf(tls->objection, sizeof tls->objection, "its certificate names no member of a cluster");
+        snprintf(handshake->objection, sizeof handshake->objection, "its certificate names no member of a cluster");
         return;
     }
-    struct member asked = tls->expected;
+    struct member asked = handshake->expected;
     if (member->index == MEMBER_ANY_INDEX) {
         asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is good for ps 3 */
     }
     if (!member_matches(&asked, member)) {
-        member_format(&tls->expected, ':', expected);
+        member_format(&handshake->expected, ':', expected);
         *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
-        snprintf(tls->objection, sizeof tls->objection, "its certificate is for %s, and we want %s", name, expected);
+        snprintf(handshake->objection, sizeof handshake->objection, "its certificate is for %s, and we want %s", name,
+                 expected);
     }
 }
 
 static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
-    struct tls *tls = context;
-    if (tls->credentials->pinned) {
-        verify_pinned(tls, certificate, depth, flags);
+    struct handshake *handshake = context;
+    if (handshake->credentials->pinned) {
+        verify_pinned(handshake, certificate, depth, flags);
     } else {
-        verify_named(tls, certificate, depth, flags);
+        verify_named(handshake, certificate, depth, flags);
     }
     return 0;
 }
 
 static int receive(void *context, unsigned char *bytes, size_t size)
 {
-    struct tls *tls = context;
-    struct connection *connection = tls->connection;
+    struct handshake *handshake = context;
+    struct connection *connection = handshake->connection;
     if (connection->in_start == connection->in_end) {
-        ptrdiff_t got = link_receive(connection, NULL, 0, &tls->failure);
+        ptrdiff_t got = link_receive(connection, NULL, 0, &handshake->failure);
         if (got == LINK_WANTS) {
             return MBEDTLS_ERR_SSL_WANT_READ;
         }
         if (got == LINK_END) {
-            tls->ended = true;
             return MBEDTLS_ERR_SSL_CONN_EOF;
         }
         if (got < 0) {
-            tls->failed = true;
+            handshake->failed = true;
             return MBEDTLS_ERR_SSL_INTERNAL_ERROR;
         }
     }
@@ -201,7 +196,7 @@ static int receive(void *context, unsigned char *bytes, size_t size)
 
 static int transmit(void *context, const unsigned char *bytes, size_t size)
 {
-    struct connection *connection = ((struct tls *)context)->connection;
+    struct connection *connection = ((struct handshake *)context)->connection;
     if (CONNECTION_BUFFER - connection->out_end < size) {
         return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be so long: it is flushed and goes on */
     }
@@ -243,46 +238,23 @@ bool tls_configure(struct credentials *credentials, struct error *error)
     return true;
 }
 
-/* What the peer's fatal alert says about us, in words. */
-static const char *describe_alert(int alert)
-{
-    switch (alert) {
-    case MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA:
-    case MBEDTLS_SSL_ALERT_MSG_BAD_CERT:
-        return "it does not accept our key: is it the same fleet key, or one of the same authority, on both sides?";
-    case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
-        return "it says that our certificate is expired, or its clock is wrong";
-    case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
-    case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
-        return "it does not accept our certificate for this role";
-    case MBEDTLS_SSL_ALERT_MSG_NO_CERT:
-        return "it wants a key from us";
-    case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
-        return "it does not speak TLS 1.3";
-    case MBEDTLS_SSL_ALERT_MSG_INSUFFICIENT_SECURITY:
-        return "it speaks plain text: is it started with --insecure?";
-    default:
-        return NULL;
-    }
-}
-
 /* Turns mbedTLS's failure into ours: the first cause that we know, in the words of whoever reads the log. */
-static ptrdiff_t fail(struct connection *connection, int result, struct error *error)
+static ptrdiff_t fail(struct handshake *handshake, int result, struct error *error)
 {
-    struct tls *tls = connection->tls;
+    struct connection *connection = handshake->connection;
     const char *name = connection->name;
     char text[128];
-    if (tls->failed) {
-        *error = tls->failure;
+    if (handshake->failed) {
+        *error = handshake->failure;
         return LINK_FAILED;
     }
-    if (tls->objection[0] != '\0') {
-        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name, tls->objection);
+    if (handshake->objection[0] != '\0') {
+        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name, handshake->objection);
     }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
-        int alert = tls->ssl.MBEDTLS_PRIVATE(in_msg) ? tls->ssl.MBEDTLS_PRIVATE(in_msg)[1] : -1;
-        const char *meaning = describe_alert(alert);
+        int alert = handshake->ssl.MBEDTLS_PRIVATE(in_msg) ? handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1] : -1;
+        const char *meaning = tls_describe_alert(alert);
         snprintf(text, sizeof text, "TLS alert %d", alert);
         return link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name, meaning ? meaning : text);
     }
@@ -297,21 +269,21 @@ static ptrdiff_t fail(struct connection *connection, int result, struct error *e
 }
 
 /* After the handshake: is the peer's certificate accepted? If not, tells it why by an alert. */
-static bool judge(struct connection *connection, double started_s, double deadline_s, struct error *error)
+static bool judge(struct handshake *handshake, double started_s, double deadline_s, struct error *error)
 {
-    struct tls *tls = connection->tls;
+    struct connection *connection = handshake->connection;
     struct error ignored;
-    uint32_t flags = mbedtls_ssl_get_verify_result(&tls->ssl);
+    uint32_t flags = mbedtls_ssl_get_verify_result(&handshake->ssl);
     unsigned char alert = MBEDTLS_SSL_ALERT_MSG_BAD_CERT;
-    const mbedtls_x509_crt *certificate = mbedtls_ssl_get_peer_cert(&tls->ssl);
+    const mbedtls_x509_crt *certificate = mbedtls_ssl_get_peer_cert(&handshake->ssl);
     if (flags == 0 && certificate) {
         return true;
     }
     if (!certificate) {
         alert = MBEDTLS_SSL_ALERT_MSG_NO_CERT;
-        snprintf(tls->objection, sizeof tls->objection, "it presents no key");
-    } else if (tls->objection[0] == '\0') {
-        describe_flags(certificate, flags, tls->objection, sizeof tls->objection);
+        snprintf(handshake->objection, sizeof handshake->objection, "it presents no key");
+    } else if (handshake->objection[0] == '\0') {
+        describe_flags(certificate, flags, handshake->objection, sizeof handshake->objection);
     }
     if (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) {
         alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
@@ -320,20 +292,20 @@ static bool judge(struct connection *connection, double started_s, double deadli
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
-    mbedtls_ssl_send_alert_message(&tls->ssl, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+    mbedtls_ssl_send_alert_message(&handshake->ssl, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
     link_flush(connection, started_s, deadline_s, &ignored);
-    fail(connection, 0, error);
+    fail(handshake, 0, error);
     return false;
 }
 
-static bool shake_hands(struct connection *connection, double deadline_s, struct error *error)
+static bool shake_hands(struct handshake *handshake, double deadline_s, struct error *error)
 {
     double started_s = clock_monotonic_s();
-    struct tls *tls = connection->tls;
+    struct connection *connection = handshake->connection;
     for (;;) {
-        int result = mbedtls_ssl_handshake(&tls->ssl);
+        int result = mbedtls_ssl_handshake(&handshake->ssl);
         if (result != 0 && result != MBEDTLS_ERR_SSL_WANT_READ && result != MBEDTLS_ERR_SSL_WANT_WRITE) {
-            fail(connection, result, error);
+            fail(handshake, result, error);
             enum connection_state state = connection->state;
             struct error ignored;
             link_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
@@ -344,7 +316,7 @@ static bool shake_hands(struct connection *connection, double deadline_s, struct
             return false;
         }
         if (result == 0) {
-            return judge(connection, started_s, deadline_s, error);
+            return judge(handshake, started_s, deadline_s, error);
         }
         if (result == MBEDTLS_ERR_SSL_WANT_READ && !link_wait(connection, started_s, deadline_s, error)) {
             return false;
@@ -352,119 +324,82 @@ static bool shake_hands(struct connection *connection, double deadline_s, struct
     }
 }
 
+/* mbedTLS's callback: the secrets that each side's records are protected with. */
+static void take_secret(void *context, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t size,
+                        const unsigned char client_random[32], const unsigned char server_random[32],
+                        mbedtls_tls_prf_types prf)
+{
+    struct handshake *handshake = context;
+    bool client = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_APPLICATION_TRAFFIC_SECRET;
+    bool server = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET;
+    (void)client_random, (void)server_random, (void)prf;
+    if ((client || server) && size <= RECORD_MOST_SECRET) {
+        memcpy(handshake->secrets[server], secret, size);
+        handshake->has_secret[server] = true;
+    }
+}
+
+static bool begin(struct handshake *handshake, bool server, double deadline_s, struct error *error)
+{
+    const struct credentials *credentials = handshake->credentials;
+    int result = mbedtls_ssl_setup(&handshake->ssl, server ? &credentials->server : &credentials->client);
+    if (result == 0 && !server) {
+        result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks whom the certificate names */
+    }
+    if (result != 0) {
+        fail(handshake, result, error);
+        return false;
+    }
+    mbedtls_ssl_set_bio(&handshake->ssl, handshake, transmit, receive, NULL);
+    mbedtls_ssl_set_verify(&handshake->ssl, verify, handshake);
+    mbedtls_ssl_set_export_keys_cb(&handshake->ssl, take_secret, handshake);
+    return shake_hands(handshake, deadline_s, error);
+}
+
+/* From here on records are ours: mbedTLS has read no further than the handshake's last one. */
+static void establish(const struct handshake *handshake, bool server)
+{
+    struct tls *tls = handshake->connection->tls;
+    enum record_cipher cipher =
+        mbedtls_ssl_get_ciphersuite_id_from_ssl(&handshake->ssl) == MBEDTLS_TLS1_3_AES_256_GCM_SHA384
+            ? RECORD_AES_256_GCM_SHA384
+            : RECORD_CHACHA20_POLY1305_SHA256;
+    assert(handshake->has_secret[0] && handshake->has_secret[1]);
+    record_key_set(&tls->in, cipher, handshake->secrets[!server]);
+    record_key_set(&tls->out, cipher, handshake->secrets[server]);
+    tls->established = true;
+}
+
 bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
               bool server, double deadline_s, struct error *error)
 {
     struct tls *tls = calloc(1, sizeof *tls);
-    if (!tls) {
+    struct handshake *handshake = calloc(1, sizeof *handshake);
+    if (!tls || !handshake) {
+        free(tls);
+        free(handshake);
         return error_set(error, "out of memory for a connection with %s", connection->name);
     }
-    mbedtls_ssl_init(&tls->ssl);
-    tls->credentials = credentials;
-    tls->connection = connection;
-    tls->server = server;
+    mbedtls_ssl_init(&handshake->ssl);
+    handshake->credentials = credentials;
+    handshake->connection = connection;
     if (expected) {
-        tls->expected = *expected;
+        handshake->expected = *expected;
     }
     connection->tls = tls;
     connection->operations = &link_tls;
-    int result = mbedtls_ssl_setup(&tls->ssl, server ? &credentials->server : &credentials->client);
-    if (result == 0 && !server) {
-        result = mbedtls_ssl_set_hostname(&tls->ssl, NULL); /* `verify` checks whom the certificate names */
+    bool done = begin(handshake, server, deadline_s, error);
+    if (done) {
+        establish(handshake, server);
     }
-    if (result != 0) {
-        fail(connection, result, error);
-        return false;
-    }
-    mbedtls_ssl_set_bio(&tls->ssl, tls, transmit, receive, NULL);
-    mbedtls_ssl_set_verify(&tls->ssl, verify, tls);
-    return shake_hands(connection, deadline_s, error);
+    mbedtls_ssl_free(&handshake->ssl);
+    sodium_memzero(handshake, sizeof *handshake);
+    free(handshake);
+    return done;
 }
 
 const char *tls_cipher(const struct connection *connection)
 {
-    return mbedtls_ssl_get_ciphersuite(&connection->tls->ssl);
+    return connection->tls->out.cipher == RECORD_AES_256_GCM_SHA384 ? "TLS1-3-AES-256-GCM-SHA384"
+                                                                    : "TLS1-3-CHACHA20-POLY1305-SHA256";
 }
-
-static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t size, struct error *error)
-{
-    int result = mbedtls_ssl_read(&connection->tls->ssl, bytes, size);
-    if (result > 0) {
-        return result;
-    }
-    switch (result) {
-    case 0: /* also of an end without a goodbye, as killed processes make it */
-        return size == 0 && !connection->tls->ended ? LINK_WANTS : LINK_END;
-    case MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY:
-        return LINK_END;
-    case MBEDTLS_ERR_SSL_WANT_READ:
-    case MBEDTLS_ERR_SSL_WANT_WRITE:
-    case MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET:
-        return LINK_WANTS;
-    case MBEDTLS_ERR_SSL_CONN_EOF:
-        return LINK_END;
-    default:
-        return fail(connection, result, error);
-    }
-}
-
-/* One record into the out buffer, which has room for it. */
-static bool write_record(struct connection *connection, const void *bytes, size_t size, struct error *error)
-{
-    int result = mbedtls_ssl_write(&connection->tls->ssl, bytes, size);
-    if (result < 0) {
-        fail(connection, result, error);
-        return false;
-    }
-    assert((size_t)result == size);
-    return true;
-}
-
-static bool finish_tls(struct connection *connection, struct error *error)
-{
-    struct tls *tls = connection->tls;
-    size_t staged = tls->staged;
-    tls->staged = 0;
-    return staged == 0 || write_record(connection, tls->stage, staged, error);
-}
-
-/* Whole records leave from where they lie; what is smaller gathers until it makes one. */
-static ptrdiff_t write_tls(struct connection *connection, const void *bytes, size_t size, struct error *error)
-{
-    struct tls *tls = connection->tls;
-    if (tls->staged == 0 && size >= RECORD_BYTES) {
-        return write_record(connection, bytes, RECORD_BYTES, error) ? RECORD_BYTES : LINK_FAILED;
-    }
-    size_t room = RECORD_BYTES - tls->staged;
-    size_t taken = size < room ? size : room;
-    memcpy(tls->stage + tls->staged, bytes, taken);
-    tls->staged += taken;
-    if (tls->staged == RECORD_BYTES && !finish_tls(connection, error)) {
-        return LINK_FAILED;
-    }
-    return (ptrdiff_t)taken;
-}
-
-static size_t pending_tls(const struct connection *connection)
-{
-    return mbedtls_ssl_get_bytes_avail(&connection->tls->ssl);
-}
-
-static void close_tls(struct connection *connection, bool in_order)
-{
-    struct tls *tls = connection->tls;
-    if (in_order && CONNECTION_BUFFER - connection->out_end >= RECORD_ROOM) {
-        mbedtls_ssl_close_notify(&tls->ssl);
-    }
-    mbedtls_ssl_free(&tls->ssl);
-    sodium_memzero(tls->stage, sizeof tls->stage);
-    free(tls);
-    connection->tls = NULL;
-}
-
-const struct link_operations link_tls = {.read = read_tls,
-                                         .write = write_tls,
-                                         .finish = finish_tls,
-                                         .room = RECORD_ROOM,
-                                         .pending = pending_tls,
-                                         .close = close_tls};

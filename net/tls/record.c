@@ -1,0 +1,129 @@
+#include "net/tls/record.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include <mbedtls/hkdf.h>
+
+static const uint64_t MOST_RECORDS = (uint64_t)1 << 24;
+
+static const mbedtls_md_info_t *hash_of(enum record_cipher cipher)
+{
+    return mbedtls_md_info_from_type(cipher == RECORD_AES_256_GCM_SHA384 ? MBEDTLS_MD_SHA384 : MBEDTLS_MD_SHA256);
+}
+
+size_t record_secret_size(enum record_cipher cipher)
+{
+    return mbedtls_md_get_size(hash_of(cipher));
+}
+
+void record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
+                         size_t size)
+{
+    static const char prefix[] = "tls13 ";
+    uint8_t info[64] = {(uint8_t)(size >> 8), (uint8_t)size};
+    size_t length = strlen(label), used = 2;
+    assert(size <= 64 && length <= 32);
+    info[used++] = (uint8_t)(sizeof prefix - 1 + length);
+    memcpy(info + used, prefix, sizeof prefix - 1);
+    used += sizeof prefix - 1;
+    memcpy(info + used, label, length);
+    used += length;
+    info[used++] = 0; /* no context */
+    int result = mbedtls_hkdf_expand(hash_of(cipher), secret, record_secret_size(cipher), info, used, bytes, size);
+    assert(result == 0);
+    (void)result;
+}
+
+static void derive(struct record_key *key)
+{
+    uint8_t bytes[32];
+    record_expand_label(key->cipher, key->secret, "key", bytes, sizeof bytes);
+    record_expand_label(key->cipher, key->secret, "iv", key->iv, sizeof key->iv);
+    key->sequence = 0;
+    if (key->cipher == RECORD_AES_256_GCM_SHA384) {
+        crypto_aead_aes256gcm_beforenm(&key->aes, bytes);
+    } else {
+        memcpy(key->chacha, bytes, sizeof key->chacha);
+    }
+    sodium_memzero(bytes, sizeof bytes);
+}
+
+void record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret)
+{
+    key->cipher = cipher;
+    memcpy(key->secret, secret, record_secret_size(cipher));
+    derive(key);
+}
+
+void record_key_next(struct record_key *key)
+{
+    uint8_t secret[RECORD_MOST_SECRET];
+    record_expand_label(key->cipher, key->secret, "traffic upd", secret, record_secret_size(key->cipher));
+    memcpy(key->secret, secret, record_secret_size(key->cipher));
+    sodium_memzero(secret, sizeof secret);
+    derive(key);
+}
+
+bool record_key_is_spent(const struct record_key *key)
+{
+    return key->sequence >= MOST_RECORDS;
+}
+
+/* The next record's number, added to the iv (5.3). */
+static void make_nonce(struct record_key *key, uint8_t nonce[12])
+{
+    uint64_t sequence = key->sequence++;
+    memcpy(nonce, key->iv, sizeof key->iv);
+    for (int i = 0; i < 8; i++) {
+        nonce[11 - i] ^= (uint8_t)(sequence >> 8 * i);
+    }
+}
+
+size_t record_seal(struct record_key *key, uint8_t type, uint8_t *record, size_t size)
+{
+    uint8_t nonce[12], *plain = record + RECORD_HEADER;
+    size_t sealed = size + 1 + RECORD_TAG;
+    assert(size <= RECORD_CONTENT);
+    record[0] = RECORD_DATA; /* whatever it holds, it looks like data of TLS 1.2 */
+    record[1] = 3;
+    record[2] = 3;
+    record[3] = (uint8_t)(sealed >> 8);
+    record[4] = (uint8_t)sealed;
+    plain[size] = type;
+    make_nonce(key, nonce);
+    if (key->cipher == RECORD_AES_256_GCM_SHA384) {
+        crypto_aead_aes256gcm_encrypt_detached_afternm(plain, plain + size + 1, NULL, plain, size + 1, record,
+                                                       RECORD_HEADER, NULL, nonce, &key->aes);
+    } else {
+        crypto_aead_chacha20poly1305_ietf_encrypt_detached(plain, plain + size + 1, NULL, plain, size + 1, record,
+                                                           RECORD_HEADER, NULL, nonce, key->chacha);
+    }
+    return RECORD_HEADER + sealed;
+}
+
+ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t sealed, uint8_t *plain, uint8_t *type)
+{
+    uint8_t nonce[12];
+    const uint8_t *from = record + RECORD_HEADER;
+    size_t size = sealed - RECORD_TAG;
+    assert(sealed > RECORD_TAG);
+    make_nonce(key, nonce);
+    int result = key->cipher == RECORD_AES_256_GCM_SHA384
+                     ? crypto_aead_aes256gcm_decrypt_detached_afternm(plain, NULL, from, size, from + size, record,
+                                                                      RECORD_HEADER, nonce, &key->aes)
+                     : crypto_aead_chacha20poly1305_ietf_decrypt_detached(plain, NULL, from, size, from + size, record,
+                                                                          RECORD_HEADER, nonce, key->chacha);
+    if (result != 0) {
+        memset(plain, 0, size);
+        return -1;
+    }
+    while (size > 0 && plain[size - 1] == 0) { /* padding */
+        size--;
+    }
+    if (size == 0) {
+        return -1; /* all padding, and no type: against the protocol */
+    }
+    *type = plain[size - 1];
+    return (ptrdiff_t)size - 1;
+}

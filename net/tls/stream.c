@@ -1,0 +1,286 @@
+/*
+ * The operations of a connection with TLS. What is sent gathers in the out buffer, at its final place, and is encrypted
+ * there: one copy, from as many pieces as the caller has. What comes is decrypted out of the in buffer to where the
+ * caller wants it, if a whole record and the byte behind it fit there, and in place otherwise.
+ */
+#include "net/tls/stream.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <mbedtls/ssl.h>
+
+#include "base/copy.h"
+
+enum {
+    UPDATE_SEALED = RECORD_HEADER + 5 + 1 + RECORD_TAG, /* a KeyUpdate */
+    ALERT_SEALED = RECORD_HEADER + 2 + 1 + RECORD_TAG,
+    RECORD_ROOM = RECORD_SEALED + UPDATE_SEALED + ALERT_SEALED,
+    MOST_IDLE = 32, /* records without data in a row that one look at the connection takes */
+    HANDSHAKE_NEW_SESSION_TICKET = 4,
+    HANDSHAKE_KEY_UPDATE = 24,
+};
+
+const char *tls_describe_alert(int alert)
+{
+    switch (alert) {
+    case MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA:
+    case MBEDTLS_SSL_ALERT_MSG_BAD_CERT:
+        return "it does not accept our key: is it the same fleet key, or one of the same authority, on both sides?";
+    case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
+        return "it says that our certificate is expired, or its clock is wrong";
+    case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
+    case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
+        return "it does not accept our certificate for this role";
+    case MBEDTLS_SSL_ALERT_MSG_NO_CERT:
+        return "it wants a key from us";
+    case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
+        return "it does not speak TLS 1.3";
+    case MBEDTLS_SSL_ALERT_MSG_INSUFFICIENT_SECURITY:
+        return "it speaks plain text: is it started with --insecure?";
+    default:
+        return NULL;
+    }
+}
+
+/* ---- Out ---- */
+
+static uint8_t *out_record(struct connection *connection)
+{
+    return connection->out + connection->out_end;
+}
+
+static void seal(struct connection *connection, uint8_t type, size_t size)
+{
+    connection->out_end += record_seal(&connection->tls->out, type, out_record(connection), size);
+}
+
+/* The keys of what we send are spent, or the peer wants others. */
+static void update_keys(struct connection *connection)
+{
+    static const uint8_t message[] = {HANDSHAKE_KEY_UPDATE, 0, 0, 1, 0 /* and the peer need not follow */};
+    struct tls *tls = connection->tls;
+    memcpy(out_record(connection) + RECORD_HEADER, message, sizeof message);
+    seal(connection, RECORD_HANDSHAKE, sizeof message);
+    record_key_next(&tls->out);
+    tls->update_wanted = false;
+}
+
+static ptrdiff_t write_tls(struct connection *connection, const void *bytes, size_t size, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    (void)error;
+    if (tls->filled == 0 && (tls->update_wanted || record_key_is_spent(&tls->out))) {
+        update_keys(connection);
+    }
+    size_t room = RECORD_CONTENT - tls->filled;
+    size_t taken = size < room ? size : room;
+    assert(connection->out_end + RECORD_SEALED <= CONNECTION_BUFFER);
+    copy_bytes(out_record(connection) + RECORD_HEADER + tls->filled, bytes, taken);
+    tls->filled += taken;
+    if (tls->filled == RECORD_CONTENT) {
+        tls->filled = 0;
+        seal(connection, RECORD_DATA, RECORD_CONTENT);
+    }
+    return (ptrdiff_t)taken;
+}
+
+static bool finish_tls(struct connection *connection, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    size_t filled = tls->filled;
+    (void)error;
+    tls->filled = 0;
+    if (filled > 0) {
+        seal(connection, RECORD_DATA, filled);
+    }
+    return true;
+}
+
+static void put_alert(struct connection *connection, uint8_t level, uint8_t alert)
+{
+    connection->tls->filled = 0; /* what was not finished is lost with the connection */
+    if (CONNECTION_BUFFER - connection->out_end >= ALERT_SEALED) {
+        uint8_t *content = out_record(connection) + RECORD_HEADER;
+        content[0] = level;
+        content[1] = alert;
+        seal(connection, RECORD_ALERT, 2);
+    }
+}
+
+/* ---- In ---- */
+
+/* The peer broke the protocol: it is told which way, if that needs no waiting. */
+static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
+{
+    put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+    ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
+                           connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+    return link_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", connection->name, what);
+}
+
+/* LINK_WANTS: nothing that ends the connection. */
+static ptrdiff_t take_alert(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
+{
+    if (size != 2) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "an alert of the wrong size", error);
+    }
+    if (content[1] == MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY) {
+        connection->tls->ended = true;
+        return LINK_END;
+    }
+    const char *meaning = tls_describe_alert(content[1]);
+    return meaning ? link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", connection->name, meaning)
+                   : link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: TLS alert %u", connection->name,
+                               content[1]);
+}
+
+/* After the handshake: session tickets, which are of no use here, and new keys. */
+static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    while (size > 0) {
+        size_t length = size < 4 ? size : (size_t)content[1] << 16 | (size_t)content[2] << 8 | content[3];
+        if (size < 4 || length > size - 4) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message in pieces", error);
+        }
+        if (content[0] == HANDSHAKE_KEY_UPDATE) {
+            if (length != 1 || content[4] > 1 || size != 5) {
+                return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a wrong key update", error);
+            }
+            tls->update_wanted = tls->update_wanted || content[4] == 1;
+            record_key_next(&tls->in);
+        } else if (content[0] != HANDSHAKE_NEW_SESSION_TICKET) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message out of place",
+                          error);
+        }
+        content += 4 + length;
+        size -= 4 + length;
+    }
+    return LINK_WANTS;
+}
+
+/* Bytes behind the header of the record that has come in full; or a link_result, which may be LINK_WANTS for ever. */
+static ptrdiff_t await_record(struct connection *connection, struct error *error)
+{
+    for (;;) {
+        const uint8_t *record = connection->in + connection->in_start;
+        size_t there = connection->in_end - connection->in_start;
+        size_t sealed = there < RECORD_HEADER ? 0 : (size_t)record[3] << 8 | record[4];
+        if (there >= RECORD_HEADER && record[0] != RECORD_DATA) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record that is not encrypted",
+                          error);
+        }
+        if (sealed > RECORD_MOST_SEALED) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_RECORD_OVERFLOW, "a record that is too large", error);
+        }
+        if (there >= RECORD_HEADER && sealed <= RECORD_TAG) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a record that is too small", error);
+        }
+        if (there >= RECORD_HEADER && there - RECORD_HEADER >= sealed) {
+            return (ptrdiff_t)sealed;
+        }
+        ptrdiff_t got = link_receive(connection, NULL, 0, error);
+        if (got == LINK_END) {
+            connection->tls->ended = true; /* without a goodbye, as killed processes do: frames say how long they are */
+        }
+        if (got <= 0) {
+            return got;
+        }
+    }
+}
+
+/* Opens the next record, with `bytes` of `size` as the place for its content. What it takes: bytes of data that lie
+ * there now, or in the in buffer (0), or a link_result of -1 and below. */
+static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size, bool *idle,
+                             struct error *error)
+{
+    struct tls *tls = connection->tls;
+    uint8_t *record = connection->in + connection->in_start, type;
+    bool straight = size >= sealed - RECORD_TAG;
+    uint8_t *plain = straight ? bytes : record + RECORD_HEADER;
+    ptrdiff_t content = record_open(&tls->in, record, sealed, plain, &type);
+    size_t plain_start = connection->in_start + RECORD_HEADER;
+    connection->in_start += RECORD_HEADER + sealed;
+    *idle = false;
+    if (content < 0) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record was altered on its way", error);
+    }
+    if (content > RECORD_CONTENT) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_RECORD_OVERFLOW, "a record that is too large", error);
+    }
+    switch (type) {
+    case RECORD_DATA:
+        *idle = content == 0;
+        if (!straight) {
+            tls->plain_start = plain_start;
+            tls->plain_end = plain_start + (size_t)content;
+            return 0;
+        }
+        return content;
+    case RECORD_ALERT:
+        return take_alert(connection, plain, (size_t)content, error);
+    case RECORD_HANDSHAKE:
+        *idle = true;
+        return take_handshake(connection, plain, (size_t)content, error);
+    default:
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of an unknown type", error);
+    }
+}
+
+static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t size, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    for (int idle_records = 0;;) {
+        size_t waiting = tls->plain_end - tls->plain_start;
+        if (waiting > 0) {
+            size_t taken = waiting < size ? waiting : size;
+            copy_bytes(bytes, connection->in + tls->plain_start, taken);
+            tls->plain_start += taken;
+            return taken > 0 ? (ptrdiff_t)taken : LINK_WANTS; /* asked for nothing: what has come stays where it is */
+        }
+        if (tls->ended) {
+            return LINK_END;
+        }
+        ptrdiff_t sealed = await_record(connection, error);
+        if (sealed <= 0) {
+            return sealed;
+        }
+        bool idle;
+        ptrdiff_t got = take_record(connection, (size_t)sealed, bytes, size, &idle, error);
+        if (got > 0 || got == LINK_FAILED || (got == LINK_END && tls->ended)) {
+            return got;
+        }
+        idle_records += idle;
+        if (idle_records > MOST_IDLE) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE,
+                          "records without data, one after another", error);
+        }
+    }
+}
+
+static size_t pending_tls(const struct connection *connection)
+{
+    return connection->tls->plain_end - connection->tls->plain_start;
+}
+
+static void close_tls(struct connection *connection, bool in_order)
+{
+    struct tls *tls = connection->tls;
+    if (in_order && tls->established) {
+        put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_WARNING, MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY);
+    }
+    sodium_memzero(tls, sizeof *tls);
+    free(tls);
+    connection->tls = NULL;
+}
+
+const struct link_operations link_tls = {.read = read_tls,
+                                         .write = write_tls,
+                                         .finish = finish_tls,
+                                         .room = RECORD_ROOM,
+                                         .pending = pending_tls,
+                                         .close = close_tls};

@@ -1,0 +1,162 @@
+/* Record protection: keys by the published trace, records of all sizes there and back, and nothing altered passes. */
+#include "net/tls/record.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "net/tls/aead.h"
+#include "net/tls/tls.h"
+#include "tests/random.h"
+
+static const enum record_cipher ciphers[] = {RECORD_CHACHA20_POLY1305_SHA256, RECORD_AES_256_GCM_SHA384};
+
+static int cipher_count(void)
+{
+    return aead_has_aes() ? 2 : 1;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    struct error error;
+    return !tls_start(&error);
+}
+
+/* RFC 8448, 3: what the server's application traffic secret becomes (its cipher has keys of 16 bytes). */
+static void keys_of_the_trace(void **state)
+{
+    static const uint8_t secret[32] = {0xa1, 0x1a, 0xf9, 0xf0, 0x55, 0x31, 0xf8, 0x56, 0xad, 0x47, 0x11,
+                                       0x6b, 0x45, 0xa9, 0x50, 0x32, 0x82, 0x04, 0xb4, 0xf4, 0x4b, 0xfb,
+                                       0x6b, 0x3a, 0x4b, 0x4f, 0x1f, 0x3f, 0xcb, 0x63, 0x16, 0x43};
+    static const uint8_t key[16] = {0x9f, 0x02, 0x28, 0x3b, 0x6c, 0x9c, 0x07, 0xef,
+                                    0xc2, 0x6b, 0xb9, 0xf2, 0xac, 0x92, 0xe3, 0x56};
+    static const uint8_t iv[12] = {0xcf, 0x78, 0x2b, 0x88, 0xdd, 0x83, 0x54, 0x9a, 0xad, 0xf1, 0xe9, 0x84};
+    uint8_t bytes[16];
+    (void)state;
+    record_expand_label(RECORD_CHACHA20_POLY1305_SHA256, secret, "key", bytes, sizeof key);
+    assert_memory_equal(bytes, key, sizeof key);
+    record_expand_label(RECORD_CHACHA20_POLY1305_SHA256, secret, "iv", bytes, sizeof iv);
+    assert_memory_equal(bytes, iv, sizeof iv);
+}
+
+static void make_pair(enum record_cipher cipher, struct record_key *out, struct record_key *in)
+{
+    uint8_t secret[RECORD_MOST_SECRET];
+    randombytes_buf(secret, sizeof secret);
+    record_key_set(out, cipher, secret);
+    record_key_set(in, cipher, secret);
+}
+
+/* Seals `size` bytes and opens them, in place or beside. */
+static void there_and_back(struct record_key *out, struct record_key *in, size_t size, bool in_place)
+{
+    static uint8_t record[RECORD_SEALED], content[RECORD_CONTENT], beside[RECORD_PLAIN];
+    uint8_t type = 0;
+    randombytes_buf(content, size);
+    memcpy(record + RECORD_HEADER, content, size);
+    assert_int_equal(record_seal(out, RECORD_DATA, record, size), RECORD_HEADER + size + 1 + RECORD_TAG);
+    assert_int_equal(record[0], 23);
+    assert_int_equal((size_t)record[3] << 8 | record[4], size + 1 + RECORD_TAG);
+    uint8_t *plain = in_place ? record + RECORD_HEADER : beside;
+    assert_int_equal(record_open(in, record, size + 1 + RECORD_TAG, plain, &type), size);
+    assert_int_equal(type, RECORD_DATA);
+    assert_memory_equal(plain, content, size);
+}
+
+static void records_there_and_back(void **state)
+{
+    struct record_key out, in;
+    (void)state;
+    for (int c = 0; c < cipher_count(); c++) {
+        make_pair(ciphers[c], &out, &in);
+        for (size_t size = 0; size <= RECORD_CONTENT; size += size < 300 ? 1 : size > 16000 ? 64 : 1999) {
+            there_and_back(&out, &in, size, size % 2 == 0);
+        }
+        there_and_back(&out, &in, RECORD_CONTENT, true);
+        assert_int_equal(out.sequence, in.sequence);
+    }
+}
+
+/* One bit anywhere, header, content or tag; a record twice, or one left out. */
+static void altered_records(void **state)
+{
+    struct record_key out, in;
+    uint8_t record[RECORD_HEADER + 101 + RECORD_TAG], altered[sizeof record], plain[101], type;
+    static const uint8_t zeros[101];
+    struct test_random random = test_random_begin("altered");
+    (void)state;
+    for (int c = 0; c < cipher_count(); c++) {
+        make_pair(ciphers[c], &out, &in);
+        for (int i = 0; i < 300; i++) {
+            memset(record, 'a', sizeof record);
+            assert_int_equal(record_seal(&out, RECORD_DATA, record, 100), sizeof record);
+            memcpy(altered, record, sizeof record);
+            altered[test_random_below(&random, sizeof record)] ^= (uint8_t)(1 << test_random_below(&random, 8));
+            assert_int_equal(record_open(&in, altered, 101 + RECORD_TAG, plain, &type), -1);
+            assert_memory_equal(plain, zeros, sizeof plain);
+            in.sequence--;
+            assert_int_equal(record_open(&in, record, 101 + RECORD_TAG, plain, &type), 100);
+            assert_int_equal(record_open(&in, record, 101 + RECORD_TAG, plain, &type), -1);
+            in.sequence--;
+        }
+        out.sequence++;
+        record_seal(&out, RECORD_DATA, record, 100);
+        assert_int_equal(record_open(&in, record, 101 + RECORD_TAG, plain, &type), -1);
+    }
+}
+
+/* Padding of any length goes; a record of nothing else has no type and is none. */
+static void padded_records(void **state)
+{
+    struct record_key out, in;
+    uint8_t record[RECORD_HEADER + 64 + RECORD_TAG], plain[64], type;
+    (void)state;
+    make_pair(ciphers[0], &out, &in);
+    memset(record, 0, sizeof record);
+    record[RECORD_HEADER] = 'x';
+    record[RECORD_HEADER + 1] = RECORD_ALERT; /* the type, zeros behind it, and the last of them seal's own */
+    record_seal(&out, 0, record, 63);
+    assert_int_equal(record_open(&in, record, sizeof plain + RECORD_TAG, plain, &type), 1);
+    assert_int_equal(type, RECORD_ALERT);
+    assert_int_equal(plain[0], 'x');
+    memset(record, 0, sizeof record);
+    record_seal(&out, 0, record, 63);
+    assert_int_equal(record_open(&in, record, sizeof plain + RECORD_TAG, plain, &type), -1);
+}
+
+static void keys_change(void **state)
+{
+    struct record_key out, in;
+    (void)state;
+    for (int c = 0; c < cipher_count(); c++) {
+        make_pair(ciphers[c], &out, &in);
+        struct record_key before = out;
+        out.sequence = in.sequence = ((uint64_t)1 << 24) - 1;
+        assert_false(record_key_is_spent(&out));
+        there_and_back(&out, &in, 1000, true);
+        assert_true(record_key_is_spent(&out));
+        record_key_next(&out);
+        record_key_next(&in);
+        assert_false(record_key_is_spent(&out));
+        assert_memory_not_equal(before.secret, out.secret, record_secret_size(ciphers[c]));
+        assert_memory_not_equal(before.iv, out.iv, sizeof out.iv);
+        there_and_back(&out, &in, 1000, false);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_of_the_trace), cmocka_unit_test(records_there_and_back),
+        cmocka_unit_test(altered_records),   cmocka_unit_test(padded_records),
+        cmocka_unit_test(keys_change),
+    };
+    return cmocka_run_group_tests(tests, start, NULL);
+}

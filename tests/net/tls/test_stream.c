@@ -1,0 +1,305 @@
+/* TLS after its handshake: keys change under way, ends with and without a goodbye, and records that are against it. */
+#include "net/tls/stream.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <sys/socket.h>
+
+#include "tests/net/loopback.h"
+
+static char folder[64];
+static struct credentials *fleet_key;
+
+static int make_key(void **state)
+{
+    (void)state;
+    char path[128];
+    struct error error;
+    loopback_make_folder(folder);
+    snprintf(path, sizeof path, "%s/fleet.key", folder);
+    assert_true(credentials_create_fleet_key(path, &error));
+    if (!credentials_load(&fleet_key, path, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return 0;
+}
+
+static int remove_key(void **state)
+{
+    (void)state;
+    credentials_free(fleet_key);
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+static double soon(void)
+{
+    return clock_monotonic_s() + 10;
+}
+
+/* What the serving end does after its handshake, and what it found. */
+struct script {
+    void (*play)(struct connection *connection, struct script *script);
+    struct error error;
+    uint64_t sequence;
+};
+
+static void play(struct connection **connection, void *context)
+{
+    struct script *script = context;
+    script->play(*connection, script);
+}
+
+/* Connects to a server that plays; the caller closes, then calls loopback_end. */
+static struct connection *meet(struct loopback *loopback, struct script *script)
+{
+    struct connection *connection;
+    struct error error;
+    *loopback = (struct loopback){.listener = -1};
+    loopback_start(loopback, fleet_key, play, script);
+    if (!connection_connect(&connection, &loopback->address, NULL, fleet_key, NULL, soon(), &error)) {
+        fail_msg("%s", error.text);
+    }
+    return connection;
+}
+
+static void send_raw(struct connection *connection, const void *bytes, size_t size)
+{
+    assert_int_equal(send(connection_fd(connection), bytes, size, MSG_NOSIGNAL), size);
+}
+
+/* A record of our own making, under the keys of the moment. */
+static void send_record(struct connection *connection, uint8_t type, const void *content, size_t size)
+{
+    uint8_t record[RECORD_SEALED];
+    memcpy(record + RECORD_HEADER, content, size);
+    send_raw(connection, record, record_seal(&connection->tls->out, type, record, size));
+}
+
+/* ---- New keys ---- */
+
+enum { ROUNDS = 40, BLOCK = 50000 };
+
+static void echo_blocks(struct connection *connection, struct script *script)
+{
+    static uint8_t block[BLOCK];
+    struct iovec part = {block, sizeof block};
+    connection->tls->in.sequence = script->sequence;
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!connection_read(connection, block, sizeof block, soon(), &script->error) ||
+            !connection_write(connection, &part, 1, soon(), &script->error)) {
+            return;
+        }
+    }
+}
+
+static void swap_blocks(struct connection *connection, int round)
+{
+    static uint8_t block[BLOCK], back[BLOCK];
+    struct iovec parts[] = {{block, 1}, {block + 1, sizeof block - 1}};
+    struct error error;
+    memset(block, round + 1, sizeof block);
+    if (!connection_write(connection, parts, 2, soon(), &error) ||
+        !connection_read(connection, back, sizeof back, soon(), &error)) {
+        fail_msg("round %d: %s", round, error.text);
+    }
+    assert_memory_equal(block, back, sizeof back);
+}
+
+/* A key that has done its share is replaced, and nobody who uses the connection notices. */
+static void spent_keys_are_replaced(void **state)
+{
+    (void)state;
+    struct script script = {.play = echo_blocks, .sequence = ((uint64_t)1 << 24) - 10};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    connection->tls->out.sequence = script.sequence;
+    for (int i = 0; i < ROUNDS; i++) {
+        swap_blocks(connection, i);
+    }
+    assert_in_range(connection->tls->out.sequence, 100, 1000); /* counted anew */
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+/* The peer changes its keys and asks for ours to change. */
+static void peer_asks_for_new_keys(void **state)
+{
+    (void)state;
+    static const uint8_t update[] = {24, 0, 0, 1, 1};
+    struct script script = {.play = echo_blocks};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i % 8 == 3) {
+            send_record(connection, RECORD_HANDSHAKE, update, sizeof update);
+            record_key_next(&connection->tls->out);
+        }
+        swap_blocks(connection, i);
+    }
+    assert_in_range(connection->tls->in.sequence, 1, 60);
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+/* ---- Ends ---- */
+
+static void half_a_word(struct connection *connection, struct script *script)
+{
+    struct iovec part = {(char[]){"half"}, 4};
+    connection_write(connection, &part, 1, soon(), &script->error);
+}
+
+static void half_a_word_and_gone(struct connection *connection, struct script *script)
+{
+    half_a_word(connection, script);
+    shutdown(connection_fd(connection), SHUT_RDWR); /* as a killed process: without close_notify */
+}
+
+/* With or without TLS's goodbye: what had come is read, then the end is an end, told as such. */
+static void ends_alike(void **state)
+{
+    (void)state;
+    void (*ends[])(struct connection *, struct script *) = {half_a_word, half_a_word_and_gone};
+    for (size_t i = 0; i < 2; i++) {
+        struct script script = {.play = ends[i]};
+        struct loopback loopback;
+        struct connection *connection = meet(&loopback, &script);
+        struct error error;
+        char word[8];
+        bool ready;
+        assert_true(connection_read(connection, word, 4, soon(), &error));
+        assert_memory_equal(word, "half", 4);
+        assert_true(connection_wait(connection, soon(), &ready, &error));
+        assert_true(ready);
+        assert_int_equal(connection_state(connection), CONNECTION_OPEN);
+        assert_false(connection_read(connection, word, 1, soon(), &error));
+        assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+        assert_non_null(strstr(error.text, "closed the connection"));
+        connection_close(connection);
+        loopback_end(&loopback);
+    }
+}
+
+/* ---- Records against the protocol ---- */
+
+static void read_one(struct connection *connection, struct script *script)
+{
+    uint8_t byte;
+    connection_read(connection, &byte, 1, soon(), &script->error);
+}
+
+static void altered(struct connection *connection)
+{
+    uint8_t record[RECORD_SEALED] = {0};
+    size_t size = record_seal(&connection->tls->out, RECORD_DATA, record, 100);
+    record[50] ^= 1;
+    send_raw(connection, record, size);
+}
+
+static void unencrypted(struct connection *connection)
+{
+    send_raw(connection, (uint8_t[]){0x16, 3, 3, 0, 4, 1, 0, 0, 0}, 9);
+}
+
+static void too_large(struct connection *connection)
+{
+    send_raw(connection, (uint8_t[]){23, 3, 3, 0x41, 1, 0}, 6);
+}
+
+static void too_small(struct connection *connection)
+{
+    send_raw(connection, (uint8_t[]){23, 3, 3, 0, 16, 0}, 6);
+}
+
+static void of_no_type(struct connection *connection)
+{
+    send_record(connection, 99, "x", 1);
+}
+
+static void handshake_in_pieces(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){24, 0, 0}, 3);
+}
+
+static void another_hello(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){1, 0, 0, 0}, 4);
+}
+
+static void nothing_for_ever(struct connection *connection)
+{
+    for (int i = 0; i < 100; i++) {
+        send_record(connection, RECORD_DATA, "", 0);
+    }
+}
+
+static void refused_records(void **state)
+{
+    static const struct {
+        void (*send)(struct connection *connection);
+        const char *server_says, *client_says;
+    } cases[] = {
+        {altered, "a record was altered on its way", "TLS alert 20"},
+        {unencrypted, "a record that is not encrypted", "TLS alert 10"},
+        {too_large, "a record that is too large", "TLS alert 22"},
+        {too_small, "a record that is too small", "TLS alert 50"},
+        {of_no_type, "a record of an unknown type", "TLS alert 10"},
+        {handshake_in_pieces, "a handshake message in pieces", "TLS alert 10"},
+        {another_hello, "a handshake message out of place", "TLS alert 10"},
+        {nothing_for_ever, "records without data", "TLS alert 10"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct script script = {.play = read_one};
+        struct loopback loopback;
+        struct connection *connection = meet(&loopback, &script);
+        struct error error;
+        uint8_t byte;
+        cases[i].send(connection);
+        assert_false(connection_read(connection, &byte, 1, soon(), &error));
+        bool reset = strstr(error.text, "lost ") != NULL; /* where the server closed before it read all we sent */
+        if (!reset && !strstr(error.text, cases[i].client_says)) {
+            fail_msg("the client says \"%s\", not \"%s\"", error.text, cases[i].client_says);
+        }
+        connection_close(connection);
+        loopback_end(&loopback);
+        if (!strstr(script.error.text, cases[i].server_says)) {
+            fail_msg("the server says \"%s\", not \"%s\"", script.error.text, cases[i].server_says);
+        }
+    }
+}
+
+/* Tickets, of which there is no use here, go by; so do a few empty records. */
+static void tickets_go_by(void **state)
+{
+    (void)state;
+    static const uint8_t ticket[] = {4, 0, 0, 3, 1, 2, 3, 4, 0, 0, 1, 9};
+    struct script script = {.play = echo_blocks};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    for (int i = 0; i < ROUNDS; i++) {
+        send_record(connection, RECORD_HANDSHAKE, ticket, sizeof ticket);
+        send_record(connection, RECORD_DATA, "", 0);
+        swap_blocks(connection, i);
+    }
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spent_keys_are_replaced),
+        cmocka_unit_test(peer_asks_for_new_keys),
+        cmocka_unit_test(ends_alike),
+        cmocka_unit_test(refused_records),
+        cmocka_unit_test(tickets_go_by),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
