@@ -5,6 +5,7 @@
 #ifndef PS_BFLOAT16_H
 #define PS_BFLOAT16_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,19 +27,14 @@ static inline float bfloat16_widen(uint16_t half)
     return value;
 }
 
-/* Whole arrays; they must not overlap. */
-static inline void bfloat16_from_floats(uint16_t *restrict halves, const float *restrict values, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        halves[i] = bfloat16_round(values[i]);
-    }
-}
+/* Whole arrays, which must not overlap, with the widest instructions of this CPU; the bits do not depend on them. */
+void bfloat16_from_floats(uint16_t *halves, const float *values, size_t n);
+void bfloat16_to_floats(float *values, const uint16_t *halves, size_t n);
 
-static inline void bfloat16_to_floats(float *restrict values, const uint16_t *restrict halves, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        values[i] = bfloat16_widen(halves[i]);
-    }
-}
+/*
+ * Rounds values + remainders, and keeps in remainders what that takes away. What is not finite leaves as it is, and no
+ * remainder. True if some half is not zero.
+ */
+bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values, size_t n);
 
 #endif

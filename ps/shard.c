@@ -3,7 +3,7 @@
  *
  * All of a shard's vectors, its snapshot and the workers' stages share one layout: the spans one after another, padding
  * included, so that one offset ("local") serves them all. An answer is packed into the stage that the gradient came in:
- * what is packed never reaches beyond the block just applied, since packing leaves padding and unchanged blocks out.
+ * what is packed never reaches beyond the block just applied, since packing leaves unchanged blocks out and adds nothing.
  */
 #include "ps/shard.h"
 
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "ps/bfloat16.h"
 #include "ps/optimizer.h"
 
@@ -20,6 +21,7 @@ enum {
     SHARD_ALIGN = 64,
     MAX_STRIPES = 16,
     STRIPE_FLOATS = 32 * 1024, /* at least, if there are several */
+    PADDING_PACKED = 32,       /* floats between two blocks: sent along, they cost less than a range of its own */
 };
 
 /* Whole rows, or a part of one row. */
@@ -49,6 +51,7 @@ struct stage {
     uint8_t *ranges;        /* [block_count * RANGE_BYTES] of the answer */
     uint32_t not_finite;
     struct changes changes; /* being packed */
+    size_t packed_local;    /* behind the last float packed, in the shard's vectors */
 };
 
 struct shard {
@@ -639,24 +642,30 @@ static void pack_begin(struct stage *stage, enum dtype dtype)
 static void pack_block(struct stage *stage, const struct block *block)
 {
     struct changes *changes = &stage->changes;
-    size_t count = block_extent(block);
-    const float *from = stage->shard->vectors[STORE_PARAMETERS] + block->local;
+    struct range last = {block->first, 0};
+    size_t gap = 0;
+    if (changes->range_count > 0 && stage->packed_local <= block->local &&
+        block->local - stage->packed_local <= PADDING_PACKED) {
+        struct ranges packed = {stage->ranges, changes->range_count};
+        last = range_get(&packed, changes->range_count - 1);
+        gap = block->local - stage->packed_local;
+    }
+    if (last.first + last.count + gap != block->first) { /* another span begins */
+        last = (struct range){block->first, 0};
+        gap = 0;
+    }
+    changes->range_count += last.count == 0;
+    size_t count = gap + block_extent(block);
+    const float *from = stage->shard->vectors[STORE_PARAMETERS] + block->local - gap;
     if (changes->dtype == DTYPE_FLOAT32) {
-        memcpy(stage->values + changes->value_count, from, count * sizeof *from);
+        copy_bytes(stage->values + changes->value_count, from, count * sizeof *from);
     } else {
         bfloat16_from_floats((uint16_t *)(void *)stage->values + changes->value_count, from, count);
     }
     changes->value_count += count;
-    if (changes->range_count > 0) {
-        struct ranges packed = {stage->ranges, changes->range_count};
-        struct range last = range_get(&packed, changes->range_count - 1);
-        if (last.first + last.count == block->first) {
-            last.count += (uint32_t)count;
-            range_put(stage->ranges, changes->range_count - 1, last);
-            return;
-        }
-    }
-    range_put(stage->ranges, changes->range_count++, (struct range){block->first, (uint32_t)count});
+    last.count += (uint32_t)count;
+    stage->packed_local = block->local - gap + count;
+    range_put(stage->ranges, changes->range_count - 1, last);
 }
 
 static void pack_end(struct stage *stage, uint64_t version, int64_t global_step, struct changes *changes)

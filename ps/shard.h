@@ -87,7 +87,7 @@ struct changes {
     uint64_t version;    /* of the shard with these changes */
     int64_t global_step; /* likewise */
     enum dtype dtype;
-    const uint8_t *ranges; /* [range_count * RANGE_BYTES], as on the wire; padding between rows is left out */
+    const uint8_t *ranges; /* [range_count * RANGE_BYTES], as on the wire; padding between rows may be in them */
     uint32_t range_count;
     const void *values; /* float32 or bfloat16 */
     uint64_t value_count;

@@ -63,6 +63,12 @@ struct engine_table {
     bool (*write)(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
                   struct error *error);
 
+    /*
+     * All floats of the parameters where they lie, to be written between steps by whoever drives the engine: what comes
+     * from afar needs no stop on its way then. NULL where they lie elsewhere: read and write do it.
+     */
+    float *(*parameters)(struct engine *engine);
+
     int64_t (*global_step)(const struct engine *engine);
     void (*set_global_step)(struct engine *engine, int64_t global_step);
 

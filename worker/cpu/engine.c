@@ -606,6 +606,11 @@ static bool cpu_write(struct engine *base, enum store_vector vector, size_t firs
     return true;
 }
 
+static float *cpu_parameters(struct engine *base)
+{
+    return ((struct cpu_engine *)base)->store.vectors[STORE_PARAMETERS];
+}
+
 static int64_t cpu_global_step(const struct engine *base)
 {
     return ((const struct cpu_engine *)base)->store.global_step;
@@ -721,6 +726,7 @@ static const struct engine_table cpu_table = {
     .forward = cpu_forward,
     .read = cpu_read,
     .write = cpu_write,
+    .parameters = cpu_parameters,
     .global_step = cpu_global_step,
     .set_global_step = cpu_set_global_step,
     .describe = cpu_describe,

@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "ps/bfloat16.h"
 
 enum {
-    PADDING_SENT = 16,      /* floats between two rows that are still sent along */
+    PADDING_SENT = 32,      /* floats between two rows that are still sent along */
     RUN_FLOATS = 64 * 1024, /* longest run, about */
 };
 
@@ -71,24 +72,6 @@ static bool has_float(const float *values, int n)
 }
 
 /*
- * True if something is left after rounding. A gradient that is not finite shall not stay for good: it leaves as it is,
- * and no remainder.
- */
-static bool round_row(const float *restrict values, float *restrict remainders, uint16_t *restrict halves, int n)
-{
-    uint32_t any = 0;
-    for (int i = 0; i < n; i++) {
-        float sum = values[i] + remainders[i];
-        uint16_t half = bfloat16_round(sum);
-        float left = sum - bfloat16_widen(half);
-        halves[i] = half;
-        remainders[i] = left - left == 0.0f ? left : 0.0f;
-        any |= (uint32_t)half << 17;
-    }
-    return any != 0;
-}
-
-/*
  * One row of a block. Its columns may come in several blocks, one of them zero: the row is present once one is not, and
  * then its other columns must be right as well, so zeros are stored too.
  */
@@ -98,9 +81,9 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
     size_t offset = variable->offset + (size_t)row * (size_t)variable->stride + (size_t)block->col;
     bool some;
     if (outbox->dtype == DTYPE_BFLOAT16) {
-        some = round_row(values, outbox->remainders + offset, outbox->halves + offset, block->cols);
+        some = bfloat16_feed_back(outbox->halves + offset, outbox->remainders + offset, values, (size_t)block->cols);
     } else {
-        memcpy(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
+        copy_bytes(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
         /* Rows are listed if they have a pixel that is not zero, and then are hardly ever zero themselves. */
         some = block->present || has_float(values, block->cols);
     }
@@ -110,11 +93,32 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
     }
 }
 
+/* Blocks are strips: rows too short for the processor to see where the next one lies, long gone from its caches. */
+static void prefetch_row(const struct outbox *outbox, const struct gradient_block *block, int k, int count)
+{
+    enum { LINE = 64 };
+    if (k >= count) {
+        return;
+    }
+    const struct variable *variable = &outbox->model->variables[block->variable];
+    int row = block->row + (block->present ? block->present[k] : k);
+    size_t offset = variable->offset + (size_t)row * (size_t)variable->stride + (size_t)block->col;
+    const float *floats = outbox->dtype == DTYPE_BFLOAT16 ? outbox->remainders : outbox->values;
+    for (size_t i = 0; i < (size_t)block->cols * sizeof *floats; i += LINE) {
+        __builtin_prefetch((const char *)(floats + offset) + i, 1);
+    }
+    for (size_t i = 0; outbox->halves && i < (size_t)block->cols * sizeof *outbox->halves; i += LINE) {
+        __builtin_prefetch((const char *)(outbox->halves + offset) + i, 1);
+    }
+}
+
 static void take_block(void *context, const struct gradient_block *block)
 {
+    enum { AHEAD = 2 };
     struct outbox *outbox = context;
     int count = block->present ? block->present_count : block->rows;
     for (int k = 0; k < count; k++) {
+        prefetch_row(outbox, block, k + AHEAD, count);
         int row = block->row + (block->present ? block->present[k] : k);
         take_row(outbox, block, row, block->values + (size_t)k * (size_t)block->stride);
     }

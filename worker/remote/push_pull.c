@@ -84,10 +84,22 @@ static enum push_pull_end open_link(struct push_pull *exchange, struct shard_par
 
 /* ---- Into the engine ---- */
 
+/* Where the engine's floats lie; NULL: they have to be handed over. */
+static float *place(struct push_pull *exchange, enum store_vector vector, size_t first)
+{
+    const struct engine_table *table = exchange->engine->table;
+    return vector == STORE_PARAMETERS && table->parameters ? table->parameters(exchange->engine) + first : NULL;
+}
+
 /* `count` floats at `first`, as they came. */
 static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype dtype, size_t first, size_t count,
                 const uint8_t *bytes, struct error *error)
 {
+    float *there = place(exchange, vector, first);
+    if (dtype == DTYPE_BFLOAT16 && there) {
+        bfloat16_to_floats(there, (const uint16_t *)(const void *)bytes, count);
+        return true;
+    }
     const float *values = (const float *)(const void *)bytes;
     if (dtype == DTYPE_BFLOAT16) {
         bfloat16_to_floats(exchange->widened, (const uint16_t *)(const void *)bytes, count);
@@ -108,6 +120,13 @@ bool push_pull_land(struct push_pull *exchange, struct channel *channel, enum st
             return error_set(error, "%s: floats %llu and on are beyond the model's %zu",
                              connection_name(channel->connection), (unsigned long long)range.first,
                              exchange->model->float_count);
+        }
+        float *straight = dtype == DTYPE_FLOAT32 ? place(exchange, vector, first) : NULL;
+        if (straight) {
+            if (!channel_read_bulk(channel, straight, count * size, deadline_s, error)) {
+                return false;
+            }
+            continue;
         }
         while (count > 0) {
             if (at == there) {
