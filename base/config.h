@@ -108,7 +108,10 @@ struct config_output {
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
     int64_t log_steps;
-    int64_t validate_steps; /* 0 = at the end of every epoch */
+    int64_t validate_steps;       /* 0 = at the end of every epoch */
+    char *summary_dir;            /* "" = a folder in train_dir, if there is one */
+    int64_t save_summaries_steps; /* 0 = not by steps */
+    double save_summaries_secs;   /* 0 = not by time */
     enum log_format log_format;
     bool progress; /* a progress bar where standard output is a terminal */
 };

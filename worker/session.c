@@ -20,6 +20,7 @@
 #include "worker/evaluate.h"
 #include "worker/plan.h"
 #include "worker/report.h"
+#include "worker/summary/summary.h"
 
 enum {
     WARM_UP_STEPS = 100,    /* not counted in steps_per_s: caches, clocks and page tables settle */
@@ -31,7 +32,7 @@ static const double RATE_WEIGHT = 0.2; /* of the latest slice in the rate that t
 
 /* Steps and seconds of some stretch of training. */
 struct tally {
-    int64_t steps, images;
+    int64_t steps, images, correct;
     double loss_sum;
     double seconds;
 };
@@ -51,8 +52,10 @@ struct session {
     struct progress progress;
     int64_t first_step, step;
     int64_t slice_steps; /* about SLICE_S long */
-    struct tally since_report;
-    struct tally all, warm; /* of this session; warm: after WARM_UP_STEPS */
+    struct tally since_report, since_summary;
+    struct summary *summary; /* NULL: none wanted */
+    int64_t summary_step;    /* when it was last seen whether one is due */
+    struct tally all, warm;  /* of this session; warm: after WARM_UP_STEPS */
     double recent_steps_per_s, recent_loss, shown_validation;
     bool stop;
     struct session_result result;
@@ -193,6 +196,15 @@ static bool put_state(struct session *session, struct error *error)
     return true;
 }
 
+/* Time that is not the engine's counts in the rate of steps all the same. */
+static void charge(struct session *session, double seconds)
+{
+    session->all.seconds += seconds;
+    if (session->warm.steps > 0) {
+        session->warm.seconds += seconds;
+    }
+}
+
 /* Begins to save the present state in the background; waits only if an earlier checkpoint is still under way. */
 static void save(struct session *session, int targets)
 {
@@ -216,10 +228,7 @@ static void save(struct session *session, int targets)
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_began(&session->supervisor, session->step, clock_monotonic_s());
     }
-    session->all.seconds += clock_monotonic_s() - begin_s;
-    if (session->warm.steps > 0) {
-        session->warm.seconds += clock_monotonic_s() - begin_s;
-    }
+    charge(session, clock_monotonic_s() - begin_s);
 }
 
 /* ---- What is due at a step ---- */
@@ -264,6 +273,7 @@ static bool validate(struct session *session)
         info->best_step = session->step;
     }
     session->shown_validation = info->validation_accuracy;
+    summary_validation(session->summary, session->step, info->validation_accuracy, evaluation->loss);
     info->bad_validations = is_best ? 0 : info->bad_validations + 1;
     report_validation(&(struct report_validation){
         .worker = session->options.config->cluster.task_index,
@@ -278,6 +288,29 @@ static bool validate(struct session *session)
     return is_best;
 }
 
+static void summarise_if_due(struct session *session)
+{
+    struct tally *tally = &session->since_summary;
+    double begin_s = clock_monotonic_s();
+    bool is_due = summary_is_due(session->summary, session->summary_step, session->step, begin_s);
+    session->summary_step = session->step;
+    if (!is_due || tally->steps == 0) {
+        return;
+    }
+    double seconds = fmax(tally->seconds, 1e-9);
+    summary_write(session->summary,
+                  &(struct summary_step){
+                      .global_step = session->step,
+                      .cross_entropy = tally->loss_sum / (double)tally->steps,
+                      .accuracy = (double)tally->correct / (double)(tally->images > 0 ? tally->images : 1),
+                      .steps_per_s = (double)tally->steps / seconds,
+                      .examples_per_s = (double)tally->images / seconds,
+                      .seconds_per_batch = seconds / (double)(tally->steps * session->plan.batches_per_step),
+                  });
+    *tally = (struct tally){0};
+    charge(session, clock_monotonic_s() - begin_s);
+}
+
 /* What the step calls for; returns true if its validation was the best so far. */
 static bool log_and_validate(struct session *session)
 {
@@ -285,6 +318,7 @@ static bool log_and_validate(struct session *session)
     if (plan_log_due(&session->plan, session->step)) {
         report_progress(session);
     }
+    summarise_if_due(session);
     return has_validation(session) && plan_validation_due(&session->plan, session->step) && validate(session);
 }
 
@@ -320,7 +354,9 @@ static int64_t next_slice(const struct session *session)
     int64_t n = plan_steps_to_due(&session->plan, session->step);
     int64_t to_save = session->writer ? supervisor_steps_to_save(&session->supervisor, session->step) : INT64_MAX;
     int64_t warm = session->first_step + WARM_UP_STEPS;
+    int64_t to_summary = summary_steps_to_due(session->summary, session->step);
     n = to_save < n ? to_save : n;
+    n = to_summary < n ? to_summary : n;
     n = session->slice_steps < n ? session->slice_steps : n;
     return session->step < warm && warm - session->step < n ? warm - session->step : n;
 }
@@ -329,6 +365,7 @@ static void tally_add(struct tally *tally, const struct train_result *done, doub
 {
     tally->steps += done->steps;
     tally->images += done->images;
+    tally->correct += done->correct;
     tally->loss_sum += done->loss_sum;
     tally->seconds += seconds;
 }
@@ -340,6 +377,7 @@ static void account(struct session *session, const struct train_result *done, do
     }
     tally_add(&session->all, done, seconds);
     tally_add(&session->since_report, done, seconds);
+    tally_add(&session->since_summary, done, seconds);
     session->step += done->steps;
     if (done->steps == 0) {
         return;
@@ -525,7 +563,15 @@ static bool begin(struct session *session, struct error *error)
     session->options.engine->table->set_global_step(session->options.engine, session->step);
     supervisor_begin(&session->supervisor, &config->output, session->step, clock_monotonic_s());
     tell_start(session, restored);
-    return true;
+    session->summary_step = session->step;
+    return summary_open(&session->summary,
+                        &(struct summary_options){.config = config,
+                                                  .model = session->options.model,
+                                                  .engine = session->options.engine,
+                                                  .train = &session->options.dataset->train,
+                                                  .digest = session->digest,
+                                                  .global_step = session->step},
+                        error);
 }
 
 bool session_open(struct session **session, const struct session_options *options, struct error *error)
@@ -546,9 +592,15 @@ bool session_open(struct session **session, const struct session_options *option
     return true;
 }
 
+void session_tested(struct session *session, double accuracy)
+{
+    summary_test(session->summary, session->step, accuracy);
+}
+
 void session_close(struct session *session)
 {
     if (session) {
+        summary_close(session->summary, session->stop && session->result.end != SESSION_FAILED);
         if (session->writer) {
             checkpoint_writer_destroy(session->writer);
             checkpoint_folder_close(&session->folder);

@@ -63,6 +63,9 @@ bool session_open(struct session **session, const struct session_options *option
 /* Trains until the run's end. Afterwards the engine holds the final state and the newest checkpoint is on disk. */
 void session_run(struct session *session, struct session_result *result);
 
+/* Tells the summaries what the test set says of the final state. */
+void session_tested(struct session *session, double accuracy);
+
 /* Lets go of train_dir; a checkpoint that is being written is finished first. NULL is fine. */
 void session_close(struct session *session);
 

@@ -82,6 +82,7 @@ static bool test_and_report(const struct run *run, const struct session_result *
     bool done = evaluate(&test, run->engine, run->config.train.ema_decay > 0, &run->test, error);
     if (done) {
         describe_end(run, result, reason, sizeof reason);
+        session_tested(run->session, evaluation_accuracy(&test));
         report_done(&(struct report_done){.test = &test,
                                           .reason = reason,
                                           .steps = result->global_step,

@@ -221,6 +221,7 @@ static void print_files(void)
     print_entry("  model-STEP.safetensors", "a checkpoint, which any safetensors reader opens: parameters, the "
                                             "optimizer's slots, averages, step");
     print_entry("  best.safetensors", "the best one by validation");
+    print_entry("  summaries/", "what TensorBoard shows; summary_dir names another place");
     print_entry("  *.damaged", "checkpoints found damaged, and set aside");
     print_entry("  trainer.lock", "held by the process that trains here");
 }

@@ -197,6 +197,7 @@ static int set_up(void **state)
     stage->config.output.validate_steps = 70;
     stage->config.output.save_steps = 0;
     stage->config.output.save_model_secs = 0;
+    stage->config.output.save_summaries_steps = 0;
     model_layout(&stage->model, &stage->config.model);
     make_examples(&stage->dataset.train, TRAINED_IMAGES);
     make_examples(&stage->dataset.validation, VALIDATION_IMAGES);

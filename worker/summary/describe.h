@@ -1,0 +1,22 @@
+/* What a run is made of, for TensorBoard: the configuration as a table of text, and as hyper-parameters. */
+#ifndef WORKER_SUMMARY_DESCRIBE_H
+#define WORKER_SUMMARY_DESCRIBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "worker/summary/event.h"
+
+/* Every key and its value as one event of text, under the tag "config". */
+void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step);
+
+/*
+ * Events for TensorBoard's HParams page: the experiment (which hyper-parameters and metrics there are), the run's values,
+ * and how it ended. Hyper-parameters are the job-scoped keys of model, train and data.
+ */
+void describe_experiment(struct event *event, double wall_s);
+void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s);
+void describe_run_end(struct event *event, bool succeeded, double wall_s);
+
+#endif

@@ -1,0 +1,109 @@
+#include "worker/summary/event.h"
+
+enum { EVENT_WALL = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_GRAPH = 4, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1 };
+enum { VALUE_TAG = 1, VALUE_SCALAR = 2, VALUE_IMAGE = 4, VALUE_HISTOGRAM = 5, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+enum { SESSION_START = 1, TYPE_STRING = 7, GREYSCALE = 1 };
+
+static void begin(struct event *event, double wall_s, int64_t step)
+{
+    proto_clear(&event->proto);
+    proto_double(&event->proto, EVENT_WALL, wall_s);
+    proto_integer(&event->proto, EVENT_STEP, step);
+}
+
+void event_begin(struct event *event, double wall_s, int64_t step)
+{
+    begin(event, wall_s, step);
+    event->summary = proto_begin(&event->proto, EVENT_SUMMARY);
+}
+
+void event_end(struct event *event)
+{
+    proto_end(&event->proto, event->summary);
+}
+
+static size_t begin_value(struct event *event, const char *tag)
+{
+    size_t value = proto_begin(&event->proto, SUMMARY_VALUE);
+    proto_text(&event->proto, VALUE_TAG, tag);
+    return value;
+}
+
+void event_scalar(struct event *event, const char *tag, double number)
+{
+    size_t value = begin_value(event, tag);
+    proto_float(&event->proto, VALUE_SCALAR, (float)number);
+    proto_end(&event->proto, value);
+}
+
+void event_histogram(struct event *event, const char *tag, const struct histogram *histogram)
+{
+    size_t value = begin_value(event, tag);
+    histogram_encode(histogram, &event->proto, VALUE_HISTOGRAM);
+    proto_end(&event->proto, value);
+}
+
+void event_image(struct event *event, const char *tag, int width, int height, const uint8_t *png, size_t size)
+{
+    size_t value = begin_value(event, tag), image = proto_begin(&event->proto, VALUE_IMAGE);
+    proto_integer(&event->proto, 1, height);
+    proto_integer(&event->proto, 2, width);
+    proto_integer(&event->proto, 3, GREYSCALE);
+    proto_bytes(&event->proto, 4, png, size);
+    proto_end(&event->proto, image);
+    proto_end(&event->proto, value);
+}
+
+static void put_metadata(struct event *event, const char *plugin, const struct proto *content)
+{
+    size_t metadata = proto_begin(&event->proto, VALUE_METADATA), data = proto_begin(&event->proto, 1);
+    proto_text(&event->proto, 1, plugin);
+    if (content) {
+        proto_bytes(&event->proto, 2, content->bytes, content->size);
+    }
+    proto_end(&event->proto, data);
+    proto_end(&event->proto, metadata);
+}
+
+void event_text(struct event *event, const char *tag, const char *markdown)
+{
+    size_t value = begin_value(event, tag), tensor = proto_begin(&event->proto, VALUE_TENSOR);
+    proto_integer(&event->proto, 1, TYPE_STRING);
+    size_t shape = proto_begin(&event->proto, 2); /* no dimensions: one string */
+    proto_end(&event->proto, shape);
+    proto_text(&event->proto, 8, markdown);
+    proto_end(&event->proto, tensor);
+    put_metadata(event, "text", NULL);
+    proto_end(&event->proto, value);
+}
+
+void event_plugin(struct event *event, const char *tag, const char *plugin, const struct proto *content)
+{
+    size_t value = begin_value(event, tag);
+    put_metadata(event, plugin, content);
+    event->proto.failed = event->proto.failed || content->failed;
+    proto_end(&event->proto, value);
+}
+
+void event_file_version(struct event *event, double wall_s)
+{
+    proto_clear(&event->proto);
+    proto_double(&event->proto, EVENT_WALL, wall_s);
+    proto_text(&event->proto, EVENT_VERSION, "brain.Event:2");
+}
+
+void event_session_start(struct event *event, double wall_s, int64_t step)
+{
+    begin(event, wall_s, step);
+    size_t session = proto_begin(&event->proto, EVENT_SESSION);
+    proto_integer(&event->proto, 1, SESSION_START);
+    proto_end(&event->proto, session);
+}
+
+void event_graph(struct event *event, double wall_s, const struct proto *graph)
+{
+    begin(event, wall_s, 0);
+    proto_bytes(&event->proto, EVENT_GRAPH, graph->bytes, graph->size);
+    event->proto.failed = event->proto.failed || graph->failed;
+}

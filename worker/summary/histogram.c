@@ -1,0 +1,194 @@
+/*
+ * The bucket of a float comes from a table by its exponent and its upper four bits of mantissa: such a cell is narrower
+ * than any bucket, so that at most one limit lies within, and one comparison decides.
+ */
+#include "worker/summary/histogram.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { CELL_SHIFT = 19, CELLS = 1 << (31 - CELL_SHIFT), INFINITE_CELL = 0xFF << 4, ZERO = HISTOGRAM_SIDE };
+
+static double limits[HISTOGRAM_SIDE];      /* above zero */
+static float float_limits[HISTOGRAM_SIDE]; /* rounded up, for floats: value < limit as before */
+static uint16_t cells[CELLS];              /* how many limits are at most the smallest value of the cell */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static float cell_start(uint32_t cell)
+{
+    uint32_t bits = cell << CELL_SHIFT;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float round_up(double limit)
+{
+    float value = limit > (double)FLT_MAX ? INFINITY : (float)limit;
+    return (double)value < limit ? nextafterf(value, INFINITY) : value;
+}
+
+static void prepare(void)
+{
+    limits[0] = 1e-12;
+    for (int i = 1; i < HISTOGRAM_SIDE - 1; i++) {
+        limits[i] = limits[i - 1] * 1.1;
+    }
+    limits[HISTOGRAM_SIDE - 1] = DBL_MAX;
+    for (int i = 0; i < HISTOGRAM_SIDE; i++) {
+        float_limits[i] = round_up(limits[i]);
+    }
+    int below = 0;
+    for (uint32_t cell = 0; cell < INFINITE_CELL; cell++) {
+        while (below < HISTOGRAM_SIDE - 1 && float_limits[below] <= cell_start(cell)) {
+            below++;
+        }
+        cells[cell] = (uint16_t)below;
+    }
+}
+
+void histogram_clear(struct histogram *histogram)
+{
+    memset(histogram, 0, sizeof *histogram);
+}
+
+/* finite */
+static int bucket_of(uint32_t bits)
+{
+    uint32_t magnitude = bits & 0x7FFFFFFF;
+    float value;
+    memcpy(&value, &magnitude, sizeof value);
+    int at_most = cells[magnitude >> CELL_SHIFT], sign = (int)(bits >> 31);
+    at_most += value >= float_limits[at_most];
+    return ZERO + 1 + (at_most ^ -sign); /* ZERO - at_most below zero; signs are random, and a branch would be lost */
+}
+
+/* Several sums side by side, which compilers turn into vectors. */
+struct measures {
+    double sum[8], squares[8];
+    float minimum[8], maximum[8];
+};
+
+static void measure(struct measures *measures, const float *values, size_t count)
+{
+    for (size_t i = 0; i + 8 <= count; i += 8) {
+        for (size_t k = 0; k < 8; k++) {
+            float value = values[i + k];
+            measures->minimum[k] = value < measures->minimum[k] ? value : measures->minimum[k];
+            measures->maximum[k] = value > measures->maximum[k] ? value : measures->maximum[k];
+            measures->sum[k] += (double)value;
+            measures->squares[k] += (double)value * (double)value;
+        }
+    }
+    for (size_t i = count - count % 8; i < count; i++) {
+        float value = values[i];
+        measures->minimum[0] = fminf(measures->minimum[0], value);
+        measures->maximum[0] = fmaxf(measures->maximum[0], value);
+        measures->sum[0] += (double)value;
+        measures->squares[0] += (double)value * (double)value;
+    }
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    value += 0.0f; /* a negative zero is a zero */
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Rare, so it may be slow: some of the values are not finite. */
+static void add_finite(struct histogram *histogram, const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (isfinite(values[i])) {
+            histogram_add(histogram, &values[i], 1);
+        }
+    }
+}
+
+void histogram_add(struct histogram *histogram, const float *values, size_t count)
+{
+    struct measures measures = {.sum = {0}};
+    pthread_once(&once, prepare);
+    for (int k = 0; k < 8; k++) {
+        measures.minimum[k] = INFINITY;
+        measures.maximum[k] = -INFINITY;
+    }
+    measure(&measures, values, count);
+    double sum = 0, squares = 0;
+    float minimum = histogram->count > 0 ? histogram->minimum : INFINITY;
+    float maximum = histogram->count > 0 ? histogram->maximum : -INFINITY;
+    for (int k = 0; k < 8; k++) {
+        sum += measures.sum[k];
+        squares += measures.squares[k];
+        minimum = fminf(minimum, measures.minimum[k]);
+        maximum = fmaxf(maximum, measures.maximum[k]);
+    }
+    if (!isfinite(squares)) { /* squares of finite floats are finite doubles, and so is any sum of them here */
+        if (count > 1) {
+            add_finite(histogram, values, count);
+        }
+        return;
+    }
+    if (count == 0) {
+        return;
+    }
+    size_t i = 0;
+    for (; i + HISTOGRAM_LANES <= count; i += HISTOGRAM_LANES) {
+        for (size_t lane = 0; lane < HISTOGRAM_LANES; lane++) {
+            histogram->lanes[lane][bucket_of(bits_of(values[i + lane]))]++;
+        }
+    }
+    for (; i < count; i++) {
+        histogram->lanes[0][bucket_of(bits_of(values[i]))]++;
+    }
+    histogram->count += count;
+    histogram->sum += sum;
+    histogram->squares += squares;
+    histogram->minimum = minimum;
+    histogram->maximum = maximum;
+}
+
+uint64_t histogram_count(const struct histogram *histogram, int bucket)
+{
+    uint64_t count = 0;
+    for (int lane = 0; lane < HISTOGRAM_LANES; lane++) {
+        count += histogram->lanes[lane][bucket];
+    }
+    return count;
+}
+
+double histogram_limit(int bucket)
+{
+    assert(bucket >= 0 && bucket < HISTOGRAM_BUCKETS);
+    pthread_once(&once, prepare);
+    return bucket == ZERO ? 0 : bucket > ZERO ? limits[bucket - ZERO - 1] : -limits[ZERO - 1 - bucket];
+}
+
+void histogram_encode(const struct histogram *histogram, struct proto *proto, int field)
+{
+    double ends[HISTOGRAM_BUCKETS], counts[HISTOGRAM_BUCKETS];
+    size_t used = 0;
+    bool was_empty = false;
+    for (int i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        uint64_t count = histogram_count(histogram, i);
+        used -= count == 0 && was_empty; /* it goes on: an empty bucket as wide as all of them */
+        was_empty = count == 0;
+        ends[used] = histogram_limit(i);
+        counts[used++] = (double)count;
+    }
+    size_t begun = proto_begin(proto, field);
+    proto_double(proto, 1, (double)histogram->minimum);
+    proto_double(proto, 2, (double)histogram->maximum);
+    proto_double(proto, 3, (double)histogram->count);
+    proto_double(proto, 4, histogram->sum);
+    proto_double(proto, 5, histogram->squares);
+    proto_packed_doubles(proto, 6, ends, used);
+    proto_packed_doubles(proto, 7, counts, used);
+    proto_end(proto, begun);
+}

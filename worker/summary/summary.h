@@ -1,0 +1,72 @@
+/*
+ * Summaries of a run for TensorBoard, as tf.train.SummarySaverHook, StepCounterHook and the Supervisor write them.
+ *
+ *     loss, cross_entropy, l2_loss, learning_rate                  of the steps since the last summary
+ *     train/accuracy, validation/accuracy, validation/loss, test/accuracy
+ *     global_step/sec, examples/sec, sec/batch
+ *     cluster/staleness, cluster/dropped_gradients, cluster/bytes_sent, cluster/bytes_received   on a cluster
+ *     layer0/weights, layer0/biases ..., each also with /gradient; layer0/activations ..., logits: histograms
+ *     input/image/0 ..., config (text), the graph, hyper-parameters (HParams)
+ *
+ * Scalars come with every summary, histograms with each SUMMARY_HISTOGRAMS-th one, for they cost more. A summary that
+ * can't be written is a warning, once; training goes on. One thread drives it. Off (summary_open with no folder), it is
+ * NULL, which every function takes, and costs nothing.
+ */
+#ifndef WORKER_SUMMARY_SUMMARY_H
+#define WORKER_SUMMARY_SUMMARY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/model.h"
+#include "worker/dataset.h"
+#include "worker/engine.h"
+
+enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
+
+struct summary;
+
+/* All borrowed, and unchanged while the summary lives. */
+struct summary_options {
+    const struct config *config; /* with train.lr_decay_steps filled in */
+    const struct model *model;
+    struct engine *engine; /* asked for its parameters, and for the gradient of a batch, between two steps */
+    const struct examples *train;
+    const char *digest;  /* of the config */
+    int64_t global_step; /* where the run starts */
+};
+
+/* *summary is NULL where the config asks for none: no folder, or neither steps nor seconds. */
+bool summary_open(struct summary **summary, const struct summary_options *options, struct error *error);
+
+/* True if the step calls for one: by save_summaries_steps if a multiple of it lies in (before, step], or by the clock. */
+bool summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s);
+
+/* Steps from `step` to the next that calls for a summary, at least 1; INT64_MAX: none does. */
+int64_t summary_steps_to_due(const struct summary *summary, int64_t step);
+
+/* What a cluster adds; totals since the start. */
+struct summary_cluster {
+    double staleness;
+    int64_t dropped_gradients; /* negative: not known */
+    uint64_t bytes_sent, bytes_received;
+};
+
+/* Means over the steps since the last summary. */
+struct summary_step {
+    int64_t global_step;
+    double cross_entropy, accuracy; /* of the training batches; NaN: not known */
+    double steps_per_s, examples_per_s, seconds_per_batch;
+    const struct summary_cluster *cluster; /* NULL: local training */
+};
+
+void summary_write(struct summary *summary, const struct summary_step *step);
+void summary_validation(struct summary *summary, int64_t global_step, double accuracy, double loss);
+void summary_test(struct summary *summary, int64_t global_step, double accuracy);
+
+/* succeeded: what the HParams page says of the run. */
+void summary_close(struct summary *summary, bool succeeded);
+
+#endif
