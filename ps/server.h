@@ -1,5 +1,5 @@
 /*
- * The role of a ps: listens, and serves a shard (ps/shard.h) by what its job decides (ps/job.h).
+ * The role of a ps: listens, and serves a shard (ps/shard.h) by what its job decides (ps/job/job.h).
  *
  * One thread per connection. A worker may have several connections of one incarnation at once: it is free to send
  * heartbeats on one while a push waits on another. Pushes of a worker come one at a time; a push that begins while

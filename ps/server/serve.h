@@ -13,7 +13,7 @@
 
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "ps/job.h"
+#include "ps/job/job.h"
 #include "ps/model.h"
 #include "ps/self.h"
 #include "ps/server.h"

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "ps/job.h"
+#include "ps/job/job.h"
 
 static char hosts[4][16] = {"b:2222", "c:2222", "d:2222", "e:2222"};
 static char *host_list[] = {hosts[0], hosts[1], hosts[2], hosts[3]};

@@ -1,0 +1,170 @@
+/* The job as a whole: its life, the actions that it leaves, what is being waited for, the passing of time. */
+#include "ps/job/job.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/job/inside.h"
+
+bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
+{
+    memset(job, 0, sizeof *job);
+    job->config = config;
+    job->self = (struct member){MEMBER_PS, ps};
+    job->worker_count = config->cluster.worker_hosts.count;
+    job->workers = calloc((size_t)job->worker_count, sizeof *job->workers);
+    if (job->workers == NULL) {
+        return error_set(error, "out of memory");
+    }
+    for (int i = 0; i < job->worker_count; i++) {
+        job->workers[i].loss = NAN;
+    }
+    job->began_s = now_s;
+    job->told_s = now_s;
+    job->test_accuracy = NAN;
+    return true;
+}
+
+void job_destroy(struct job *job)
+{
+    free(job->workers);
+    memset(job, 0, sizeof *job);
+}
+
+/* --- Actions ----------------------------------------------------------------------------------------------------------- */
+
+bool job_next_action(struct job *job, struct job_action *action)
+{
+    if (job->action_next == job->action_count) {
+        job->action_next = job->action_count = 0;
+        return false;
+    }
+    *action = job->actions[job->action_next++];
+    return true;
+}
+
+struct job_action *job_act(struct job *job, enum job_action_kind kind, int worker)
+{
+    assert(job->action_count < JOB_MAX_ACTIONS);
+    struct job_action *action = &job->actions[job->action_count++];
+    *action = (struct job_action){.kind = kind, .worker = worker};
+    if (worker >= 0) {
+        action->incarnation = job->workers[worker].incarnation;
+    }
+    return action;
+}
+
+/* Texts from others may be part of a line; they shall not begin a new one. */
+static void clean(char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < ' ' || *text == 0x7f) {
+            *text = '?';
+        }
+    }
+}
+
+void job_say(struct job *job, enum log_level level, const char *format, ...)
+{
+    struct job_action *action = job_act(job, JOB_LOG, -1);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(action->text, sizeof action->text, format, arguments);
+    va_end(arguments);
+    action->level = level;
+    clean(action->text);
+}
+
+void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(verdict->sentence, sizeof verdict->sentence, format, arguments);
+    va_end(arguments);
+    verdict->code = (uint16_t)code;
+}
+
+/* --- What is being waited for ------------------------------------------------------------------------------------------ */
+
+int job_present(const struct job *job)
+{
+    int present = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        present += job->workers[i].present;
+    }
+    return present;
+}
+
+bool job_initialised(const struct job *job)
+{
+    return job->state == JOB_TRAINING || (job_is_over(job) && job->generation > 0);
+}
+
+bool job_ready(struct job *job, double now_s, char sentence[256])
+{
+    const char *chief = job->config->cluster.worker_hosts.items[0];
+    int seconds = (int)(now_s - job->began_s);
+    sentence[0] = '\0';
+    switch (job->state) {
+    case JOB_WAITING:
+        snprintf(sentence, 256, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
+        return false;
+    case JOB_RESTORING:
+        snprintf(sentence, 256, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
+        return false;
+    case JOB_DONE:
+    case JOB_FAILED:
+        snprintf(sentence, 256, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
+                 (long long)job->global_step);
+        return true;
+    case JOB_TRAINING:
+        break;
+    }
+    if (!job->started) {
+        int missing = job->config->cluster.min_workers - job_present(job);
+        snprintf(sentence, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
+                 missing == 1 ? "" : "s", job->config->cluster.min_workers, seconds);
+        return false;
+    }
+    return true;
+}
+
+void job_start_if_complete(struct job *job)
+{
+    int present = job_present(job);
+    if (job->state != JOB_TRAINING || job->started || present < job->config->cluster.min_workers) {
+        return;
+    }
+    job->started = true;
+    job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers here",
+            (long long)job->global_step, present, job->worker_count);
+}
+/* --- Time -------------------------------------------------------------------------------------------------------------- */
+
+bool job_tick(struct job *job, double now_s)
+{
+    char sentence[256];
+    if (job_tick_leases(job, now_s)) {
+        return true;
+    }
+    if (now_s - job->told_s >= JOB_WAITED_FOR_MS / 1000.0) {
+        job->told_s = now_s;
+        if (!job_ready(job, now_s, sentence)) {
+            job_say(job, LOG_INFO, "%s", sentence);
+        }
+    }
+    return false;
+}
+
+bool job_over(const struct job *job, double now_s)
+{
+    int connected = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        connected += job->workers[i].connections > 0 && !job->workers[i].left;
+    }
+    return job_is_over(job) && (connected == 0 || now_s - job->ended_s >= JOB_END_MS / 1000.0);
+}

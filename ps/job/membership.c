@@ -1,0 +1,251 @@
+/* Who is a member: the order of the checks in `join` is the protocol. */
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ps/job/inside.h"
+
+bool job_is_current(const struct job *job, int worker, uint64_t incarnation)
+{
+    return job->workers[worker].incarnation == incarnation;
+}
+
+static bool is_fenced(const struct job_worker *worker, uint64_t incarnation)
+{
+    for (int i = 0; i < JOB_FENCED; i++) {
+        if (worker->fenced[i] == incarnation) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* From now on `incarnation` is this worker; an older one is out for good. */
+static void take_place(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != 0) {
+        if (worker->connections > 0) {
+            job_say(job, LOG_WARNING, "worker %d (%s) takes the place of a process at %s that does not answer", index,
+                    peer, worker->peer);
+            job_act(job, JOB_CUT, index);
+        }
+        worker->fenced[worker->fenced_next] = worker->incarnation;
+        worker->fenced_next = (worker->fenced_next + 1) % JOB_FENCED;
+    }
+    worker->incarnation = incarnation;
+    worker->connections = 0;
+    worker->held = 0;
+    worker->present = worker->lost = worker->left = worker->counts = false;
+    worker->sequence = 0;
+    worker->newcomer = 0;
+    worker->state = STATE_STARTING;
+    worker->global_step = worker->local_step = 0;
+    worker->steps_per_s = 0.0f;
+    worker->loss = NAN;
+    worker->retries = worker->bytes_in = worker->bytes_out = 0;
+    worker->host[0] = worker->device[0] = worker->sentence[0] = '\0';
+    worker->heard_s = now_s;
+}
+
+/* 0: the older process is gone; JOB_ASK_AGAIN: not known yet. */
+static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
+                      struct error *sentence)
+{
+    struct job_worker *worker = &job->workers[index];
+    bool abandoned = now_s - worker->probe_s > 2 * JOB_PROBE_MS / 1000.0;
+    if (worker->newcomer == 0 || (worker->newcomer != incarnation && abandoned)) {
+        worker->newcomer = incarnation;
+        worker->probe_s = now_s;
+        job_act(job, JOB_PROBE, index);
+        return JOB_ASK_AGAIN;
+    }
+    if (worker->newcomer == incarnation && worker->heard_s <= worker->probe_s) {
+        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_ASK_AGAIN : 0;
+    }
+    if (worker->newcomer == incarnation) {
+        worker->newcomer = 0;
+        job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
+    }
+    error_set(
+        sentence,
+        "worker %d is already running at %s, and alive: give this process another --task_index, or stop the other "
+        "one first",
+        index, worker->peer);
+    return REFUSAL_DUPLICATE;
+}
+
+/* Whether this incarnation may be the worker. */
+static uint16_t join(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
+                     struct error *sentence)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (is_fenced(worker, incarnation)) {
+        error_set(sentence, "a newer process is worker %d now, so this one is out", index);
+        return REFUSAL_REPLACED;
+    }
+    if (worker->incarnation == incarnation) {
+        return 0;
+    }
+    bool silent = worker->lost || worker->left || worker->connections == 0;
+    if (worker->incarnation != 0 && !silent) {
+        uint16_t answer = probe(job, index, incarnation, peer, now_s, sentence);
+        if (answer != 0) {
+            return answer;
+        }
+    }
+    take_place(job, index, incarnation, peer, now_s);
+    return 0;
+}
+
+static void welcome(struct job *job, int index, const char *peer, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    snprintf(worker->peer, sizeof worker->peer, "%s", peer);
+    if (worker->lost) {
+        job_say(job, LOG_INFO, "worker %d (%s) is back after %.0f s", index, peer, now_s - worker->heard_s);
+    } else if (!worker->present) {
+        job_say(job, LOG_INFO, "worker %d (%s) joined", index, peer);
+    } else if (worker->connections == 0) {
+        job_say(job, LOG_INFO, "worker %d (%s) is connected again", index, peer);
+    }
+    worker->connections++;
+    worker->present = true;
+    worker->lost = worker->left = false;
+    worker->heard_s = now_s;
+    job_start_if_complete(job);
+}
+
+uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
+                   const char *program, const char *digest, uint64_t fleet_version, double now_s,
+                   struct error *sentence)
+{
+    char name[MEMBER_TEXT];
+    if (who->role == MEMBER_OPERATOR) {
+        return 0;
+    }
+    if (who->role != MEMBER_WORKER) {
+        member_format(who, ' ', name);
+        error_set(sentence, "ps %d expects workers here, not %s", job->self.index, name);
+        return REFUSAL_MEMBER;
+    }
+    if (who->index < 0 || who->index >= job->worker_count) {
+        error_set(sentence, "there is no worker %d: worker_hosts lists %d", who->index, job->worker_count);
+        return REFUSAL_MEMBER;
+    }
+    uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, sentence);
+    if (incarnation == 0) {
+        error_set(sentence, "an incarnation of 0 stands for nobody");
+    }
+    if (refusal == 0) {
+        struct job_worker *worker = &job->workers[who->index];
+        snprintf(worker->program, sizeof worker->program, "%s", program);
+        snprintf(worker->digest, sizeof worker->digest, "%s", digest);
+        worker->fleet_version = fleet_version;
+        welcome(job, who->index, peer, now_s);
+    }
+    return refusal;
+}
+
+void job_disconnected(struct job *job, int index, uint64_t incarnation, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation) {
+        return;
+    }
+    assert(worker->connections > 0);
+    worker->connections--;
+    if (worker->connections > 0) {
+        return;
+    }
+    worker->gone_s = now_s;
+    if (worker->present && !job_is_over(job)) {
+        job_say(job, LOG_WARNING, "worker %d (%s) is not connected any more; lost unless it is back in %g s", index,
+                worker->peer, job->config->cluster.lease_secs);
+    }
+}
+
+void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation) {
+        return;
+    }
+    if (worker->lost) {
+        job_say(job, LOG_INFO, "worker %d (%s) is heard of again after %.0f s", index, worker->peer,
+                now_s - worker->heard_s);
+        worker->lost = false;
+        worker->present = true;
+    }
+    worker->heard_s = now_s;
+}
+
+void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struct message_heartbeat *heartbeat,
+                   double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation) {
+        return;
+    }
+    job_heard(job, index, incarnation, now_s);
+    worker->state = heartbeat->state;
+    worker->global_step = heartbeat->global_step;
+    worker->local_step = heartbeat->local_step;
+    worker->steps_per_s = heartbeat->steps_per_s;
+    worker->loss = heartbeat->loss;
+    worker->reported_staleness = heartbeat->staleness;
+    worker->retries = heartbeat->retries;
+    worker->bytes_in = heartbeat->bytes_in;
+    worker->bytes_out = heartbeat->bytes_out;
+    snprintf(worker->host, sizeof worker->host, "%s", heartbeat->host);
+    snprintf(worker->device, sizeof worker->device, "%s", heartbeat->device);
+    snprintf(worker->sentence, sizeof worker->sentence, "%s", heartbeat->sentence);
+}
+
+void job_leave(struct job *job, int index, uint64_t incarnation, const char *sentence, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation || worker->left) {
+        return;
+    }
+    worker->left = true;
+    worker->present = worker->lost = worker->counts = false;
+    worker->heard_s = now_s;
+    job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, sentence[0] != '\0' ? ": " : "", sentence);
+}
+
+bool job_tick_leases(struct job *job, double now_s)
+{
+    double lease_s = job->config->cluster.lease_secs;
+    for (; job->tick_next < job->worker_count; job->tick_next++) {
+        struct job_worker *worker = &job->workers[job->tick_next];
+        if (!worker->present || worker->held > 0 || job_is_over(job) || now_s - worker->heard_s <= lease_s) {
+            continue;
+        }
+        if (job->action_count == JOB_MAX_ACTIONS - 1) {
+            return true;
+        }
+        worker->lost = true;
+        worker->present = worker->counts = false;
+        job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard of for %.0f s; the others go on", job->tick_next,
+                worker->peer, now_s - worker->heard_s);
+    }
+    job->tick_next = 0;
+    return false;
+}
+
+enum member_state job_worker_state(const struct job *job, int index)
+{
+    const struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation == 0) {
+        return STATE_ABSENT;
+    }
+    if (worker->left) {
+        return job->state == JOB_DONE ? STATE_DONE : STATE_ABSENT;
+    }
+    if (worker->lost) {
+        return STATE_LOST;
+    }
+    return worker->held > 0 ? STATE_WAITING : (enum member_state)worker->state;
+}

@@ -1,0 +1,142 @@
+/* Asynchronous pushes, and what every request for parameters has in common: the order of the checks is the protocol. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ps/job/inside.h"
+
+/* The slowest worker's clock among those that take part, `self` left out; false if there is none. */
+static bool slowest(const struct job *job, int self, int64_t *clock)
+{
+    bool found = false;
+    for (int i = 0; i < job->worker_count; i++) {
+        const struct job_worker *worker = &job->workers[i];
+        if (i != self && worker->counts && (!found || worker->clock < *clock)) {
+            *clock = worker->clock;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* A worker that begins, or is back, is neither behind nor ahead of the slowest one. */
+static void take_part(struct job *job, int index)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (!worker->counts) {
+        worker->counts = true;
+        slowest(job, index, &worker->clock);
+    }
+}
+
+bool job_may_answer(const struct job *job, int index)
+{
+    int64_t clock = 0;
+    int64_t bound = job->config->cluster.max_staleness;
+    if (bound == 0 || job->state != JOB_TRAINING || !job->workers[index].counts || !slowest(job, index, &clock)) {
+        return true;
+    }
+    return job->workers[index].clock - clock <= bound;
+}
+
+void job_hold(struct job *job, int index, uint64_t incarnation, int change, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation == incarnation) {
+        worker->held += change;
+        worker->heard_s = now_s; /* its lease begins when it is its turn again */
+        assert(worker->held >= 0);
+    }
+}
+
+/* What holds for every request that needs parameters. */
+static bool check_training(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
+                           struct verdict *verdict)
+{
+    char sentence[256];
+    if (job->workers[index].incarnation != incarnation) {
+        job_deny(verdict, ERROR_NOT_ALLOWED, "a newer process is worker %d now", index);
+        return false;
+    }
+    if (!job_ready(job, now_s, sentence)) {
+        job_deny(verdict, ERROR_NOT_READY, "%s", sentence);
+        return false;
+    }
+    if (generation != job->generation) {
+        job_deny(verdict, ERROR_OLD_GENERATION,
+                 "generation %u is not the present one, %u: the model was restored since", generation, job->generation);
+        return false;
+    }
+    return true;
+}
+
+static bool is_power_of_two(int64_t number)
+{
+    return (number & (number - 1)) == 0;
+}
+
+static enum push_outcome decide_new_push(struct job *job, int index, const struct job_push *push)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step)) {
+        return PUSH_NOT_WANTED;
+    }
+    worker->sequence = push->sequence;
+    if (!push->finite) {
+        worker->not_finite++;
+        /* The first, and then ever more rarely. */
+        if (is_power_of_two(worker->not_finite)) {
+            job_say(job, LOG_WARNING,
+                    "worker %d (%s) sent a gradient that is not finite at global step %lld: refused (%lld "
+                    "so far); a lower learning_rate may help",
+                    index, worker->peer, (long long)job->global_step, (long long)worker->not_finite);
+        }
+        return PUSH_NOT_FINITE;
+    }
+    worker->staleness = job->global_step > push->base_step ? job->global_step - push->base_step : 0;
+    worker->clock++;
+    worker->applied++;
+    job->global_step++;
+    if (job->global_step == job->last_step) {
+        job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
+    }
+    return PUSH_APPLIED;
+}
+
+void job_push(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
+              struct verdict *verdict)
+{
+    struct job_worker *worker = &job->workers[index];
+    memset(verdict, 0, sizeof *verdict);
+    job_heard(job, index, incarnation, now_s);
+    if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
+        return;
+    }
+    if (push->sequence == 0) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "pushes are counted from 1, not 0");
+        return;
+    }
+    take_part(job, index);
+    if (push->sequence < worker->sequence) {
+        verdict->outcome = PUSH_APPLIED_BEFORE;
+    } else if (push->sequence == worker->sequence) {
+        verdict->outcome = worker->outcome == PUSH_APPLIED ? PUSH_APPLIED_BEFORE : worker->outcome;
+    } else {
+        verdict->outcome = decide_new_push(job, index, push);
+        worker->outcome = worker->sequence == push->sequence ? verdict->outcome : worker->outcome;
+    }
+}
+
+void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
+              struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    if (!check_training(job, index, incarnation, generation, now_s, verdict)) {
+        return;
+    }
+    if (job_is_over(job)) {
+        job_deny(verdict, ERROR_JOB_OVER, "training is over at global step %lld", (long long)job->global_step);
+        return;
+    }
+    take_part(job, index);
+}
