@@ -47,6 +47,8 @@ struct config_cluster {
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
     bool issync;
+    int replicas_to_aggregate;       /* gradients of a synchronous step; 0 = one of every worker */
+    int min_replicas;                /* fewer never make a synchronous step, whoever is lost */
     enum placement_policy placement; /* which ps holds what */
     int min_workers;                 /* training starts once so many are there */
     int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no bound */

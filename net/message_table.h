@@ -41,12 +41,15 @@
     MESSAGE(17, values,        MESSAGE_BULK, "answers read and pull; as many frames as it takes, the last one flagged")\
     MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard; as many frames as it takes, the last one flagged; applied once the last is in") \
     MESSAGE(19, pushed,        MESSAGE_BULK, "answers push: what became of it, and the parameters that changed; as many frames as it takes") \
-    MESSAGE(20, heartbeat,     0,            "I am alive, and this is how I am")                                       \
+    MESSAGE(20, heartbeat,     0,            "the sender is alive, and this is how it is")                             \
     MESSAGE(21, lease,         0,            "answers heartbeat: how long you count as alive, and how the job is")     \
     MESSAGE(22, end_job,       0,            "from the chief: training is over")                                       \
     MESSAGE(23, leave,         0,            "the sender leaves in order")                                             \
     MESSAGE(24, get_status,    0,            "asks about the cluster; answered by status")                             \
-    MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")
+    MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")   \
+    MESSAGE(26, staged,        0,            "from one ps to the first: whose gradients of a step are complete here")  \
+    MESSAGE(27, get_aggregate, 0,            "from one ps to the first: whose gradients make the next step; answered by aggregate") \
+    MESSAGE(28, aggregate,     0,            "answers get_aggregate: what is decided about a step")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
@@ -211,6 +214,7 @@
     FIELD(F32,    steps_per_s,     0,       "its own steps, or pushes applied")                                        \
     FIELD(F32,    loss,            0,       "of its last step; NaN: none")                                             \
     FIELD(U32,    staleness,       0,       "of its last step, in global steps")                                       \
+    FIELD(U64,    dropped,         0,       "gradients of it that were stale or not finite, and not used")             \
     FIELD(U64,    retries,         0,       "connections and requests tried again since its start")                    \
     FIELD(U64,    bytes_in,        0,       "on the wire since its start")                                             \
     FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
@@ -220,6 +224,19 @@
     FIELD(TEXT,   host,            255,     "its machine's name or address")                                           \
     FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
     FIELD(TEXT,   sentence,        1024,    "what it waits for or does; may be empty")
+
+#define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
+    FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \
+    FIELD(RANGES, finite,          1024,    "workers whose gradient is complete, as first number and count")           \
+    FIELD(RANGES, not_finite,      1024,    "workers whose gradient is refused")
+
+#define MESSAGE_FIELDS_get_aggregate(FIELD)                                                                            \
+    FIELD(I64,    step,            0,       "answer once it is decided...")                                            \
+    FIELD(U32,    wait_ms,         600000,  "...or, by error 6, after so long")
+
+#define MESSAGE_FIELDS_aggregate(FIELD)                                                                                \
+    FIELD(I64,    step,            0,       "global step that it makes")                                               \
+    FIELD(RANGES, workers,         1024,    "whose gradients it is the mean of, as first number and count")
 /* clang-format on */
 
 #endif

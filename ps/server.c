@@ -85,15 +85,21 @@ void server_unlock(struct server *server)
     }
 }
 
-void server_wait(struct server *server)
+struct timespec server_next_tick(void)
 {
-    server_unlock(server); /* with all that it does; a change that is missed in between is found a tick later */
-    server_lock(server);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += SERVER_TICK_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
+    return until;
+}
+
+void server_wait(struct server *server)
+{
+    server_unlock(server); /* with all that it does; a change that is missed in between is found a tick later */
+    server_lock(server);
+    const struct timespec until = server_next_tick();
     server->waiting++;
     pthread_cond_timedwait(&server->changed, &server->lock, &until);
     server->waiting--;
@@ -123,6 +129,7 @@ static uint16_t admit(void *context, const struct peer *peer, struct error *sent
     if (refusal == 0) {
         visitor->admitted = true;
         visitor->worker = peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
+        visitor->ps = peer->member.role == MEMBER_PS ? peer->member.index : -1;
         visitor->incarnation = peer->incarnation;
         visitor->channel.generation = server->job.generation;
         server->newcomers--;
@@ -244,7 +251,7 @@ static void receive_visitor(struct server *server, int fd, const char *peer)
         visitor->came_s = now_s;
         visitor->patience_s =
             server->newcomers < workers + SERVER_SPARE_CONNECTIONS / 2 ? SERVER_HANDSHAKE_S : SERVER_CROWDED_S;
-        visitor->worker = -1;
+        visitor->worker = visitor->ps = -1;
         snprintf(visitor->peer, sizeof visitor->peer, "%s", peer);
         visitor->life = VISITOR_HERE;
         server->here++;
@@ -300,6 +307,7 @@ static bool tick(struct server *server, struct rate *rate)
     do {
         server_lock(server);
         more = job_tick(&server->job, now_s);
+        server_lead(server);
         over = job_over(&server->job, now_s);
         measure(server, rate, now_s);
         server_unlock(server);
@@ -339,10 +347,16 @@ static void accept_all(struct server *server, int listener)
 static bool create_lists(struct server *server, struct error *error)
 {
     int workers = server->config->cluster.worker_hosts.count;
-    server->visitor_count = workers * SERVER_CONNECTIONS_PER_WORKER + SERVER_SPARE_CONNECTIONS;
+    server->visitor_count = workers * SERVER_CONNECTIONS_PER_WORKER +
+                            server->config->cluster.ps_hosts.count * SERVER_CONNECTIONS_PER_PS +
+                            SERVER_SPARE_CONNECTIONS;
     server->visitors = calloc((size_t)server->visitor_count, sizeof *server->visitors);
     server->stage_users = calloc((size_t)workers, sizeof(struct visitor *));
-    return (server->visitors != NULL && server->stage_users != NULL) || error_set(error, "out of memory");
+    server->finite = calloc((size_t)workers, sizeof *server->finite);
+    server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
+    return (server->visitors != NULL && server->stage_users != NULL && server->finite != NULL &&
+            server->not_finite != NULL) ||
+           error_set(error, "out of memory");
 }
 
 static void create_locks(struct server *server)
@@ -353,18 +367,22 @@ static void create_locks(struct server *server)
     pthread_mutex_init(&server->lock, NULL);
     pthread_mutex_init(&server->restoring, NULL);
     pthread_cond_init(&server->changed, &attributes);
+    pthread_cond_init(&server->stepped, &attributes);
     pthread_condattr_destroy(&attributes);
 }
 
 static void destroy(struct server *server)
 {
     wake_destroy(&server->hurry);
+    pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);
     pthread_mutex_destroy(&server->lock);
     job_destroy(&server->job);
     shard_destroy(server->shard);
     self_destroy(&server->self);
+    free(server->not_finite);
+    free(server->finite);
     free(server->stage_users);
     free(server->visitors);
 }
@@ -462,6 +480,7 @@ static void say_farewell(struct server *server, const char *farewell)
     server_lock(server);
     server->leaving = true;
     server->farewell = farewell;
+    pthread_cond_broadcast(&server->stepped);
     bool late = false;
     while (server->here > 0) {
         server_wait(server);
@@ -500,6 +519,7 @@ int server_run(const struct config *config)
 {
     struct server *server = malloc(sizeof *server);
     struct error error;
+    struct follower *follower = NULL;
     int listener = -1;
     int status = COMMAND_FAILED;
     if (server == NULL) {
@@ -512,11 +532,12 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &listener, &error)) {
+    if (start(server, config, &listener, &error) && follower_create(&follower, server, &error)) {
         announce(server, listener);
         accept_all(server, listener);
         close(listener);
         status = leave(server);
+        follower_destroy(follower);
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }

@@ -31,6 +31,7 @@
 
 enum {
     SERVER_CONNECTIONS_PER_WORKER = 4,
+    SERVER_CONNECTIONS_PER_PS = 4,
     SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
     SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */

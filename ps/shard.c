@@ -5,104 +5,14 @@
  * included, so that one offset ("local") serves them all. An answer is packed into the stage that the gradient came in:
  * what is packed never reaches beyond the block just applied, since packing leaves unchanged blocks out and adds nothing.
  */
-#include "ps/shard.h"
+#include "ps/shard/inside.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/copy.h"
 #include "ps/bfloat16.h"
-#include "ps/optimizer.h"
-
-enum {
-    SHARD_ALIGN = 64,
-    MAX_STRIPES = 16,
-    STRIPE_FLOATS = 32 * 1024, /* at least, if there are several */
-    PADDING_PACKED = 32,       /* floats between two blocks: sent along, they cost less than a range of its own */
-};
-
-/* Whole rows, or a part of one row. */
-struct block {
-    size_t first; /* in the model's flat vector */
-    size_t local; /* in the shard's vectors */
-    int stride;
-    uint16_t rows, cols;
-    bool is_weights;
-};
-
-struct stripe {
-    _Alignas(SHARD_ALIGN) pthread_mutex_t lock;
-    size_t first_block, end_block;
-};
-
-struct snapshot {
-    uint64_t number; /* 0: none */
-    int64_t at_step;
-    enum { SNAPSHOT_ARMED, SNAPSHOT_BEGUN, SNAPSHOT_READY } progress;
-};
-
-struct stage {
-    struct shard *shard;
-    float *values;          /* [floats]: the gradient, then the answer */
-    unsigned char *present; /* [block_count]: the push touches this block */
-    uint8_t *ranges;        /* [block_count * RANGE_BYTES] of the answer */
-    uint32_t not_finite;
-    struct changes changes; /* being packed */
-    size_t packed_local;    /* behind the last float packed, in the shard's vectors */
-};
-
-struct shard {
-    const struct model *model;
-    struct config_train train; /* lr_decay_steps filled in */
-    int64_t config_decay_steps;
-    const struct optimizer_kernels *kernels;
-    struct span spans[PLACEMENT_MAX_SPANS];
-    size_t span_locals[PLACEMENT_MAX_SPANS];
-    int span_count;
-    size_t floats;
-
-    struct block *blocks;
-    uint64_t *versions;   /* [block_count]: of the last change; guarded, with the vectors, by the block's stripe */
-    unsigned char *moved; /* [block_count]: 0 = its slots are as at the start */
-    size_t block_count;
-    struct stripe stripes[MAX_STRIPES];
-    int stripe_count;
-    float *vectors[STORE_VECTORS]; /* [floats], NULL where there is none */
-
-    /* Guarded by the first stripe's lock: what the next to pass there builds on. */
-    uint64_t version;
-    int64_t global_step;
-    uint32_t generation;
-    /* Guarded by the last one's: what has come out at the end. */
-    uint64_t done_version;
-    int64_t done_step;
-    atomic_bool closed; /* written with the first stripe locked */
-
-    size_t claimed[STORE_VECTORS]; /* floats written since shard_begin_write */
-    pthread_mutex_t snapshot_lock;
-    struct snapshot snapshot;
-    float *saved[STORE_VECTORS];
-
-    struct stage *stages;
-    int worker_count;
-    void *memory;
-};
-
-/* One pass through all stripes; see shard_apply. */
-struct walk {
-    uint64_t version;
-    int64_t global_step; /* before it */
-    bool saves;          /* copies into the snapshot what it passes, before it changes anything */
-    uint64_t snapshot;
-};
-
-static size_t round_up(size_t bytes)
-{
-    return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
-}
 
 /* --- Layout ------------------------------------------------------------------------------------------------------------ */
 
@@ -174,8 +84,10 @@ struct plan {
     int span_count;
     size_t floats, blocks;
     bool has[STORE_VECTORS];
+    bool synchronous;
     int vectors, workers;
     size_t vector_bytes, present_bytes, range_bytes, version_bytes, block_bytes, stage_bytes;
+    size_t aggregate_bytes;
     size_t total;
 };
 
@@ -196,15 +108,17 @@ static void plan_make(struct plan *plan, const struct model *model, const struct
         plan->vectors += plan->has[vector];
     }
     plan->workers = config->cluster.worker_hosts.count;
-    plan->vector_bytes = round_up(plan->floats * sizeof(float));
-    plan->present_bytes = round_up(plan->blocks);
-    plan->range_bytes = round_up(plan->blocks * RANGE_BYTES);
-    plan->version_bytes = round_up(plan->blocks * sizeof(uint64_t));
-    plan->block_bytes = round_up(plan->blocks * sizeof(struct block));
-    plan->stage_bytes = round_up((size_t)plan->workers * sizeof(struct stage));
+    plan->vector_bytes = shard_round_up(plan->floats * sizeof(float));
+    plan->present_bytes = shard_round_up(plan->blocks);
+    plan->range_bytes = shard_round_up(plan->blocks * RANGE_BYTES);
+    plan->version_bytes = shard_round_up(plan->blocks * sizeof(uint64_t));
+    plan->block_bytes = shard_round_up(plan->blocks * sizeof(struct block));
+    plan->stage_bytes = shard_round_up((size_t)plan->workers * sizeof(struct stage));
+    plan->synchronous = config->cluster.issync;
+    plan->aggregate_bytes = plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks)) : 0;
+    size_t per_worker = plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->present_bytes + plan->range_bytes;
     plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
-                  plan->present_bytes + plan->stage_bytes +
-                  (size_t)plan->workers * (plan->vector_bytes + plan->present_bytes + plan->range_bytes);
+                  plan->present_bytes + plan->stage_bytes + plan->aggregate_bytes + (size_t)plan->workers * per_worker;
 }
 
 size_t shard_memory(const struct model *model, const struct config *config, int ps)
@@ -235,7 +149,7 @@ static void divide_into_stripes(struct shard *shard)
 
 static void lay_out(struct shard *shard, const struct plan *plan)
 {
-    char *memory = (char *)round_up((size_t)shard->memory);
+    char *memory = (char *)shard_round_up((size_t)shard->memory);
     memcpy(shard->spans, plan->spans, sizeof shard->spans);
     shard->span_count = plan->span_count;
     shard->floats = plan->floats;
@@ -259,6 +173,7 @@ static void lay_out(struct shard *shard, const struct plan *plan)
     for (int i = 0; i < plan->workers; i++) {
         shard->stages[i].shard = shard;
         shard->stages[i].values = carve(&memory, plan->vector_bytes);
+        shard->stages[i].answer = plan->synchronous ? carve(&memory, plan->vector_bytes) : shard->stages[i].values;
         shard->stages[i].present = carve(&memory, plan->present_bytes);
         shard->stages[i].ranges = carve(&memory, plan->range_bytes);
     }
@@ -273,7 +188,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
         return error_set(error, "ps %d would hold %zu floats, more than a message can name (%lu): use more ps", ps,
                          plan.floats, (unsigned long)UINT32_MAX);
     }
-    struct shard *shard = aligned_alloc(SHARD_ALIGN, round_up(sizeof *shard));
+    struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
     /* Zero pages from the system: what is never used, a snapshot or a stage, takes no memory. */
     void *memory = calloc(1, plan.total + SHARD_ALIGN);
     if (shard == NULL || memory == NULL) {
@@ -288,11 +203,15 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     shard->model = model;
     shard->train = config->train;
     shard->config_decay_steps = config->train.lr_decay_steps;
+    shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);
     shard->memory = memory;
     lay_out(shard, &plan);
     cut_spans(model, shard->spans, shard->span_count, shard->blocks);
     divide_into_stripes(shard);
+    if (plan.synchronous) {
+        aggregate_create(shard, (char *)shard_round_up((size_t)memory) + plan.total - plan.aggregate_bytes);
+    }
     pthread_mutex_init(&shard->snapshot_lock, NULL);
     atomic_init(&shard->closed, true);
     *result = shard;
@@ -308,6 +227,7 @@ void shard_destroy(struct shard *shard)
         pthread_mutex_destroy(&shard->stripes[i].lock);
     }
     pthread_mutex_destroy(&shard->snapshot_lock);
+    aggregate_destroy(shard);
     free(shard->memory);
     free(shard);
 }
@@ -345,12 +265,6 @@ static bool locate(const struct shard *shard, struct range range, size_t *local,
                      (unsigned long long)range.first + range.count - 1);
 }
 
-/* Floats from a block's first to the end of its last row. Blocks of whole rows keep their padding, and so touch. */
-static size_t block_extent(const struct block *block)
-{
-    return block->rows > 1 ? (size_t)block->rows * (size_t)block->stride : block->cols;
-}
-
 /* The first block that ends after `local`. */
 static size_t block_after(const struct shard *shard, size_t local)
 {
@@ -380,8 +294,7 @@ static bool walk_enter(struct shard *shard)
     return false;
 }
 
-/* The same for requests of one generation. */
-static bool walk_enter_generation(struct shard *shard, uint32_t generation)
+bool shard_walk_enter(struct shard *shard, uint32_t generation)
 {
     if (!walk_enter(shard)) {
         return false;
@@ -393,7 +306,7 @@ static bool walk_enter_generation(struct shard *shard, uint32_t generation)
     return false;
 }
 
-static void save_stripe(struct shard *shard, const struct stripe *stripe)
+void shard_save_stripe(struct shard *shard, const struct stripe *stripe)
 {
     if (stripe->first_block == stripe->end_block) {
         return;
@@ -408,7 +321,7 @@ static void save_stripe(struct shard *shard, const struct stripe *stripe)
     }
 }
 
-static void snapshot_done(struct shard *shard, uint64_t number)
+void shard_snapshot_done(struct shard *shard, uint64_t number)
 {
     pthread_mutex_lock(&shard->snapshot_lock);
     if (shard->snapshot.number == number) {
@@ -426,7 +339,7 @@ static void walk_on(struct shard *shard, int i, const struct walk *walk, int64_t
         shard->done_version = walk->version;
         shard->done_step = global_step;
         if (walk->saves) {
-            snapshot_done(shard, walk->snapshot);
+            shard_snapshot_done(shard, walk->snapshot);
         }
     }
     pthread_mutex_unlock(&shard->stripes[i].lock);
@@ -634,21 +547,14 @@ bool stage_is_finite(const struct stage *stage)
 
 /* --- Answers ----------------------------------------------------------------------------------------------------------- */
 
-static void pack_begin(struct stage *stage, enum dtype dtype)
+size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local, const struct block *block)
 {
-    stage->changes = (struct changes){.dtype = dtype, .ranges = stage->ranges, .values = stage->values};
-}
-
-static void pack_block(struct stage *stage, const struct block *block)
-{
-    struct changes *changes = &stage->changes;
     struct range last = {block->first, 0};
     size_t gap = 0;
-    if (changes->range_count > 0 && stage->packed_local <= block->local &&
-        block->local - stage->packed_local <= PADDING_PACKED) {
-        struct ranges packed = {stage->ranges, changes->range_count};
+    if (changes->range_count > 0 && *packed_local <= block->local && block->local - *packed_local <= PADDING_PACKED) {
+        struct ranges packed = {ranges, changes->range_count};
         last = range_get(&packed, changes->range_count - 1);
-        gap = block->local - stage->packed_local;
+        gap = block->local - *packed_local;
     }
     if (last.first + last.count + gap != block->first) { /* another span begins */
         last = (struct range){block->first, 0};
@@ -656,16 +562,34 @@ static void pack_block(struct stage *stage, const struct block *block)
     }
     changes->range_count += last.count == 0;
     size_t count = gap + block_extent(block);
-    const float *from = stage->shard->vectors[STORE_PARAMETERS] + block->local - gap;
-    if (changes->dtype == DTYPE_FLOAT32) {
-        copy_bytes(stage->values + changes->value_count, from, count * sizeof *from);
-    } else {
-        bfloat16_from_floats((uint16_t *)(void *)stage->values + changes->value_count, from, count);
-    }
     changes->value_count += count;
     last.count += (uint32_t)count;
-    stage->packed_local = block->local - gap + count;
-    range_put(stage->ranges, changes->range_count - 1, last);
+    *packed_local = block->local - gap + count;
+    range_put(ranges, changes->range_count - 1, last);
+    return gap;
+}
+
+void shard_pack_values(void *values, uint64_t at, enum dtype dtype, const float *from, size_t count)
+{
+    if (dtype == DTYPE_FLOAT32) {
+        copy_bytes((float *)values + at, from, count * sizeof *from);
+    } else {
+        bfloat16_from_floats((uint16_t *)values + at, from, count);
+    }
+}
+
+static void pack_begin(struct stage *stage, enum dtype dtype)
+{
+    stage->changes = (struct changes){.dtype = dtype, .ranges = stage->ranges, .values = stage->answer};
+}
+
+static void pack_block(struct stage *stage, const struct block *block)
+{
+    struct changes *changes = &stage->changes;
+    size_t gap = shard_pack_range(changes, stage->ranges, &stage->packed_local, block);
+    size_t count = gap + block_extent(block);
+    shard_pack_values(stage->answer, changes->value_count - count, changes->dtype,
+                      stage->shard->vectors[STORE_PARAMETERS] + block->local - gap, count);
 }
 
 static void pack_end(struct stage *stage, uint64_t version, int64_t global_step, struct changes *changes)
@@ -677,15 +601,7 @@ static void pack_end(struct stage *stage, uint64_t version, int64_t global_step,
 
 /* --- Applying ---------------------------------------------------------------------------------------------------------- */
 
-/* What a step means for biases [0] and weights [1]. */
-struct step {
-    struct update update[2];
-    optimizer_loop loop[2], absent_loop[2];
-    bool absent_is_noop[2], fresh_is_noop[2];
-    bool has_slots;
-};
-
-static void step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
+void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
 {
     update_prepare(&step->update[1], &shard->train, global_step);
     step->update[0] = step->update[1];
@@ -704,28 +620,30 @@ static inline float *at(float *values, size_t offset)
     return values == NULL ? NULL : values + offset;
 }
 
-/* True if the block changed. */
-static bool apply_block(struct shard *shard, const struct step *step, size_t i, const struct stage *stage)
+void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
     const struct block *block = &shard->blocks[i];
-    bool present = stage->present[i];
-    if (!present &&
-        (step->absent_is_noop[block->is_weights] || (step->fresh_is_noop[block->is_weights] && !shard->moved[i]))) {
-        return false;
-    }
-    optimizer_loop loop = present ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
+    optimizer_loop loop = gradient != NULL ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
     for (int row = 0; row < block->rows; row++) {
         size_t offset = block->local + (size_t)row * (size_t)block->stride;
-        loop(&step->update[block->is_weights], block->cols, present ? stage->values + offset : NULL,
+        loop(&step->update[block->is_weights], block->cols, gradient != NULL ? gradient + offset : NULL,
              shard->vectors[STORE_PARAMETERS] + offset, at(shard->vectors[STORE_SLOT0], offset),
              at(shard->vectors[STORE_SLOT1], offset), at(shard->vectors[STORE_AVERAGES], offset));
     }
-    shard->moved[i] |= present && step->has_slots;
+    shard->moved[i] |= gradient != NULL && step->has_slots;
+}
+
+/* True if the block changed. */
+static bool apply_block(struct shard *shard, const struct step *step, size_t i, const struct stage *stage)
+{
+    if (!stage->present[i] && block_rests(shard, step, i)) {
+        return false;
+    }
+    shard_move_block(shard, step, i, stage->present[i] ? stage->values : NULL);
     return true;
 }
 
-/* If somebody waits for a snapshot of this very step, whoever is about to leave it takes it. First stripe locked. */
-static void join_snapshot(struct shard *shard, struct walk *walk)
+void shard_join_snapshot(struct shard *shard, struct walk *walk)
 {
     pthread_mutex_lock(&shard->snapshot_lock);
     struct snapshot *snapshot = &shard->snapshot;
@@ -741,18 +659,18 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
                  struct changes *changes)
 {
     struct step step;
-    if (!walk_enter_generation(shard, generation)) {
+    if (!shard_walk_enter(shard, generation)) {
         return false;
     }
     struct walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
-    step_prepare(shard, walk.global_step, &step);
-    join_snapshot(shard, &walk);
+    shard_step_prepare(shard, walk.global_step, &step);
+    shard_join_snapshot(shard, &walk);
     pack_begin(stage, dtype);
     unsigned mode = optimizer_enter();
     for (int k = 0; k < shard->stripe_count; k++) {
         const struct stripe *stripe = &shard->stripes[k];
         if (walk.saves) {
-            save_stripe(shard, stripe);
+            shard_save_stripe(shard, stripe);
         }
         for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
             if (apply_block(shard, &step, i, stage)) {
@@ -772,7 +690,7 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes)
 {
-    if (!walk_enter_generation(shard, generation)) {
+    if (!shard_walk_enter(shard, generation)) {
         return false;
     }
     struct walk walk = {.version = shard->version, .global_step = shard->global_step};
@@ -863,7 +781,7 @@ enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t
         return state;
     }
     for (int k = 0; k < shard->stripe_count; k++) {
-        save_stripe(shard, &shard->stripes[k]);
+        shard_save_stripe(shard, &shard->stripes[k]);
         walk_on(shard, k, &walk, walk.global_step);
     }
     return state;

@@ -18,8 +18,9 @@
  *  - with l2 or averages: every weight changes in every step, and answers are whole; pushes save as before.
  *
  * Memory is taken at shard_create, shard_memory tells how much: 4 bytes x floats x (2 x (1 + slots + averages) + one
- * per worker), the second half for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. A push allocates
- * nothing.
+ * per worker), the second half for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Synchronous training
+ * takes another 4 bytes x floats x (2 + one per worker): answers cannot lie where gradients still wait for their step,
+ * and two hold what all workers get. A push allocates nothing.
  *
  * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
  * network; waits are for locks that are held for microseconds.
@@ -91,6 +92,7 @@ struct changes {
     uint32_t range_count;
     const void *values; /* float32 or bfloat16 */
     uint64_t value_count;
+    void *shared; /* of shard_answer: several may hold the same */
 };
 
 /*
@@ -103,6 +105,25 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
 /* The same without applying anything. since_version 0: all. */
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes);
+
+/*
+ * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
+ * step: element by element ((g0 / n + g1 / n) + ...), as ps/collect.h has it, so that the bits are those of a process
+ * that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then. Threads that
+ * have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when none is left.
+ * shard_aggregate returns once all is done, false if the shard is closed or of another generation; one step at a time.
+ */
+bool shard_aggregate(struct shard *shard, uint32_t generation, const int *workers, int count);
+void shard_help(struct shard *shard);
+bool shard_wants_help(const struct shard *shard); /* is it large enough to be worth waking somebody for? */
+
+/*
+ * As shard_changes; but what the last aggregate changed is packed once for all who want just that. To be given back by
+ * shard_answered.
+ */
+bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version,
+                  enum dtype dtype, struct changes *changes);
+void shard_answered(struct shard *shard, struct changes *changes);
 
 /* Copies one range as it is now. False if it is not held here, or the shard is being written. */
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);

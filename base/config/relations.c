@@ -117,10 +117,43 @@ static bool check_checkpoints(const struct config *config, struct error *error)
     return true;
 }
 
+/* What is about one way of training means nothing in the other. */
+static bool check_synchronous(const struct config *config, struct error *error)
+{
+    const struct config_cluster *cluster = &config->cluster;
+    int workers = cluster->worker_hosts.count;
+    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : workers;
+    if (!cluster->issync) {
+        const char *name = cluster->replicas_to_aggregate > 0 ? "replicas_to_aggregate" : "min_replicas";
+        if (cluster->replicas_to_aggregate > 0 || cluster->min_replicas > 1) {
+            error_set(error, "is about synchronous training; set issync=1, or leave it out");
+            return blame(config, "cluster", name, error);
+        }
+        return true;
+    }
+    if (workers > 0 && wanted > workers) {
+        error_set(error, "no step would ever be complete: worker_hosts lists %d, fewer than %d", workers, wanted);
+        return blame(config, "cluster", "replicas_to_aggregate", error);
+    }
+    if (workers > 0 && cluster->min_replicas > wanted) {
+        error_set(error, "a step is complete with %d gradients; it cannot take %d", wanted, cluster->min_replicas);
+        return blame(config, "cluster", "min_replicas", error);
+    }
+    if (cluster->max_staleness > 0) {
+        error_set(error, "is about asynchronous training; with issync, stale gradients are dropped: set it to 0");
+        return blame(config, "cluster", "max_staleness", error);
+    }
+    if (cluster->pipeline_depth > 0) {
+        error_set(error, "would make every gradient stale, and with issync those are dropped: set it to 0");
+        return blame(config, "cluster", "pipeline_depth", error);
+    }
+    return true;
+}
+
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_validation(config, error) &&
-           check_checkpoints(config, error);
+           check_checkpoints(config, error) && check_synchronous(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

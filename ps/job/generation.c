@@ -33,6 +33,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].counts = false;
         job->workers[i].clock = 0;
+        job->workers[i].taken_step = -1;
     }
     job_say(job, LOG_INFO, "worker 0 (%s) writes the model of generation %u: %s", job->workers[0].peer, generation,
             source);
@@ -69,6 +70,8 @@ void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t g
     job->began_s = job->told_s = now_s;
     job_say(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
             (long long)global_step);
+    job->last_set_step = -1;
+    job_gather(job, now_s);
     job_start_if_complete(job);
 }
 

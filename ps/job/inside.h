@@ -25,6 +25,18 @@ static inline bool job_is_over(const struct job *job)
 /* To be called whenever a worker came or the model got ready. */
 void job_start_if_complete(struct job *job);
 
+/* What holds for every request that needs parameters; false: denied. */
+bool job_check_training(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
+                        struct verdict *verdict);
+
+/* Counts a gradient that is not finite, and tells of some. */
+void job_note_not_finite(struct job *job, int worker);
+
+/* Synchronous training: begins and ends with the job, gathers anew, and looks whether a step can be decided. */
+bool job_create_gathering(struct job *job, int ps, struct error *error);
+void job_gather(struct job *job, double now_s);
+void job_consider(struct job *job, double now_s);
+
 /* Time passes for the leases; false once all are looked at, true if actions have to be taken first. */
 bool job_tick_leases(struct job *job, double now_s);
 

@@ -22,15 +22,21 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     }
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].loss = NAN;
+        job->workers[i].taken_step = -1;
     }
     job->began_s = now_s;
     job->told_s = now_s;
     job->test_accuracy = NAN;
-    return true;
+    job->coordinator = -1;
+    return !config->cluster.issync || job_create_gathering(job, ps, error);
 }
 
 void job_destroy(struct job *job)
 {
+    aggregation_destroy(&job->gathered);
+    free(job->shards);
+    free(job->awaited);
+    free(job->last_set);
     free(job->workers);
     memset(job, 0, sizeof *job);
 }
@@ -45,6 +51,11 @@ bool job_next_action(struct job *job, struct job_action *action)
     }
     *action = job->actions[job->action_next++];
     return true;
+}
+
+bool job_has_actions(const struct job *job)
+{
+    return job->action_next < job->action_count;
 }
 
 struct job_action *job_act(struct job *job, enum job_action_kind kind, int worker)
@@ -133,6 +144,27 @@ bool job_ready(struct job *job, double now_s, char sentence[256])
     return true;
 }
 
+void job_describe(struct job *job, double now_s, char sentence[256])
+{
+    if (!job_ready(job, now_s, sentence)) {
+        return;
+    }
+    if (job->sentence[0] != '\0') {
+        snprintf(sentence, 256, "%s", job->sentence);
+    } else if (job->state == JOB_TRAINING) {
+        job_awaited(job, now_s, sentence);
+    }
+}
+
+uint64_t job_dropped(const struct job *job)
+{
+    uint64_t dropped = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        dropped += (uint64_t)(job->workers[i].stale + job->workers[i].not_finite);
+    }
+    return dropped;
+}
+
 void job_start_if_complete(struct job *job)
 {
     int present = job_present(job);
@@ -151,9 +183,11 @@ bool job_tick(struct job *job, double now_s)
     if (job_tick_leases(job, now_s)) {
         return true;
     }
+    job_consider(job, now_s);
     if (now_s - job->told_s >= JOB_WAITED_FOR_MS / 1000.0) {
         job->told_s = now_s;
-        if (!job_ready(job, now_s, sentence)) {
+        if (!job_ready(job, now_s, sentence) ||
+            (job_awaited(job, now_s, sentence) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
             job_say(job, LOG_INFO, "%s", sentence);
         }
     }

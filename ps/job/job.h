@@ -7,6 +7,10 @@
  * at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what it is
  * told to apply (ps/shard.h), so that a simulator may hold anything instead.
  *
+ * Synchronous training (cluster.issync): ps/job/aggregation.h says which gradients make a step. A complete gradient is
+ * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and says so
+ * (job_step_applied): only then are the pushes of that step answered.
+ *
  * Members are the workers of worker_hosts, 0 being the chief; operators only ask and are not kept track of. A worker may
  * have several connections at once, all of one incarnation.
  *
@@ -25,6 +29,7 @@
 #include "net/endpoint.h"
 #include "net/member.h"
 #include "net/message.h"
+#include "ps/job/aggregation.h"
 
 enum {
     JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
@@ -69,8 +74,10 @@ struct job_worker {
     int64_t staleness;         /* of that push */
     int64_t applied;
     int64_t not_finite;
-    uint64_t newcomer; /* an incarnation that claims the place; 0: none */
-    double probe_s;    /* since when the older one is being probed for it */
+    int64_t stale;      /* synchronous: gradients that came too late for their step */
+    int64_t taken_step; /* synchronous: the last step that its gradient was part of; -1: none */
+    uint64_t newcomer;  /* an incarnation that claims the place; 0: none */
+    double probe_s;     /* since when the older one is being probed for it */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
@@ -105,6 +112,20 @@ struct job {
     int64_t last_step;   /* 0: no bound */
     int64_t epoch_steps;
     bool started; /* min_workers were there once, in this generation or before */
+
+    /* Synchronous training. */
+    bool synchronous;
+    int coordinator;             /* the ps that decides for all; -1: the job is asynchronous */
+    int *shards;                 /* [ps]: number of what it holds among the shards; -1: it holds nothing */
+    struct aggregation gathered; /* shards: all of them at the coordinator, one's own at others */
+    bool *awaited;               /* [worker_count], for aggregation_decide */
+    unsigned char *last_set;     /* [worker_count]: whose gradients the last step was made of */
+    int64_t last_set_step;       /* -1: none in this generation */
+    bool stepping;               /* the host is applying the step that was decided */
+    double gathering_s;          /* since when the present step is being gathered */
+    uint64_t changes;            /* counts what a follower has to tell the coordinator */
+    bool told_absent;            /* said once that some workers never came */
+
     double began_s, ended_s, told_s;
     float test_accuracy;
     char sentence[256]; /* of the chief's end_job */
@@ -118,6 +139,8 @@ void job_destroy(struct job *job);
 
 /* Takes the next action in order; false if there is none. To be called until it says so after every event. */
 bool job_next_action(struct job *job, struct job_action *action);
+
+bool job_has_actions(const struct job *job);
 
 /*
  * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an enum
@@ -152,6 +175,7 @@ struct job_push {
     uint64_t sequence;
     int64_t base_step;
     bool finite;
+    int64_t token; /* synchronous: the step it belongs to */
 };
 void job_push(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
               struct verdict *verdict);
@@ -162,6 +186,45 @@ void job_push(struct job *job, int worker, uint64_t incarnation, const struct jo
  */
 bool job_may_answer(const struct job *job, int worker);
 void job_hold(struct job *job, int worker, uint64_t incarnation, int change, double now_s);
+
+/*
+ * Synchronous pushes. job_stage is asked when the first frame is there: *receive says whether the gradient is to be
+ * received into the worker's stage (true), or read and dropped, since the step has it or is over. job_staged is told
+ * when the last frame is in, whether it was received or not. Then the answer waits until job_settled, and is the
+ * verdict that it gives: PUSH_APPLIED or PUSH_APPLIED_BEFORE if the gradient was part of its step.
+ */
+void job_stage(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
+               struct verdict *verdict, bool *receive);
+void job_staged(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, bool received,
+                double now_s, struct verdict *verdict);
+bool job_settled(struct job *job, int worker, uint64_t incarnation, const struct job_push *push,
+                 struct verdict *verdict);
+
+/* A step that is to be applied. */
+struct job_step {
+    uint32_t generation;
+    int64_t step;
+    int count;
+    int workers[CONFIG_MAX_HOSTS]; /* [count], ascending */
+};
+
+/* True, once for every step: it is decided, and the caller applies it. */
+bool job_take_step(struct job *job, struct job_step *step);
+void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s);
+
+/* Is there a step that is decided and not yet applied? */
+bool job_has_step(const struct job *job);
+
+/* Between ps. At the coordinator: what a follower has; and the set of a step that is decided, if it is that one. */
+void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
+                double now_s, struct verdict *verdict);
+/* At a follower. taken: [worker_count]. */
+void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *taken);
+bool job_is_follower(const struct job *job);
+
+/* Who keeps a synchronous step waiting: "waiting for worker 2 (d:2222) to push step 41, 12 s"; false: nobody, or not
+ * for long. */
+bool job_awaited(struct job *job, double now_s, char sentence[256]);
 
 /* A pull: code 0 if parameters are there and training may run. */
 void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
@@ -195,6 +258,9 @@ bool job_over(const struct job *job, double now_s);
 
 /* For status. */
 enum member_state job_worker_state(const struct job *job, int worker);
+uint64_t job_dropped(const struct job *job); /* gradients of all workers that were not used */
+/* What is being waited for, or how the job ended; may be empty. */
+void job_describe(struct job *job, double now_s, char sentence[256]);
 int job_present(const struct job *job); /* workers that are here */
 
 #endif

@@ -125,6 +125,10 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
     if (who->role == MEMBER_OPERATOR) {
         return 0;
     }
+    if (who->role == MEMBER_PS && job->synchronous && job->coordinator == job->self.index &&
+        who->index < job->config->cluster.ps_hosts.count && who->index != job->self.index) {
+        return 0;
+    }
     if (who->role != MEMBER_WORKER) {
         member_format(who, ' ', name);
         error_set(sentence, "ps %d expects workers here, not %s", job->self.index, name);
@@ -212,6 +216,7 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *sen
     worker->left = true;
     worker->present = worker->lost = worker->counts = false;
     worker->heard_s = now_s;
+    job_consider(job, now_s);
     job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, sentence[0] != '\0' ? ": " : "", sentence);
 }
 

@@ -49,9 +49,8 @@ void job_hold(struct job *job, int index, uint64_t incarnation, int change, doub
     }
 }
 
-/* What holds for every request that needs parameters. */
-static bool check_training(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
-                           struct verdict *verdict)
+bool job_check_training(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
+                        struct verdict *verdict)
 {
     char sentence[256];
     if (job->workers[index].incarnation != incarnation) {
@@ -75,6 +74,19 @@ static bool is_power_of_two(int64_t number)
     return (number & (number - 1)) == 0;
 }
 
+/* The first, and then ever more rarely. */
+void job_note_not_finite(struct job *job, int index)
+{
+    struct job_worker *worker = &job->workers[index];
+    worker->not_finite++;
+    if (is_power_of_two(worker->not_finite)) {
+        job_say(job, LOG_WARNING,
+                "worker %d (%s) sent a gradient that is not finite at global step %lld: refused (%lld "
+                "so far); a lower learning_rate may help",
+                index, worker->peer, (long long)job->global_step, (long long)worker->not_finite);
+    }
+}
+
 static enum push_outcome decide_new_push(struct job *job, int index, const struct job_push *push)
 {
     struct job_worker *worker = &job->workers[index];
@@ -83,14 +95,7 @@ static enum push_outcome decide_new_push(struct job *job, int index, const struc
     }
     worker->sequence = push->sequence;
     if (!push->finite) {
-        worker->not_finite++;
-        /* The first, and then ever more rarely. */
-        if (is_power_of_two(worker->not_finite)) {
-            job_say(job, LOG_WARNING,
-                    "worker %d (%s) sent a gradient that is not finite at global step %lld: refused (%lld "
-                    "so far); a lower learning_rate may help",
-                    index, worker->peer, (long long)job->global_step, (long long)worker->not_finite);
-        }
+        job_note_not_finite(job, index);
         return PUSH_NOT_FINITE;
     }
     worker->staleness = job->global_step > push->base_step ? job->global_step - push->base_step : 0;
@@ -109,7 +114,7 @@ void job_push(struct job *job, int index, uint64_t incarnation, const struct job
     struct job_worker *worker = &job->workers[index];
     memset(verdict, 0, sizeof *verdict);
     job_heard(job, index, incarnation, now_s);
-    if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
+    if (!job_check_training(job, index, incarnation, push->generation, now_s, verdict)) {
         return;
     }
     if (push->sequence == 0) {
@@ -131,7 +136,7 @@ void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generat
               struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
-    if (!check_training(job, index, incarnation, generation, now_s, verdict)) {
+    if (!job_check_training(job, index, incarnation, generation, now_s, verdict)) {
         return;
     }
     if (job_is_over(job)) {

@@ -21,34 +21,32 @@ enum {
     CHUNK_FLOATS = 8 * 1024,   /* that pass through the stack of a connection's thread */
 };
 
-static double frame_deadline(void)
+double serve_deadline(void)
 {
     return clock_monotonic_s() + SERVER_FRAME_S;
 }
 
-/* Puts the present generation into what this connection sends. Locked. */
-static void tell_generation(struct visitor *visitor)
+void serve_tell_generation(struct visitor *visitor)
 {
     visitor->channel.generation = visitor->server->job.generation;
 }
 
-static bool send_message(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
-                         struct error *error)
+bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+                struct error *error)
 {
-    return channel_send(&visitor->channel, type, request, FRAME_LAST, message, NULL, 0, frame_deadline(), error);
+    return channel_send(&visitor->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
 }
 
 static bool send_done(struct visitor *visitor, uint64_t request, int64_t global_step, struct error *error)
 {
     struct message_done done = {.global_step = global_step};
-    return send_message(visitor, MESSAGE_done, request, &done, error);
+    return serve_send(visitor, MESSAGE_done, request, &done, error);
 }
 
-/* A refusal that the connection survives; one of ERROR_BAD_REQUEST it does not. */
-static bool send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
-                       struct error *error)
+bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
+                      struct error *error)
 {
-    if (!channel_send_error(&visitor->channel, request, (enum error_code)code, frame_deadline(), error, "%s",
+    if (!channel_send_error(&visitor->channel, request, (enum error_code)code, serve_deadline(), error, "%s",
                             sentence)) {
         return false;
     }
@@ -61,7 +59,7 @@ static bool send_error(struct visitor *visitor, uint64_t request, uint16_t code,
 
 /* --- Waiting on behalf of a request ------------------------------------------------------------------------------------ */
 
-static bool peer_hung_up(const struct visitor *visitor)
+bool serve_peer_hung_up(const struct visitor *visitor)
 {
     struct pollfd hangup = {.fd = visitor->fd, .events = POLLRDHUP};
     return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
@@ -82,7 +80,7 @@ static bool hold(struct visitor *visitor, bool (*ready)(struct visitor *visitor,
     job_hold(&server->job, visitor->worker, visitor->incarnation, 1, clock_monotonic_s());
     while (alive && !ready(visitor, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
-        alive = !server->leaving && !peer_hung_up(visitor) &&
+        alive = !server->leaving && !serve_peer_hung_up(visitor) &&
                 job_is_current(&server->job, visitor->worker, visitor->incarnation);
     }
     job_hold(&server->job, visitor->worker, visitor->incarnation, -1, clock_monotonic_s());
@@ -123,15 +121,16 @@ static bool stage_is_free(struct visitor *visitor, int64_t unused)
 }
 
 /* Whoever pushes has given up an earlier push on another connection: that one is cut off. */
-static bool take_stage(struct visitor *visitor, bool cut, struct error *error)
+bool serve_take_stage(struct visitor *visitor, bool cut, struct error *error)
 {
     struct server *server = visitor->server;
     server_lock(server);
     struct visitor *user = server->stage_users[visitor->worker];
     if (cut && user != NULL && user != visitor) {
         server_cut(user);
+        pthread_cond_broadcast(&server->stepped);
     }
-    bool taken = hold(visitor, stage_is_free, 0, frame_deadline()) && stage_is_free(visitor, 0);
+    bool taken = hold(visitor, stage_is_free, 0, serve_deadline()) && stage_is_free(visitor, 0);
     if (taken) {
         server->stage_users[visitor->worker] = visitor;
     }
@@ -140,7 +139,7 @@ static bool take_stage(struct visitor *visitor, bool cut, struct error *error)
                               connection_name(visitor->channel.connection));
 }
 
-static void leave_stage(struct visitor *visitor)
+void serve_leave_stage(struct visitor *visitor)
 {
     struct server *server = visitor->server;
     server_lock(server);
@@ -200,13 +199,12 @@ static uint64_t cut_frame(const struct ranges *all, struct cut *cut, struct rang
     return part.count;
 }
 
-/* Sends packed values as many frames of `type`. ranges: the field of `message` that says what a frame holds. */
-static bool send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
-                         struct ranges *ranges, const struct changes *changes, struct error *error)
+bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+                        struct ranges *ranges, const struct changes *changes, struct error *error)
 {
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
-    const double deadline_s = frame_deadline();
+    const double deadline_s = serve_deadline();
     struct cut cut = {0};
     bool sent;
     do {
@@ -227,7 +225,7 @@ static bool send_changes(struct visitor *visitor, enum message_type type, uint64
 static bool receive_gradient(struct visitor *visitor, struct stage *stage, struct error *bad, struct error *error)
 {
     const struct message_push *push = &visitor->channel.message.push;
-    double deadline_s = frame_deadline();
+    double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         float *values;
         struct range range = range_get(&push->ranges, i);
@@ -242,22 +240,23 @@ static bool receive_gradient(struct visitor *visitor, struct stage *stage, struc
     return true;
 }
 
-/* All frames of a push. first: the message of its first frame, without its ranges. */
-static bool receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
-                         uint64_t request, struct error *bad, struct error *error)
+bool serve_receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
+                        uint64_t request, bool receive, struct error *bad, struct error *error)
 {
     struct channel *channel = &visitor->channel;
     uint32_t generation = channel->frame.generation;
-    stage_begin(stage);
+    if (receive) {
+        stage_begin(stage);
+    }
     bad->text[0] = '\0';
     for (;;) {
-        if (!receive_gradient(visitor, stage, bad, error)) {
+        if (receive && !receive_gradient(visitor, stage, bad, error)) {
             return false;
         }
         if (bad->text[0] != '\0' || (channel->frame.flags & FRAME_LAST) != 0) {
             return true;
         }
-        if (!channel_receive(channel, frame_deadline(), error)) {
+        if (!channel_receive(channel, serve_deadline(), error)) {
             return false;
         }
         if (channel->frame.type != MESSAGE_push || channel->frame.request != request ||
@@ -293,7 +292,7 @@ static void decide_push(struct visitor *visitor, const struct message_push *push
     if (verdict->code == 0 && verdict->outcome == PUSH_APPLIED) {
         note_push(server, push, *staleness);
     }
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
 }
 
 static bool answer_push(struct visitor *visitor, const struct message_push *push, uint64_t request, uint32_t generation,
@@ -309,22 +308,22 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
     bool at_once = may_answer(visitor, 0);
     bool alive = hold(visitor, may_answer, 0, clock_monotonic_s() + SERVER_HOLD_S);
     bool in_time = may_answer(visitor, 0);
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited for slower workers",
                          connection_name(visitor->channel.connection));
     }
     if (!in_time) {
-        return send_error(visitor, request, ERROR_TOO_LATE,
-                          "max_staleness: a slower worker has not caught up; the push counts, send it again to ask on",
-                          error);
+        return serve_send_error(
+            visitor, request, ERROR_TOO_LATE,
+            "max_staleness: a slower worker has not caught up; the push counts, send it again to ask on", error);
     }
     if (there && !at_once) { /* others pushed meanwhile: what they changed shall be in the answer */
         there = shard_changes(server->shard, generation, stage, push->base_version, dtype, &changes);
     }
     if (!there) {
-        return send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
     struct message_pushed pushed = {
         .outcome = (uint8_t)verdict->outcome,
@@ -335,7 +334,7 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
         .staleness = staleness,
         .dtype = (uint8_t)dtype,
     };
-    return send_changes(visitor, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, error);
+    return serve_send_changes(visitor, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, error);
 }
 
 static bool serve_push(struct visitor *visitor, struct error *error)
@@ -348,20 +347,20 @@ static bool serve_push(struct visitor *visitor, struct error *error)
     struct verdict verdict;
     struct error bad;
     uint32_t staleness;
-    if (!take_stage(visitor, true, error)) {
+    if (!serve_take_stage(visitor, true, error)) {
         return false;
     }
-    bool done = receive_push(visitor, stage, &push, request, &bad, error);
+    bool done = serve_receive_push(visitor, stage, &push, request, true, &bad, error);
     if (done && bad.text[0] != '\0') {
-        done = send_error(visitor, request, ERROR_BAD_REQUEST, bad.text, error);
+        done = serve_send_error(visitor, request, ERROR_BAD_REQUEST, bad.text, error);
     } else if (done) {
         server_lock(server);
         decide_push(visitor, &push, generation, stage_is_finite(stage), &verdict, &staleness);
         server_unlock(server);
-        done = verdict.code != 0 ? send_error(visitor, request, verdict.code, verdict.sentence, error)
+        done = verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
                                  : answer_push(visitor, &push, request, generation, &verdict, staleness, stage, error);
     }
-    leave_stage(visitor);
+    serve_leave_stage(visitor);
     return done;
 }
 
@@ -372,7 +371,7 @@ static bool send_range(struct visitor *visitor, const struct message_read *read,
     struct shard *shard = visitor->server->shard;
     float chunk[CHUNK_FLOATS];
     uint8_t bytes[RANGE_BYTES];
-    double deadline_s = frame_deadline();
+    double deadline_s = serve_deadline();
     while (range.count > 0) {
         const uint32_t most = read->snapshot != 0 ? FRAME_FLOATS : CHUNK_FLOATS;
         struct range part = {range.first, range.count < most ? range.count : most};
@@ -383,7 +382,7 @@ static bool send_range(struct visitor *visitor, const struct message_read *read,
                                                                  part, &from, &values.global_step, error)
                                          : shard_read(shard, (enum store_vector)read->vector, part, chunk, error);
         if (!there) {
-            return send_error(visitor, request, ERROR_NOT_READY, error->text, error);
+            return serve_send_error(visitor, request, ERROR_NOT_READY, error->text, error);
         }
         range.first += part.count;
         range.count -= part.count;
@@ -406,7 +405,7 @@ static bool send_ranges(struct visitor *visitor, const struct message_read *read
     const uint32_t count = all ? (uint32_t)span_count : read->ranges.count;
     if (count == 0) {
         struct message_values none = {.vector = read->vector, .token = -1};
-        return send_message(visitor, MESSAGE_values, request, &none, error);
+        return serve_send(visitor, MESSAGE_values, request, &none, error);
     }
     for (uint32_t i = 0; i < count; i++) {
         struct range range =
@@ -427,7 +426,7 @@ static bool send_pulled(struct visitor *visitor, const struct message_pull *pull
         struct message_read read = {.vector = STORE_PARAMETERS, .ranges = pull->ranges};
         return send_ranges(visitor, &read, request, error);
     }
-    if (!take_stage(visitor, false, error)) {
+    if (!serve_take_stage(visitor, false, error)) {
         return false;
     }
     bool done;
@@ -440,11 +439,11 @@ static bool send_pulled(struct visitor *visitor, const struct message_pull *pull
             .global_step = changes.global_step,
             .token = -1,
         };
-        done = send_changes(visitor, MESSAGE_values, request, &values, &values.ranges, &changes, error);
+        done = serve_send_changes(visitor, MESSAGE_values, request, &values, &values.ranges, &changes, error);
     } else {
-        done = send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+        done = serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
-    leave_stage(visitor);
+    serve_leave_stage(visitor);
     return done;
 }
 
@@ -462,12 +461,12 @@ static bool serve_pull(struct visitor *visitor, struct error *error)
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
         alive = hold(visitor, is_past_step, pull.after_step, deadline_s);
     }
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
     }
-    return verdict.code != 0 ? send_error(visitor, request, verdict.code, verdict.sentence, error)
+    return verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
                              : send_pulled(visitor, &pull, request, generation, error);
 }
 
@@ -478,13 +477,13 @@ static bool serve_read(struct visitor *visitor, struct error *error)
     server_lock(server);
     bool there = job_initialised(&server->job);
     bool same = visitor->channel.frame.generation == server->job.generation;
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (!there) {
-        return send_error(visitor, request, ERROR_NOT_READY, "there is no model yet", error);
+        return serve_send_error(visitor, request, ERROR_NOT_READY, "there is no model yet", error);
     }
     if (!same) {
-        return send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
     return send_ranges(visitor, &visitor->channel.message.read, request, error);
 }
@@ -515,7 +514,7 @@ static bool serve_get_model(struct visitor *visitor, struct error *error)
     bool alive = hold(visitor, is_ready, 0, wait_deadline(visitor->channel.message.get_model.wait_ms));
     job_ready(&server->job, clock_monotonic_s(), sentence);
     model.state = job_initialised(&server->job) ? 2 : server->job.state == JOB_RESTORING;
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
@@ -523,13 +522,13 @@ static bool serve_get_model(struct visitor *visitor, struct error *error)
     if (model.state == 2) {
         shard_now(server->shard, &model.version, &model.global_step);
     }
-    return send_message(visitor, MESSAGE_model, request, &model, error);
+    return serve_send(visitor, MESSAGE_model, request, &model, error);
 }
 
 static bool send_verdict(struct visitor *visitor, uint64_t request, const struct verdict *verdict, int64_t global_step,
                          struct error *error)
 {
-    return verdict->code != 0 ? send_error(visitor, request, verdict->code, verdict->sentence, error)
+    return verdict->code != 0 ? serve_send_error(visitor, request, verdict->code, verdict->sentence, error)
                               : send_done(visitor, request, global_step, error);
 }
 
@@ -541,7 +540,7 @@ static bool serve_begin_restore(struct visitor *visitor, struct error *error)
     server_lock(server);
     job_begin_restore(&server->job, visitor->worker, visitor->channel.frame.generation,
                       visitor->channel.message.begin_restore.source, clock_monotonic_s(), &verdict);
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (verdict.code == 0) {
         shard_begin_write(server->shard, visitor->channel.frame.generation);
@@ -554,7 +553,7 @@ static void ask_to_write(struct visitor *visitor, struct verdict *verdict)
 {
     server_lock(visitor->server);
     job_write(&visitor->server->job, visitor->worker, visitor->channel.frame.generation, verdict);
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(visitor->server);
 }
 
@@ -563,7 +562,7 @@ static bool receive_values(struct visitor *visitor, struct verdict *verdict, str
 {
     const struct message_write *write = &visitor->channel.message.write;
     struct error bad;
-    double deadline_s = frame_deadline();
+    double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < write->ranges.count; i++) {
         float *values;
         struct range range = range_get(&write->ranges, i);
@@ -636,7 +635,7 @@ static bool serve_snapshot(struct visitor *visitor, struct error *error)
     if (verdict.code == 0 && wanted.snapshot == 0) {
         verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .sentence = "snapshots are counted from 1, not 0"};
     }
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     if (verdict.code == 0) {
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
@@ -644,7 +643,7 @@ static bool serve_snapshot(struct visitor *visitor, struct error *error)
     if (state == SNAPSHOT_PENDING) {
         server_lock(server);
         alive = hold(visitor, is_at_step, wanted.at_step, wait_deadline(wanted.wait_ms));
-        tell_generation(visitor);
+        serve_tell_generation(visitor);
         server_unlock(server);
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
@@ -678,12 +677,10 @@ static bool serve_heartbeat(struct visitor *visitor, struct error *error)
         .test_accuracy = job->test_accuracy,
         .sentence = sentence,
     };
-    if (job_ready(job, now_s, sentence) && job->sentence[0] != '\0') {
-        snprintf(sentence, sizeof sentence, "%s", job->sentence);
-    }
-    tell_generation(visitor);
+    job_describe(job, now_s, sentence);
+    serve_tell_generation(visitor);
     server_unlock(server);
-    return send_message(visitor, MESSAGE_lease, visitor->channel.frame.request, &lease, error);
+    return serve_send(visitor, MESSAGE_lease, visitor->channel.frame.request, &lease, error);
 }
 
 static bool serve_end_job(struct visitor *visitor, struct error *error)
@@ -693,7 +690,7 @@ static bool serve_end_job(struct visitor *visitor, struct error *error)
     server_lock(server);
     job_end(&server->job, visitor->worker, &visitor->channel.message.end_job, clock_monotonic_s(), &verdict);
     int64_t global_step = server->job.global_step;
-    tell_generation(visitor);
+    serve_tell_generation(visitor);
     server_unlock(server);
     return send_verdict(visitor, visitor->channel.frame.request, &verdict, global_step, error);
 }
@@ -714,7 +711,7 @@ static bool serve_leave(struct visitor *visitor, struct error *error)
 static bool serve_ping(struct visitor *visitor, struct error *error)
 {
     struct message_pong pong = {.nonce = visitor->channel.message.ping.nonce};
-    return send_message(visitor, MESSAGE_pong, visitor->channel.frame.request, &pong, error);
+    return serve_send(visitor, MESSAGE_pong, visitor->channel.frame.request, &pong, error);
 }
 
 static bool serve_release(struct visitor *visitor, struct error *error)
@@ -726,7 +723,7 @@ static bool serve_release(struct visitor *visitor, struct error *error)
 static bool serve_get_status(struct visitor *visitor, struct error *error)
 {
     const struct channel *channel = &visitor->channel;
-    return serve_status(visitor, channel->frame.request, channel->message.get_status.members == 1, frame_deadline(),
+    return serve_status(visitor, channel->frame.request, channel->message.get_status.members == 1, serve_deadline(),
                         error);
 }
 
@@ -748,6 +745,9 @@ static bool may_ask(const struct visitor *visitor, uint16_t type)
     case MESSAGE_release:
     case MESSAGE_end_job:
         return visitor->worker == 0;
+    case MESSAGE_staged:
+    case MESSAGE_get_aggregate:
+        return visitor->ps >= 0;
     default:
         return visitor->worker >= 0;
     }
@@ -759,12 +759,18 @@ static bool answer(struct visitor *visitor, struct error *error)
     const struct frame *frame = &visitor->channel.frame;
     if (!may_ask(visitor, frame->type)) {
         snprintf(sentence, sizeof sentence, "%s is not for %s", message_name(frame->type),
-                 visitor->worker < 0 ? "operators" : "any worker but worker 0, the chief");
-        return send_error(visitor, frame->request, ERROR_NOT_ALLOWED, sentence, error);
+                 visitor->ps >= 0      ? "another ps"
+                 : visitor->worker < 0 ? "operators"
+                                       : "any worker but worker 0, the chief");
+        return serve_send_error(visitor, frame->request, ERROR_NOT_ALLOWED, sentence, error);
     }
     switch (frame->type) {
     case MESSAGE_push:
-        return serve_push(visitor, error);
+        return visitor->server->job.synchronous ? serve_synchronous_push(visitor, error) : serve_push(visitor, error);
+    case MESSAGE_staged:
+        return serve_staged(visitor, error);
+    case MESSAGE_get_aggregate:
+        return serve_get_aggregate(visitor, error);
     case MESSAGE_pull:
         return serve_pull(visitor, error);
     case MESSAGE_read:
@@ -795,7 +801,7 @@ static bool answer(struct visitor *visitor, struct error *error)
         return true;
     default:
         snprintf(sentence, sizeof sentence, "%s is not a request to a ps", message_name(frame->type));
-        return send_error(visitor, frame->request, ERROR_BAD_REQUEST, sentence, error);
+        return serve_send_error(visitor, frame->request, ERROR_BAD_REQUEST, sentence, error);
     }
 }
 
@@ -810,11 +816,11 @@ static bool look_around(struct visitor *visitor, struct error *error)
     server_unlock(server);
     if (leaving) {
         struct message_leave leave = {.sentence = server->farewell};
-        send_message(visitor, MESSAGE_leave, 0, &leave, error);
+        serve_send(visitor, MESSAGE_leave, 0, &leave, error);
         return error_set(error, "%s", "");
     }
     struct message_ping question = {.nonce = visitor->incarnation};
-    return !ping || send_message(visitor, MESSAGE_ping, 0, &question, error);
+    return !ping || serve_send(visitor, MESSAGE_ping, 0, &question, error);
 }
 
 /* Waits for the next request. */
@@ -828,7 +834,7 @@ static bool await_request(struct visitor *visitor, struct error *error)
             return false;
         }
     }
-    if (!channel_receive(channel, frame_deadline(), error)) {
+    if (!channel_receive(channel, serve_deadline(), error)) {
         return false;
     }
     if (visitor->worker >= 0) {

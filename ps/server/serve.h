@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "net/channel.h"
 #include "net/handshake.h"
@@ -31,7 +32,8 @@ struct visitor {
     double came_s, patience_s; /* to be through with its handshake */
     bool admitted;             /* said hello, and was welcome */
     bool ping_wanted;
-    int worker; /* -1: an operator, or nobody yet */
+    int worker; /* -1: no worker, or nobody yet */
+    int ps;     /* another ps; -1: none */
     uint64_t incarnation;
     struct channel channel;        /* used by the thread alone */
     struct connection *connection; /* the channel's, for counting bytes; NULL: not open */
@@ -49,8 +51,13 @@ struct server {
     struct job job;
     struct visitor *visitors; /* [visitor_count] */
     int visitor_count;
-    int here, newcomers;          /* visitors that are here, and those of them that have not said who they are */
-    int waiting;                  /* threads that wait for `changed` */
+    int here, newcomers;    /* visitors that are here, and those of them that have not said who they are */
+    int waiting;            /* threads that wait for `changed` */
+    pthread_cond_t stepped; /* synchronous: a step is being applied, is applied, or somebody was cut off */
+    bool stepping;          /* synchronous: a step is being applied, and help is welcome */
+    uint64_t steps_begun;
+    bool following;               /* synchronous: another ps decides, and is told what is staged here */
+    bool *finite, *not_finite;    /* [workers]: synchronous, of the report at hand */
     struct visitor **stage_users; /* [workers]: who uses a worker's stage; NULL: nobody */
     struct wake hurry;            /* raised when connections are to end, whatever they are doing */
     bool leaving;                 /* idle connections are to be closed */
@@ -74,8 +81,56 @@ void server_wait(struct server *server);
 /* Ends the connection of a visitor that is admitted, from outside: its thread finds it closed. Locked. */
 void server_cut(struct visitor *visitor);
 
+struct timespec server_next_tick(void);
+
+/*
+ * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens under
+ * the lock is missed.
+ */
+void server_wait_step(struct server *server);
+
+/* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
+void server_lead(struct server *server);
+
 /* Serves an open channel whose peer was welcomed, until it ends. */
 void serve(struct visitor *visitor);
+
+/* --- Between the files that serve. All return false when the connection is to end, with the reason in *error. --- */
+
+double serve_deadline(void); /* of a frame that begins now */
+bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+                struct error *error);
+/* A refusal that the connection survives; one of ERROR_BAD_REQUEST it does not. */
+bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
+                      struct error *error);
+bool serve_peer_hung_up(const struct visitor *visitor);
+/* Puts the present generation into what this connection sends. Locked. */
+void serve_tell_generation(struct visitor *visitor);
+
+/* The stage of the visitor's worker, for one thread. cut: whoever has it is cut off. */
+bool serve_take_stage(struct visitor *visitor, bool cut, struct error *error);
+void serve_leave_stage(struct visitor *visitor);
+
+/*
+ * All frames of a push. first: the message of its first frame, without its ranges. receive: into the stage; else they
+ * are dropped. *bad: what is wrong with it, "" if nothing.
+ */
+bool serve_receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
+                        uint64_t request, bool receive, struct error *bad, struct error *error);
+
+/* Sends packed values as many frames of `type`. ranges: the field of `message` that says what a frame holds. */
+bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+                        struct ranges *ranges, const struct changes *changes, struct error *error);
+
+/* Synchronous training: a push from its first frame on, and what followers ask of the coordinator. */
+bool serve_synchronous_push(struct visitor *visitor, struct error *error);
+bool serve_staged(struct visitor *visitor, struct error *error);
+bool serve_get_aggregate(struct visitor *visitor, struct error *error);
+
+/* A follower's threads that talk to the coordinator. */
+struct follower;
+bool follower_create(struct follower **follower, struct server *server, struct error *error);
+void follower_destroy(struct follower *follower); /* NULL is fine */
 
 /* Answers get_status. */
 bool serve_status(struct visitor *visitor, uint64_t request, bool members, double deadline_s, struct error *error);

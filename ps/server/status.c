@@ -58,6 +58,7 @@ static void describe_self(struct server *server, struct message_status *status, 
         .steps_per_s = server->steps_per_s,
         .loss = server->last_loss,
         .staleness = server->last_staleness,
+        .dropped = job_dropped(job),
         .fleet_version = server->self.identity.fleet_version,
         .digest = server->self.digest,
         .program = server->self.program,
@@ -65,7 +66,7 @@ static void describe_self(struct server *server, struct message_status *status, 
         .device = "cpu",
         .sentence = sentence,
     };
-    job_ready(job, clock_monotonic_s(), sentence);
+    job_describe(job, clock_monotonic_s(), sentence);
     count_bytes(server, &status->bytes_in, &status->bytes_out);
 }
 
@@ -84,6 +85,7 @@ static void describe_worker(const struct job *job, int index, const struct job_w
         .steps_per_s = worker->steps_per_s,
         .loss = worker->loss,
         .staleness = worker->applied > 0 ? (uint32_t)worker->staleness : worker->reported_staleness,
+        .dropped = (uint64_t)(worker->stale + worker->not_finite),
         .retries = worker->retries,
         .bytes_in = worker->bytes_in,
         .bytes_out = worker->bytes_out,

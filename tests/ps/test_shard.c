@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -137,6 +138,17 @@ static void tear_down(struct fixture *f)
     for (int worker = 0; worker < WORKERS; worker++) {
         free(f->views[worker]);
     }
+}
+
+/* One shard, for synchronous steps. */
+static void set_up_synchronous(struct fixture *f, int shape, int variant, struct test_random *random)
+{
+    struct error error;
+    set_up(f, shape, variant, 1, PLACEMENT_RANGES, random);
+    shard_destroy(f->shards[0]);
+    f->config.cluster.issync = true;
+    assert_true(shard_create(&f->shards[0], &f->model, &f->config, 0, &error));
+    restore(f->shards[0], f->twin[STORE_PARAMETERS], 0);
 }
 
 static void step_twin(struct fixture *f, const float *gradient)
@@ -588,6 +600,168 @@ static void test_pushes_of_many_threads_all_count(void **state)
     tear_down(&f);
 }
 
+/* --- Synchronous steps -------------------------------------------------------------------------------------------------- */
+
+/* The slow twin of an aggregate, as ps/collect.h says it; gradients: [WORKERS] of the whole vector. */
+static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count)
+{
+    float weight = 1.0f / (float)count;
+    float *sum = calloc(f->model.float_count, sizeof *sum);
+    for (size_t i = 0; i < f->model.float_count; i++) {
+        sum[i] = weight * gradients[workers[0]][i];
+        for (int k = 1; k < count; k++) {
+            sum[i] += weight * gradients[workers[k]][i];
+        }
+    }
+    step_twin(f, sum);
+    free(sum);
+}
+
+static int random_workers(int workers[WORKERS], struct test_random *random)
+{
+    int count = 0;
+    while (count == 0) {
+        for (int worker = 0; worker < WORKERS; worker++) {
+            if (test_random_below(random, 3) > 0) {
+                workers[count++] = worker;
+            }
+        }
+    }
+    return count;
+}
+
+struct helper {
+    pthread_t thread;
+    struct shard *shard;
+    atomic_bool end;
+};
+
+static void *help_on(void *context)
+{
+    struct helper *helper = context;
+    while (!atomic_load(&helper->end)) {
+        shard_help(helper->shard);
+    }
+    return NULL;
+}
+
+static void run_synchronous_variant(int shape, int variant, struct test_random *random)
+{
+    struct fixture f;
+    float *gradients[WORKERS];
+    struct helper helpers[2];
+    set_up_synchronous(&f, shape, variant, random);
+    struct shard *shard = f.shards[0];
+    for (int i = 0; i < WORKERS; i++) {
+        gradients[i] = calloc(f.model.float_count, sizeof(float));
+    }
+    for (int i = 0; i < 2; i++) {
+        helpers[i].shard = shard;
+        atomic_init(&helpers[i].end, false);
+        assert_int_equal(pthread_create(&helpers[i].thread, NULL, help_on, &helpers[i]), 0);
+    }
+    for (int step = 0; step < 12; step++) {
+        int workers[WORKERS], count = random_workers(workers, random);
+        for (int i = 0; i < WORKERS; i++) { /* also of those who are not taken: no harm may come of them */
+            push_random(&f, 0, shard_stage(shard, i), gradients[i], random);
+        }
+        assert_true(shard_aggregate(shard, GENERATION, workers, count));
+        step_twin_by_mean(&f, gradients, workers, count);
+        for (int i = 0; i < WORKERS; i++) {
+            struct changes changes;
+            if (i > 0 && test_random_below(random, 4) == 0) {
+                continue; /* this one is away for a step, and gets the changes of several later */
+            }
+            assert_true(
+                shard_answer(shard, GENERATION, shard_stage(shard, i), f.versions[i][0], DTYPE_FLOAT32, &changes));
+            assert_true(step == 0 || i > 0 || changes.shared != NULL); /* the first is never away */
+            assert_int_equal(changes.version, step + 2);
+            assert_int_equal(changes.global_step, step + 1);
+            take_changes(f.views[i], &changes);
+            f.versions[i][0] = changes.version;
+            shard_answered(shard, &changes);
+            assert_memory_equal(f.views[i], f.twin[STORE_PARAMETERS], f.model.float_count * sizeof(float));
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&helpers[i].end, true);
+        pthread_join(helpers[i].thread, NULL);
+    }
+    check_vectors(&f);
+    for (int i = 0; i < WORKERS; i++) {
+        free(gradients[i]);
+    }
+    tear_down(&f);
+}
+
+static void test_aggregates_are_means_in_the_order_of_workers(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("aggregate");
+    for (int variant = 0; variant < 40; variant++) {
+        run_synchronous_variant(test_random_below(&random, 4), variant, &random);
+    }
+}
+
+/* What somebody still sends stays as it is, though steps go on. */
+static void test_answers_on_their_way_do_not_change(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("answers");
+    struct fixture f;
+    struct changes held[3];
+    float *copies[3];
+    const int all[WORKERS] = {0, 1, 2};
+    set_up_synchronous(&f, 0, 0, &random);
+    struct shard *shard = f.shards[0];
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < WORKERS; i++) {
+            fill_stage(shard, shard_stage(shard, i), -1.0f);
+        }
+        assert_true(shard_aggregate(shard, GENERATION, all, WORKERS));
+        assert_true(
+            shard_answer(shard, GENERATION, shard_stage(shard, step), (uint64_t)step + 1, DTYPE_FLOAT32, &held[step]));
+        /* The third finds both shared answers in use, and has one of its own. */
+        assert_true((held[step].shared != NULL) == (step < 2));
+        copies[step] = malloc(held[step].value_count * sizeof(float));
+        memcpy(copies[step], held[step].values, held[step].value_count * sizeof(float));
+    }
+    for (int step = 0; step < 3; step++) {
+        assert_memory_equal(copies[step], held[step].values, held[step].value_count * sizeof(float));
+        shard_answered(shard, &held[step]);
+        free(copies[step]);
+    }
+    assert_false(shard_aggregate(shard, GENERATION + 1, all, WORKERS));
+    tear_down(&f);
+}
+
+/* A worker that pulls does not spoil the gradient of its that waits for its step. */
+static void test_pulling_leaves_the_staged_gradient_alone(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("pull");
+    struct fixture f;
+    struct changes changes;
+    float *gradients[WORKERS];
+    const int one[1] = {1};
+    set_up_synchronous(&f, 1, 1, &random);
+    struct shard *shard = f.shards[0];
+    for (int i = 0; i < WORKERS; i++) {
+        gradients[i] = calloc(f.model.float_count, sizeof(float));
+    }
+    push_random(&f, 0, shard_stage(shard, 1), gradients[1], &random);
+    assert_true(shard_changes(shard, GENERATION, shard_stage(shard, 1), 0, DTYPE_FLOAT32, &changes));
+    take_changes(f.views[1], &changes);
+    assert_memory_equal(f.views[1], f.twin[STORE_PARAMETERS], f.model.float_count * sizeof(float));
+    assert_true(shard_aggregate(shard, GENERATION, one, 1));
+    step_twin_by_mean(&f, gradients, one, 1);
+    check_vectors(&f);
+    for (int i = 0; i < WORKERS; i++) {
+        free(gradients[i]);
+    }
+    tear_down(&f);
+}
+
 static void test_memory_is_as_announced(void **state)
 {
     (void)state;
@@ -600,6 +774,11 @@ static void test_memory_is_as_announced(void **state)
     size_t bytes = shard_memory(&model, &config, 0);
     assert_true(bytes >= 4 * model.float_count * vectors);
     assert_true(bytes <= 4 * model.float_count * vectors + model.float_count / 2 + 8192);
+    config.cluster.issync = true;
+    vectors += 2 + WORKERS;
+    bytes = shard_memory(&model, &config, 0);
+    assert_true(bytes >= 4 * model.float_count * vectors);
+    assert_true(bytes <= 4 * model.float_count * vectors + model.float_count + 16384);
 }
 
 int main(void)
@@ -614,6 +793,9 @@ int main(void)
         cmocka_unit_test(test_restoring),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
         cmocka_unit_test(test_pushes_of_many_threads_all_count),
+        cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
+        cmocka_unit_test(test_answers_on_their_way_do_not_change),
+        cmocka_unit_test(test_pulling_leaves_the_staged_gradient_alone),
         cmocka_unit_test(test_memory_is_as_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,9 +25,11 @@
 enum {
     SNAPSHOT_TRIES = 5,
     SNAPSHOT_WAIT_MS = 250, /* for a step that is about to come */
+    SAVE_WAIT_MS = 50,      /* the same, when nobody waits for it */
 };
 
 static const double LOOK_S = 0.02;     /* the saving thread looks at clock and step so often */
+static const double YIELD_S = 0.5;     /* ...and gives way so long after it is asked to, while other workers go on */
 static const double ARM_AHEAD_S = 0.3; /* a snapshot of a step is asked for so long before it */
 
 struct chief {
@@ -46,6 +48,7 @@ struct chief {
     pthread_t thread;
     bool saves; /* the thread runs */
     atomic_bool end;
+    atomic_bool wanted; /* the thread that trains waits for the mutex, and takes no steps meanwhile */
     atomic_llong global_step;
     double rate_s; /* when the step was looked at last */
     int64_t rate_step;
@@ -210,6 +213,14 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
 }
 
+/* The mutex, for the thread that trains. */
+static void lock_now(struct chief *chief)
+{
+    atomic_store(&chief->wanted, true);
+    pthread_mutex_lock(&chief->mutex);
+    atomic_store(&chief->wanted, false);
+}
+
 static void *save_on(void *context);
 
 enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
@@ -220,7 +231,7 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
         error_set(error, "not enough memory for the chief");
         return end;
     }
-    pthread_mutex_lock(&chief->mutex);
+    lock_now(chief);
     do {
         end = begin_once(chief, status, start, error);
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
@@ -338,15 +349,34 @@ static void measure_rate(struct chief *chief, int64_t step)
     }
 }
 
+/*
+ * While the other thread waits for the mutex this worker takes no steps; if no others do either (and none do with
+ * synchronous training), the step that is waited for would never come. What another thread takes in between replaces
+ * the snapshot that was ordered, and it is ordered again. Locked on entry and on return.
+ */
+static void give_way(struct chief *chief, double since_s)
+{
+    bool others_step = !chief->options.config->cluster.issync && clock_monotonic_s() - since_s < YIELD_S;
+    if (atomic_load(&chief->wanted) && !others_step) {
+        pthread_mutex_unlock(&chief->mutex);
+        while (atomic_load(&chief->wanted)) {
+            shard_link_pause(clock_monotonic_s() + LOOK_S);
+        }
+        pthread_mutex_lock(&chief->mutex);
+    }
+}
+
 /* Checkpoints by steps are promised for those steps: the snapshot of one that is near is ordered before it comes. */
 static void save_at_step(struct chief *chief, int64_t step)
 {
     struct error error;
     struct snapshot_answer answer;
     int64_t target = step + supervisor_steps_to_save(&chief->supervisor, step);
+    double begin_s = clock_monotonic_s();
     uint64_t number = ++chief->snapshots;
     do {
-        enum push_pull_end end = transfer_snapshot(&chief->shards, number, target, SNAPSHOT_WAIT_MS, &answer, &error);
+        give_way(chief, begin_s);
+        enum push_pull_end end = transfer_snapshot(&chief->shards, number, target, SAVE_WAIT_MS, &answer, &error);
         if (end != PUSH_PULL_DONE) {
             return;
         }
@@ -444,7 +474,7 @@ enum chief_verdict chief_validate(struct chief *chief, struct error *error)
     enum chief_verdict verdict = CHIEF_GO_ON;
     int64_t step = 0;
     unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
-    pthread_mutex_lock(&chief->mutex);
+    lock_now(chief);
     /* Shards that can't be read now will be waited for by the next push; the next validation is not far. */
     if (take_now(chief, which, &step, error) == PUSH_PULL_DONE) {
         verdict = state_to_engine(chief, error) ? judge(chief, step, error) : CHIEF_FAILED;

@@ -13,6 +13,7 @@ enum {
     FRAME_RANGES = 4096,       /* of a push's frame, at most */
     FRAME_BYTES = 4 << 20,     /* of its bulk, about */
     LANDING_BYTES = 64 * 1024, /* stays in the innermost caches on its way */
+    STEP_WAIT_MS = 1000,       /* for a step that others make */
     MODEL_WAIT_MS = 500,       /* a signal is looked for so often */
     ANSWER_PATIENCE_S = 120,   /* a push without an answer for so long is sent again, on a new connection */
 };
@@ -262,7 +263,9 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
-static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
+/* after_step: waits a while for a later step; -1: takes what is there. since: only what changed after that version. */
+static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
+                                    int64_t after_step, struct error *error)
 {
     uint16_t code = 0;
     for (;;) {
@@ -273,7 +276,9 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
         struct channel *channel = &part->link.channel;
         struct message_pull pull = {.dtype = exchange->config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16
                                                                                                    : DTYPE_FLOAT32,
-                                    .after_step = -1};
+                                    .since_version = since,
+                                    .after_step = after_step,
+                                    .wait_ms = after_step >= 0 ? STEP_WAIT_MS : 0};
         uint64_t request = ++channel->next_request;
         channel->generation = exchange->generation;
         if (channel_send(channel, MESSAGE_pull, request, FRAME_LAST, &pull, NULL, 0,
@@ -288,17 +293,60 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
     }
 }
 
+static void note_step(struct push_pull *exchange, int64_t step)
+{
+    exchange->global_step = step > exchange->global_step ? step : exchange->global_step;
+}
+
+/* The shard that is furthest behind; NULL: all that hold something are at the same step. */
+static struct shard_part *laggard(struct push_pull *exchange)
+{
+    struct shard_part *least = NULL;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (part->span_count > 0 && part->global_step < exchange->global_step &&
+            (!least || part->global_step < least->global_step)) {
+            least = part;
+        }
+    }
+    return least;
+}
+
+/* Shards answer at steps of their own when others are faster: what is behind is pulled until all are at one step. */
+static enum push_pull_end align(struct push_pull *exchange, struct error *error)
+{
+    struct shard_part *part;
+    enum push_pull_end end = PUSH_PULL_DONE;
+    while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange)) != NULL) {
+        end = must_stop(exchange) ? PUSH_PULL_STOPPED
+                                  : pull_part(exchange, part, part->version, exchange->global_step - 1, error);
+        note_step(exchange, part->global_step);
+    }
+    return end;
+}
+
+enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
+{
+    struct shard_part *part = exchange->parts;
+    while (part->span_count == 0) { /* some shard holds something */
+        part++;
+    }
+    enum push_pull_end end = pull_part(exchange, part, part->version, step, error);
+    note_step(exchange, part->global_step);
+    return end == PUSH_PULL_DONE ? align(exchange, error) : end;
+}
+
 enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        enum push_pull_end end = part->span_count > 0 ? pull_part(exchange, part, error) : PUSH_PULL_DONE;
+        enum push_pull_end end = part->span_count > 0 ? pull_part(exchange, part, 0, -1, error) : PUSH_PULL_DONE;
         if (end != PUSH_PULL_DONE) {
             return end;
         }
-        exchange->global_step = part->global_step > exchange->global_step ? part->global_step : exchange->global_step;
+        note_step(exchange, part->global_step);
     }
-    return PUSH_PULL_DONE;
+    return align(exchange, error);
 }
 
 enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
@@ -349,7 +397,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
     struct message_push push = {.sequence = part->sequence,
                                 .base_version = part->version,
                                 .base_step = note->base_step,
-                                .token = -1,
+                                .token = exchange->config->cluster.issync ? note->base_step : -1,
                                 .local_step = note->local_step,
                                 .examples = note->examples,
                                 .loss = note->loss,
@@ -408,7 +456,7 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
 }
 
 /* As `pushed` says. */
-enum { OUTCOME_NOT_FINITE = 4, OUTCOME_NOT_WANTED = 5 };
+enum { OUTCOME_STALE = 3, OUTCOME_NOT_FINITE = 4, OUTCOME_NOT_WANTED = 5 };
 
 static void note_answer(struct push_pull *exchange, struct shard_part *part, const struct message_pushed *pushed,
                         struct push_answer *answer)
@@ -417,10 +465,9 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
     part->global_step = pushed->global_step;
     part->over = pushed->outcome == OUTCOME_NOT_WANTED;
     answer->not_finite = answer->not_finite || pushed->outcome == OUTCOME_NOT_FINITE;
+    answer->stale = answer->stale || pushed->outcome == OUTCOME_STALE;
     answer->staleness = pushed->staleness > answer->staleness ? pushed->staleness : answer->staleness;
-    if (pushed->global_step > exchange->global_step) {
-        exchange->global_step = pushed->global_step;
-    }
+    note_step(exchange, pushed->global_step);
 }
 
 /* *code: of an error that it answered with. */
@@ -523,6 +570,7 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
     for (int i = 0; i < exchange->count; i++) {
         answer->over = answer->over && (exchange->parts[i].span_count == 0 || exchange->parts[i].over);
     }
+    enum push_pull_end end = answer->over ? PUSH_PULL_DONE : align(exchange, error);
     answer->global_step = exchange->global_step;
-    return PUSH_PULL_DONE;
+    return end;
 }

@@ -77,8 +77,16 @@ enum push_pull_end {
 /* Waits until every shard can be trained on, all of one generation, and pulls all parameters into the engine. */
 enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error);
 
+/* Synchronous: waits, for a while at most, until some shard is past this step. */
+enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error);
+
 /* Pulls all parameters again. */
 enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error);
+
+/*
+ * With synchronous training the parameters in the engine are those of one step, global_step, whichever shard they come
+ * from, and a push is a gradient of that step: base_step.
+ */
 
 /* What a push says of itself. */
 struct push_note {
@@ -92,6 +100,7 @@ struct push_answer {
     int64_t global_step;
     uint32_t staleness; /* the largest of all shards */
     bool not_finite;    /* some shard refused it */
+    bool stale;         /* synchronous: its step was made without it */
     bool over;          /* no shard takes pushes any more */
 };
 

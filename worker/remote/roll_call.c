@@ -112,6 +112,7 @@ static void take_answer(const struct roll_call *roll, struct roll_entry *entries
     entry->silent_ms = status->silent_ms;
     entry->generation = status->generation;
     entry->staleness = status->staleness;
+    entry->dropped = status->dropped;
     entry->global_step = status->global_step;
     entry->local_step = status->local_step;
     entry->steps_per_s = status->steps_per_s;

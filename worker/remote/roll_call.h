@@ -22,7 +22,7 @@ struct roll_entry {
     uint32_t silent_ms, generation, staleness;
     int64_t global_step, local_step; /* -1: none */
     float steps_per_s, loss;         /* loss NaN: none */
-    uint64_t retries, bytes_in, bytes_out, config_version;
+    uint64_t dropped, retries, bytes_in, bytes_out, config_version;
     char host[256], device[129], program[65], digest[65], sentence[256];
 };
 

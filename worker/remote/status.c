@@ -45,6 +45,7 @@ static cJSON *entry_as_json(const struct roll_entry *entry)
     add_number(object, "steps_per_s", (double)entry->steps_per_s);
     add_number(object, "loss", (double)entry->loss);
     cJSON_AddNumberToObject(object, "staleness", (double)entry->staleness);
+    cJSON_AddNumberToObject(object, "dropped", (double)entry->dropped);
     cJSON_AddNumberToObject(object, "retries", (double)entry->retries);
     cJSON_AddNumberToObject(object, "bytes_in", (double)entry->bytes_in);
     cJSON_AddNumberToObject(object, "bytes_out", (double)entry->bytes_out);
@@ -89,9 +90,9 @@ static void show_entry(const struct roll_entry *entry)
     }
     format_bytes(in, entry->bytes_in);
     format_bytes(out, entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5u %7llu %7s %7s  %-22s %-16.16s %s\n", name, roll_state_name(entry->state), step,
-           (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->retries, in, out, entry->address,
-           entry->host, entry->device);
+    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16.16s %s\n", name, roll_state_name(entry->state),
+           step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
+           (unsigned long long)entry->retries, in, out, entry->address, entry->host, entry->device);
     if (entry->sentence[0] != '\0') {
         printf("            %s\n", entry->sentence);
     }
@@ -119,8 +120,8 @@ static void show_versions(const struct roll_entry *entries, int count)
 static void show_table(const struct roll_entry *entries, int count)
 {
     int absent = missing(entries, count);
-    printf("%-11s %-9s %11s %8s %5s %7s %7s %7s  %-22s %-16s %s\n", "MEMBER", "STATE", "STEP", "STEPS/S", "STALE",
-           "RETRIES", "IN", "OUT", "ADDRESS", "HOST", "DEVICE");
+    printf("%-11s %-9s %11s %8s %5s %7s %7s %7s %7s  %-22s %-16s %s\n", "MEMBER", "STATE", "STEP", "STEPS/S", "STALE",
+           "DROPPED", "RETRIES", "IN", "OUT", "ADDRESS", "HOST", "DEVICE");
     for (int i = 0; i < count; i++) {
         show_entry(&entries[i]);
     }

@@ -66,6 +66,7 @@ struct remote_worker {
     struct tally since_report, since_vitals, all, warm;
     double last_loss;
     uint32_t staleness;
+    int64_t dropped; /* gradients that were not used */
     int bad_steps;
     bool joined; /* it has had parameters of this job */
     enum end_reason end;
@@ -102,9 +103,6 @@ static bool take_share(struct remote_worker *worker, struct error *error)
 
 static bool check_config(const struct config *config, struct error *error)
 {
-    if (config->cluster.issync) {
-        return error_set(error, "cluster.issync: this version trains asynchronously only; set --issync=0");
-    }
     if (config->train.micro_batches != 1) {
         return error_set(error,
                          "train.micro_batches is %d: workers of a cluster push the gradient of one batch; raise "
@@ -124,13 +122,18 @@ static bool check_config(const struct config *config, struct error *error)
     return true;
 }
 
-/* A global step is one batch of one worker. */
+/* A global step is one batch of one worker; with synchronous training, one of each that is aggregated. */
 static void make_plan(struct remote_worker *worker)
 {
     struct config *config = &worker->config;
     struct sampler whole = {.examples = (uint32_t)worker->dataset.train.count,
                             .batch_size = (uint32_t)config->train.batch_size};
-    plan_begin(&worker->plan, config, sampler_epoch_batches(&whole));
+    struct config counted = *config;
+    if (config->cluster.issync) {
+        int wanted = config->cluster.replicas_to_aggregate;
+        counted.train.micro_batches = wanted > 0 ? wanted : config->cluster.worker_hosts.count;
+    }
+    plan_begin(&worker->plan, &counted, sampler_epoch_batches(&whole));
     if (config->train.lr_decay_steps == 0) {
         config->train.lr_decay_steps = plan_epoch_end(&worker->plan, 1);
     }
@@ -390,6 +393,21 @@ static void account(struct remote_worker *worker, const struct train_result *don
     }
 }
 
+/* Others wait for this worker's gradient: one without anything in it, and a loss that says why, tells them not to. */
+static enum push_pull_end push_nothing(struct remote_worker *worker)
+{
+    int64_t step = worker->global_step;
+    struct push_answer answer;
+    struct push_note note = {.base_step = step, .local_step = worker->local_step, .examples = 1, .loss = NAN};
+    outbox_begin(&worker->outbox);
+    enum push_pull_end end = push_pull_exchange(&worker->exchange, &worker->outbox, &note, &answer, &worker->error);
+    if (end == PUSH_PULL_DONE && answer.global_step == step) {
+        end = push_pull_await_step(&worker->exchange, step, &worker->error);
+    }
+    worker->global_step = worker->exchange.global_step;
+    return end;
+}
+
 /* The loss is not finite, so there is nothing to push. Perhaps newer parameters are better. */
 static void suffer(struct remote_worker *worker, double loss)
 {
@@ -408,7 +426,8 @@ static void suffer(struct remote_worker *worker, double loss)
         return;
     }
     shard_link_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
-    enum push_pull_end end = push_pull_refresh(&worker->exchange, &worker->error);
+    enum push_pull_end end =
+        worker->config.cluster.issync ? push_nothing(worker) : push_pull_refresh(&worker->exchange, &worker->error);
     struct chief_start start;
     if (end == PUSH_PULL_AGAIN) {
         join(worker, &start);
@@ -417,12 +436,21 @@ static void suffer(struct remote_worker *worker, double loss)
     }
 }
 
+/*
+ * With synchronous training what a worker draws is a function of the step, as local training's micro-batches do: who
+ * comes late or comes back draws what it would have drawn, had it been there.
+ */
+static int64_t next_draw(const struct remote_worker *worker)
+{
+    return worker->config.cluster.issync ? worker->global_step : worker->first_draw + worker->local_step;
+}
+
 /* Computes the gradient of the next batch into the outbox. */
 static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
 {
     struct gradient_sink sink = outbox_sink(&worker->outbox);
     *batch = (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
-    batch->count = sampler_draw(&worker->sampler, worker->first_draw + worker->local_step, worker->indexes);
+    batch->count = sampler_draw(&worker->sampler, next_draw(worker), worker->indexes);
     outbox_begin(&worker->outbox);
     if (!worker->engine->table->step(worker->engine, batch, &sink, done, &worker->error)) {
         stop(worker, END_FAILED);
@@ -466,6 +494,7 @@ static void step(struct remote_worker *worker)
         log_warning("a gradient was refused at global step %lld: it is not finite", (long long)worker->global_step);
     }
     worker->staleness = answer.staleness;
+    worker->dropped += answer.stale || answer.not_finite;
     account(worker, &done);
     do_what_is_due(worker, before);
 }
@@ -478,7 +507,8 @@ static void train(struct remote_worker *worker)
             stop(worker, END_INTERRUPTED);
         } else if (is_over(worker)) {
             take_end(worker, PUSH_PULL_STOPPED);
-        } else if (worker->global_step >= worker->plan.last_step && worker->exchange.count == 1) {
+        } else if (worker->global_step >= worker->plan.last_step &&
+                   (worker->exchange.count == 1 || worker->config.cluster.issync)) {
             stop(worker, END_LAST_STEP);
         } else {
             step(worker);

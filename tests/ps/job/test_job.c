@@ -91,7 +91,8 @@ static struct verdict push_as(struct scene *scene, int worker, uint64_t incarnat
                               uint64_t sequence, bool finite)
 {
     struct verdict verdict;
-    const struct job_push push = {generation, sequence, scene->job.global_step, finite};
+    const struct job_push push = {
+        .generation = generation, .sequence = sequence, .base_step = scene->job.global_step, .finite = finite};
     job_push(&scene->job, worker, incarnation, &push, scene->now_s, &verdict);
     play(scene);
     return verdict;

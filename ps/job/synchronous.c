@@ -1,0 +1,377 @@
+/*
+ * Synchronous training: gradients are staged, a step is decided, applied, and then answered.
+ *
+ * What is known of a gradient is known by (generation, step, worker), not by process or connection: a worker that is
+ * started again, or tries again, finds its gradient staged, and what it sends is dropped.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/job/inside.h"
+#include "ps/model.h"
+#include "ps/placement.h"
+
+static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a sentence */
+
+/* --- Beginning --------------------------------------------------------------------------------------------------------- */
+
+/* Numbers the ps that hold something; returns how many. */
+static int number_shards(struct job *job)
+{
+    const struct config *config = job->config;
+    struct span spans[PLACEMENT_MAX_SPANS];
+    struct model model;
+    int ps_count = config->cluster.ps_hosts.count, count = 0;
+    model_layout(&model, &config->model);
+    for (int ps = 0; ps < ps_count; ps++) {
+        bool holds = placement_spans(&model, config->cluster.placement, ps_count, ps, spans) > 0;
+        job->shards[ps] = holds ? count : -1;
+        if (holds && count++ == 0) {
+            job->coordinator = ps;
+        }
+    }
+    return count;
+}
+
+bool job_create_gathering(struct job *job, int ps, struct error *error)
+{
+    const struct config_cluster *cluster = &job->config->cluster;
+    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : job->worker_count;
+    job->synchronous = true;
+    job->shards = calloc((size_t)cluster->ps_hosts.count, sizeof *job->shards);
+    job->awaited = calloc((size_t)job->worker_count, sizeof *job->awaited);
+    job->last_set = calloc((size_t)job->worker_count, 1);
+    job->last_set_step = -1;
+    if (job->shards == NULL || job->awaited == NULL || job->last_set == NULL) {
+        return error_set(error, "out of memory");
+    }
+    int shards = number_shards(job);
+    int least = cluster->min_replicas < wanted ? cluster->min_replicas : wanted;
+    return aggregation_create(&job->gathered, job->worker_count, job->coordinator == ps ? shards : 1, wanted, least,
+                              error);
+}
+
+void job_gather(struct job *job, double now_s)
+{
+    if (job->synchronous) {
+        aggregation_begin(&job->gathered, job->global_step);
+        job->stepping = false;
+        job->gathering_s = now_s;
+        job->changes++;
+    }
+}
+
+bool job_is_follower(const struct job *job)
+{
+    return job->synchronous && job->coordinator != job->self.index && job->shards[job->self.index] >= 0;
+}
+
+static bool is_coordinator(const struct job *job)
+{
+    return job->synchronous && job->coordinator == job->self.index;
+}
+
+/* --- Deciding ---------------------------------------------------------------------------------------------------------- */
+
+/* Whom to wait for: who is here, and who was never seen but still has time to come. */
+static bool is_awaited(const struct job *job, int index, double now_s)
+{
+    const struct job_worker *worker = &job->workers[index];
+    bool may_come = worker->incarnation == 0 && now_s - job->began_s < job->config->cluster.lease_secs;
+    return worker->present || may_come;
+}
+
+static void tell_absent(struct job *job, double now_s)
+{
+    int absent = 0, first = -1;
+    if (job->told_absent || now_s - job->began_s < job->config->cluster.lease_secs) {
+        return;
+    }
+    job->told_absent = true;
+    for (int i = 0; i < job->worker_count; i++) {
+        if (job->workers[i].incarnation == 0) {
+            first = first < 0 ? i : first;
+            absent++;
+        }
+    }
+    if (absent > 0) {
+        job_say(job, LOG_WARNING, "worker %d (%s)%s not there; steps are made without, until that changes", first,
+                job->config->cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
+    }
+}
+
+void job_consider(struct job *job, double now_s)
+{
+    if (!is_coordinator(job) || job->state != JOB_TRAINING || !job->started || job->gathered.decided) {
+        return;
+    }
+    for (int i = 0; i < job->worker_count; i++) {
+        job->awaited[i] = is_awaited(job, i, now_s);
+    }
+    tell_absent(job, now_s);
+    aggregation_decide(&job->gathered, job->awaited);
+}
+
+bool job_has_step(const struct job *job)
+{
+    return job->state == JOB_TRAINING && job->gathered.decided && !job->stepping;
+}
+
+bool job_take_step(struct job *job, struct job_step *step)
+{
+    if (!job->synchronous || !job_has_step(job)) {
+        return false;
+    }
+    job->stepping = true;
+    step->generation = job->generation;
+    step->step = job->gathered.step;
+    step->count = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        if (job->gathered.taken[i]) {
+            step->workers[step->count++] = i;
+        }
+    }
+    return true;
+}
+
+void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s)
+{
+    if (step->generation != job->generation || job->state == JOB_RESTORING || !applied) {
+        return;
+    }
+    assert(job->stepping && step->step == job->global_step);
+    for (int i = 0; i < step->count; i++) {
+        struct job_worker *worker = &job->workers[step->workers[i]];
+        worker->taken_step = step->step;
+        worker->applied++;
+    }
+    memcpy(job->last_set, job->gathered.taken, (size_t)job->worker_count);
+    job->last_set_step = step->step;
+    job->global_step++;
+    job_gather(job, now_s);
+    if (job->global_step == job->last_step) {
+        job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
+    }
+}
+
+/* --- Pushes ------------------------------------------------------------------------------------------------------------ */
+
+static int own_shard(const struct job *job)
+{
+    return is_coordinator(job) ? job->shards[job->self.index] : 0;
+}
+
+static bool is_past_end(const struct job *job)
+{
+    return job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step);
+}
+
+static bool check_push(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
+                       struct verdict *verdict)
+{
+    if (!job_check_training(job, index, incarnation, push->generation, now_s, verdict)) {
+        return false;
+    }
+    if (push->sequence == 0) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "pushes are counted from 1, not 0");
+        return false;
+    }
+    if (push->token < 0 || (push->token > job->global_step && !is_past_end(job))) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "a gradient of step %lld cannot be: training is at step %lld",
+                 (long long)push->token, (long long)job->global_step);
+        return false;
+    }
+    return true;
+}
+
+void job_stage(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
+               struct verdict *verdict, bool *receive)
+{
+    memset(verdict, 0, sizeof *verdict);
+    *receive = false;
+    job_heard(job, index, incarnation, now_s);
+    if (check_push(job, index, incarnation, push, now_s, verdict) && !is_past_end(job)) {
+        *receive = push->token == job->global_step && !job->gathered.decided &&
+                   aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
+    }
+}
+
+static void note_new_push(struct job *job, int index, const struct job_push *push)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (push->sequence > worker->sequence) {
+        worker->sequence = push->sequence;
+        worker->staleness = job->global_step > push->token ? job->global_step - push->token : 0;
+        worker->outcome = PUSH_STAGED;
+    }
+}
+
+void job_staged(struct job *job, int index, uint64_t incarnation, const struct job_push *push, bool received,
+                double now_s, struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    job_heard(job, index, incarnation, now_s);
+    if (!check_push(job, index, incarnation, push, now_s, verdict) || is_past_end(job)) {
+        return;
+    }
+    job->workers[index].counts = true;
+    note_new_push(job, index, push);
+    if (!received || push->token != job->global_step || job->gathered.decided) {
+        return;
+    }
+    if (!push->finite) {
+        job_note_not_finite(job, index);
+        job->workers[index].outcome = PUSH_NOT_FINITE;
+    }
+    aggregation_add(&job->gathered, own_shard(job), index, push->finite);
+    job->changes++;
+    job_consider(job, now_s);
+}
+
+/* A gradient that was refused is answered with its step, unless the step needs another one of this worker. */
+static bool refusal_is_settled(const struct job *job, int index)
+{
+    int possible, whole;
+    if (aggregation_get(&job->gathered, own_shard(job), index) != PART_NOT_FINITE) {
+        return false;
+    }
+    for (int i = 0; i < job->worker_count; i++) {
+        job->awaited[i] = job->workers[i].present;
+    }
+    aggregation_count(&job->gathered, job->awaited, &possible, &whole);
+    return possible < job->gathered.least;
+}
+
+/* Its step is over: was the gradient part of it? If not, it counts as dropped, once. */
+static enum push_outcome outcome_of_past(struct job *job, int index, const struct job_push *push)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->taken_step == push->token) {
+        return PUSH_APPLIED;
+    }
+    if (worker->sequence != push->sequence) {
+        return PUSH_STALE; /* of an earlier push, and counted then */
+    }
+    if (worker->outcome == PUSH_STAGED) {
+        worker->outcome = PUSH_STALE;
+        worker->stale++;
+    }
+    return worker->outcome;
+}
+
+bool job_settled(struct job *job, int index, uint64_t incarnation, const struct job_push *push, struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    if (job->workers[index].incarnation != incarnation) {
+        job_deny(verdict, ERROR_NOT_ALLOWED, "a newer process is worker %d now", index);
+    } else if (push->generation != job->generation || job->state == JOB_RESTORING) {
+        job_deny(verdict, ERROR_OLD_GENERATION, "the model was restored since");
+    } else if (push->token < job->global_step) {
+        verdict->outcome = outcome_of_past(job, index, push);
+    } else if (is_past_end(job)) {
+        verdict->outcome = PUSH_NOT_WANTED;
+    } else if (refusal_is_settled(job, index)) {
+        verdict->outcome = PUSH_NOT_FINITE;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* --- Between ps -------------------------------------------------------------------------------------------------------- */
+
+void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
+                double now_s, struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    if (!is_coordinator(job) || ps < 0 || ps >= job->config->cluster.ps_hosts.count || ps == job->self.index ||
+        job->shards[ps] < 0) {
+        job_deny(verdict, ERROR_NOT_ALLOWED, "ps %d has nothing to report to ps %d", ps, job->self.index);
+        return;
+    }
+    if (generation != job->generation || job->state != JOB_TRAINING || step != job->global_step) {
+        return; /* of a generation that is being written here, or of a step that is applied */
+    }
+    for (int i = 0; i < job->worker_count; i++) {
+        if (finite[i] || not_finite[i]) {
+            aggregation_add(&job->gathered, job->shards[ps], i, finite[i]);
+        }
+    }
+    job_consider(job, now_s);
+}
+
+void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *taken)
+{
+    if (job_is_follower(job) && generation == job->generation && job->state == JOB_TRAINING &&
+        step == job->global_step) {
+        aggregation_impose(&job->gathered, taken);
+    }
+}
+
+/* --- For people -------------------------------------------------------------------------------------------------------- */
+
+static const char *worker_host(const struct job *job, int index)
+{
+    return job->config->cluster.worker_hosts.items[index];
+}
+
+/* The first whose gradient is wanted and not here, at any shard; false if there is none. */
+static bool find_awaited(const struct job *job, double now_s, int *worker, int *shard)
+{
+    for (int i = 0; i < job->worker_count; i++) {
+        for (int k = 0; k < job->gathered.shards && is_awaited(job, i, now_s); k++) {
+            if (aggregation_get(&job->gathered, k, i) != PART_HERE) {
+                *worker = i;
+                *shard = k;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static int ps_of_shard(const struct job *job, int shard)
+{
+    int ps = 0;
+    while (job->shards[ps] != shard) {
+        ps++;
+    }
+    return ps;
+}
+
+bool job_awaited(struct job *job, double now_s, char sentence[256])
+{
+    int worker, shard, possible, whole;
+    double seconds = now_s - job->gathering_s;
+    sentence[0] = '\0';
+    if (!job->synchronous || job->state != JOB_TRAINING || !job->started || job->gathered.decided ||
+        seconds < NAMED_AFTER_S || is_past_end(job) || job->shards[job->self.index] < 0) {
+        return false;
+    }
+    long long step = job->global_step;
+    if (!find_awaited(job, now_s, &worker, &shard)) {
+        for (int i = 0; i < job->worker_count; i++) {
+            job->awaited[i] = is_awaited(job, i, now_s);
+        }
+        aggregation_count(&job->gathered, job->awaited, &possible, &whole);
+        if (is_coordinator(job)) {
+            snprintf(sentence, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
+                     job->gathered.least - possible, job->gathered.least - possible == 1 ? "" : "s", step,
+                     job->gathered.least, seconds);
+        } else {
+            snprintf(sentence, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
+                     job->config->cluster.ps_hosts.items[job->coordinator], step, seconds);
+        }
+    } else if (is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
+        int ps = ps_of_shard(job, shard);
+        snprintf(sentence, 256, "waiting for worker %d (%s) to push step %lld to ps %d (%s), %.0f s", worker,
+                 worker_host(job, worker), step, ps, job->config->cluster.ps_hosts.items[ps], seconds);
+    } else {
+        bool refused = aggregation_get(&job->gathered, shard, worker) == PART_NOT_FINITE;
+        snprintf(sentence, 256, "waiting for worker %d (%s) to push step %lld%s, %.0f s", worker,
+                 worker_host(job, worker), step, refused ? " again, since its gradient was not finite" : "", seconds);
+    }
+    return true;
+}

@@ -1,0 +1,278 @@
+/*
+ * A follower's two conversations with the coordinator, each on a thread and a connection of its own: what is staged here
+ * goes there as it comes, and what is decided there comes here. Either is said again from the start on a new connection;
+ * nothing is lost by saying it twice.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text/address.h"
+#include "ps/server/serve.h"
+
+enum { DECISION_WAIT_MS = 1000 };
+
+static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
+static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
+static const double NAMED_AFTER_S = 2.0, TOLD_EVERY_S = 10.0;
+
+struct conversation {
+    struct follower *follower;
+    struct channel channel;
+    bool (*talk)(struct conversation *conversation, struct error *error);
+    bool tells; /* the log about trouble: one of the two is enough */
+    uint64_t told_changes;
+    pthread_t thread;
+    bool runs;
+};
+
+struct follower {
+    struct server *server;
+    struct address address;
+    struct member coordinator;
+    char name[CONNECTION_NAME];
+    struct wake wake;
+    bool end; /* guarded by the server's lock */
+    struct conversation report, listen;
+};
+
+static bool must_end(struct follower *follower)
+{
+    server_lock(follower->server);
+    bool end = follower->end || follower->server->leaving;
+    server_unlock(follower->server);
+    return end;
+}
+
+/* --- Telling what is staged -------------------------------------------------------------------------------------------- */
+
+static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
+{
+    struct range last = ranges->count > 0 ? range_get(ranges, ranges->count - 1) : (struct range){0};
+    if (ranges->count > 0 && last.first + last.count == (uint64_t)worker) {
+        range_put(bytes, ranges->count - 1, (struct range){last.first, last.count + 1});
+    } else {
+        range_put(bytes, ranges->count++, (struct range){(uint64_t)worker, 1});
+    }
+}
+
+/* Waits for something to tell, at most a while; false: there is nothing. */
+static bool compose(struct conversation *conversation, struct message_staged *staged, uint8_t *finite,
+                    uint8_t *not_finite)
+{
+    struct server *server = conversation->follower->server;
+    struct job *job = &server->job;
+    server_lock(server);
+    if (job->changes == conversation->told_changes && !conversation->follower->end && !server->leaving) {
+        server_wait_step(server);
+    }
+    bool news = job->changes != conversation->told_changes && job->state == JOB_TRAINING;
+    conversation->told_changes = news ? job->changes : conversation->told_changes;
+    conversation->channel.generation = job->generation;
+    *staged = (struct message_staged){.step = job->global_step};
+    staged->finite.bytes = finite;
+    staged->not_finite.bytes = not_finite;
+    for (int i = 0; news && i < job->worker_count; i++) {
+        enum aggregation_part part = aggregation_get(&job->gathered, 0, i);
+        if (part == PART_HERE) {
+            put_worker(finite, &staged->finite, i);
+        } else if (part == PART_NOT_FINITE) {
+            put_worker(not_finite, &staged->not_finite, i);
+        }
+    }
+    server_unlock(server);
+    return news && staged->finite.count + staged->not_finite.count > 0;
+}
+
+static bool report(struct conversation *conversation, struct error *error)
+{
+    uint8_t finite[CONFIG_MAX_HOSTS * RANGE_BYTES], not_finite[CONFIG_MAX_HOSTS * RANGE_BYTES];
+    struct message_staged staged;
+    uint16_t code;
+    if (!compose(conversation, &staged, finite, not_finite)) {
+        return true;
+    }
+    return channel_call(&conversation->channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
+                        &code, error) ||
+           code == ERROR_OLD_GENERATION;
+}
+
+/* --- Hearing what is decided ------------------------------------------------------------------------------------------- */
+
+static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
+{
+    const struct message_aggregate *aggregate = &channel->message.aggregate;
+    bool *taken = calloc((size_t)server->job.worker_count, sizeof *taken);
+    bool done = taken != NULL || error_set(error, "out of memory");
+    for (uint32_t i = 0; done && i < aggregate->workers.count; i++) {
+        struct range range = range_get(&aggregate->workers, i);
+        done = (range.first < (uint64_t)server->job.worker_count &&
+                range.count <= (uint64_t)server->job.worker_count - range.first) ||
+               error_set(error, "the coordinator names workers that there are not");
+        for (uint32_t k = 0; done && k < range.count; k++) {
+            taken[range.first + k] = true;
+        }
+    }
+    if (done) {
+        server_lock(server);
+        job_impose(&server->job, channel->frame.generation, aggregate->step, taken);
+        server_lead(server);
+        pthread_cond_broadcast(&server->stepped);
+        server_unlock(server);
+    }
+    free(taken);
+    return done;
+}
+
+/* Asks about the step that is being gathered here. */
+static bool listen_for_decision(struct conversation *conversation, struct error *error)
+{
+    struct server *server = conversation->follower->server;
+    struct job *job = &server->job;
+    struct channel *channel = &conversation->channel;
+    uint16_t code;
+    server_lock(server);
+    if (job->state != JOB_TRAINING || job->gathered.decided) {
+        server_wait_step(server);
+    }
+    bool gathers = job->state == JOB_TRAINING && !job->gathered.decided;
+    struct message_get_aggregate wanted = {.step = job->global_step, .wait_ms = DECISION_WAIT_MS};
+    channel->generation = job->generation;
+    server_unlock(server);
+    if (!gathers) {
+        return true;
+    }
+    if (channel_call(channel, MESSAGE_get_aggregate, &wanted, MESSAGE_aggregate,
+                     clock_monotonic_s() + DECISION_WAIT_MS / 1e3 + ANSWER_S, &code, error)) {
+        return take_decision(server, channel, error);
+    }
+    if (code == ERROR_OLD_GENERATION) { /* one of us is being restored: there is nothing to do before */
+        server_lock(server);
+        server_wait_step(server);
+        server_unlock(server);
+    }
+    return code == ERROR_TOO_LATE || code == ERROR_OLD_GENERATION;
+}
+
+/* --- Both -------------------------------------------------------------------------------------------------------------- */
+
+static bool open_channel(struct conversation *conversation, struct error *error)
+{
+    struct follower *follower = conversation->follower;
+    const struct self *self = &follower->server->self;
+    struct connection *connection;
+    struct peer peer;
+    double deadline_s = clock_monotonic_s() + CONNECT_S;
+    if (!connection_connect(&connection, &follower->address, &follower->coordinator, self->credentials, &follower->wake,
+                            deadline_s, error)) {
+        return false;
+    }
+    channel_open(&conversation->channel, connection);
+    if (!handshake_connect(&conversation->channel, &self->identity, &follower->coordinator, &peer, deadline_s, NULL,
+                           error)) {
+        channel_close(&conversation->channel);
+        return false;
+    }
+    conversation->told_changes = 0;
+    return true;
+}
+
+static void pause_for(struct follower *follower, double seconds)
+{
+    double until_s = clock_monotonic_s() + seconds;
+    while (clock_monotonic_s() < until_s && !must_end(follower)) {
+        struct timespec slice = {.tv_nsec = 10 * 1000000L};
+        nanosleep(&slice, NULL);
+    }
+}
+
+static void *converse(void *context)
+{
+    struct conversation *conversation = context;
+    struct follower *follower = conversation->follower;
+    double delay_s = FIRST_DELAY_S, missed_s = clock_monotonic_s(), told_s = 0;
+    while (!must_end(follower)) {
+        struct error error;
+        double now_s = clock_monotonic_s();
+        if (open_channel(conversation, &error)) {
+            delay_s = FIRST_DELAY_S;
+            if (told_s > 0) {
+                log_info("%s, which decides on the steps, is there", follower->name);
+            }
+            told_s = 0;
+            while (!must_end(follower) && conversation->talk(conversation, &error)) {
+            }
+            channel_close(&conversation->channel);
+            missed_s = clock_monotonic_s();
+        } else if (conversation->tells && now_s - missed_s >= NAMED_AFTER_S && now_s - told_s >= TOLD_EVERY_S) {
+            told_s = now_s;
+            log_info("waiting for %s, which decides on the steps, %.0f s: %s", follower->name, now_s - missed_s,
+                     error.text);
+        }
+        pause_for(follower, delay_s);
+        delay_s = delay_s * 2 < LONGEST_DELAY_S ? delay_s * 2 : LONGEST_DELAY_S;
+    }
+    return NULL;
+}
+
+static bool start_conversation(struct conversation *conversation, struct follower *follower,
+                               bool (*talk)(struct conversation *conversation, struct error *error),
+                               struct error *error)
+{
+    conversation->follower = follower;
+    conversation->talk = talk;
+    conversation->runs = pthread_create(&conversation->thread, NULL, converse, conversation) == 0;
+    return conversation->runs || error_set(error, "no thread to talk to %s", follower->name);
+}
+
+bool follower_create(struct follower **out, struct server *server, struct error *error)
+{
+    *out = NULL;
+    if (!job_is_follower(&server->job)) {
+        return true;
+    }
+    const char *host = server->config->cluster.ps_hosts.items[server->job.coordinator];
+    struct follower *follower = calloc(1, sizeof *follower);
+    if (follower == NULL) {
+        return error_set(error, "out of memory");
+    }
+    follower->server = server;
+    follower->wake.fd = -1;
+    follower->coordinator = (struct member){MEMBER_PS, server->job.coordinator};
+    snprintf(follower->name, sizeof follower->name, "ps %d (%s)", server->job.coordinator, host);
+    follower->report.tells = true;
+    server->following = true;
+    if (!wake_create(&follower->wake, error) || !address_parse(host, &follower->address, error) ||
+        !start_conversation(&follower->report, follower, report, error) ||
+        !start_conversation(&follower->listen, follower, listen_for_decision, error)) {
+        follower_destroy(follower);
+        return false;
+    }
+    *out = follower;
+    return true;
+}
+
+void follower_destroy(struct follower *follower)
+{
+    if (follower == NULL) {
+        return;
+    }
+    server_lock(follower->server);
+    follower->end = true;
+    pthread_cond_broadcast(&follower->server->stepped);
+    server_unlock(follower->server);
+    if (follower->wake.fd >= 0) {
+        wake_raise(&follower->wake);
+    }
+    if (follower->report.runs) {
+        pthread_join(follower->report.thread, NULL);
+    }
+    if (follower->listen.runs) {
+        pthread_join(follower->listen.thread, NULL);
+    }
+    wake_destroy(&follower->wake);
+    free(follower);
+}

@@ -1,0 +1,326 @@
+/*
+ * Synchronous steps: one thread leads, whoever is idle helps.
+ *
+ * The leader takes all stripes' locks in order, as if it walked through them, and looks at which blocks change: that
+ * tells where each block goes in the answer, so that stripes can be worked on in any order. For every stripe the
+ * gradients are added up in the first stage's memory, the optimizer moves the parameters, and what changed is packed.
+ * The sum is made without flushing denormals to zero, as in collect.c; the optimizer runs with it, as everywhere.
+ */
+#include <assert.h>
+#include <limits.h>
+#include <string.h>
+
+#include "ps/shard/inside.h"
+
+enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
+
+enum { BLOCK_HAS_GRADIENT = 1, BLOCK_CHANGES = 2, BLOCK_GAP_SHIFT = 2 /* floats before it that are packed along */ };
+_Static_assert((PADDING_PACKED << BLOCK_GAP_SHIFT | BLOCK_HAS_GRADIENT | BLOCK_CHANGES) <= UCHAR_MAX,
+               "a fate is a byte");
+
+/* What a step changed, packed for everybody. */
+struct broadcast {
+    float *values;   /* [floats] */
+    uint8_t *ranges; /* [block_count * RANGE_BYTES] */
+    struct changes changes;
+    uint64_t base_version; /* what it is a change of; the version before it */
+    uint32_t generation;   /* 0: nothing in it */
+    int users;
+};
+
+struct aggregate {
+    pthread_mutex_t lock; /* guards open, helpers, and the broadcasts' users and contents while nobody packs */
+    pthread_cond_t idle;
+    bool open;
+    int helpers;
+    atomic_int next; /* stripe to be worked on */
+
+    /* Of the step under way; written by the leader before it is open. */
+    const int *workers;
+    int count;
+    struct step step;
+    struct walk walk;
+    enum dtype dtype;
+    struct broadcast *broadcast;  /* NULL: both are in use */
+    uint64_t starts[MAX_STRIPES]; /* floats of the answer before each stripe */
+
+    unsigned char *fates; /* [block_count]: what the step does to a block */
+    struct broadcast broadcasts[2], *latest;
+};
+
+size_t aggregate_memory(size_t floats, size_t blocks)
+{
+    return shard_round_up(sizeof(struct aggregate)) + shard_round_up(blocks) +
+           2 * (shard_round_up(floats * sizeof(float)) + shard_round_up(blocks * RANGE_BYTES));
+}
+
+void aggregate_create(struct shard *shard, void *memory)
+{
+    char *at = memory;
+    struct aggregate *aggregate = memory;
+    at += shard_round_up(sizeof *aggregate);
+    aggregate->fates = (unsigned char *)at;
+    at += shard_round_up(shard->block_count);
+    for (int i = 0; i < 2; i++) {
+        aggregate->broadcasts[i].values = (float *)(void *)at;
+        at += shard_round_up(shard->floats * sizeof(float));
+        aggregate->broadcasts[i].ranges = (uint8_t *)at;
+        at += shard_round_up(shard->block_count * RANGE_BYTES);
+    }
+    pthread_mutex_init(&aggregate->lock, NULL);
+    pthread_cond_init(&aggregate->idle, NULL);
+    shard->aggregate = aggregate;
+}
+
+void aggregate_destroy(struct shard *shard)
+{
+    if (shard->aggregate != NULL) {
+        pthread_cond_destroy(&shard->aggregate->idle);
+        pthread_mutex_destroy(&shard->aggregate->lock);
+    }
+}
+
+bool shard_wants_help(const struct shard *shard)
+{
+    return shard->floats >= HELP_FLOATS && shard->stripe_count > 1;
+}
+
+/* --- One stripe -------------------------------------------------------------------------------------------------------- */
+
+/* Added to the zero that workers before left: so that no sum begins as -0, as in collect.c. */
+static void begin_sum(float *restrict sum, const float *restrict gradient, float weight, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sum[i] = 0.0f + weight * gradient[i];
+    }
+}
+
+static void scale_in_place(float *sum, float weight, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sum[i] *= weight;
+    }
+}
+
+static void add(float *restrict sum, const float *restrict gradient, float weight, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sum[i] += weight * gradient[i];
+    }
+}
+
+/* The mean of one block's gradients, in the first worker's stage. */
+static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
+{
+    const struct block *block = &shard->blocks[i];
+    size_t extent = block_extent(block);
+    struct stage *first = &shard->stages[aggregate->workers[0]];
+    float *sum = first->values + block->local;
+    float weight = 1.0f / (float)aggregate->count;
+    bool begun = first->present[i];
+    if (begun && aggregate->count > 1) {
+        scale_in_place(sum, weight, extent);
+    }
+    for (int k = 1; k < aggregate->count; k++) {
+        const struct stage *stage = &shard->stages[aggregate->workers[k]];
+        if (!stage->present[i]) {
+            continue;
+        }
+        if (begun) {
+            add(sum, stage->values + block->local, weight, extent);
+        } else {
+            begin_sum(sum, stage->values + block->local, weight, extent);
+        }
+        begun = true;
+    }
+}
+
+static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
+{
+    const struct stripe *stripe = &shard->stripes[k];
+    const float *gradient = shard->stages[aggregate->workers[0]].values;
+    struct broadcast *broadcast = aggregate->broadcast;
+    uint64_t packed = aggregate->starts[k];
+    if (aggregate->walk.saves) {
+        shard_save_stripe(shard, stripe);
+    }
+    for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
+        if (aggregate->fates[i] & BLOCK_HAS_GRADIENT) {
+            sum_block(shard, aggregate, i);
+        }
+    }
+    unsigned mode = optimizer_enter();
+    for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
+        if (aggregate->fates[i] & BLOCK_CHANGES) {
+            const struct block *block = &shard->blocks[i];
+            shard_move_block(shard, &aggregate->step, i, aggregate->fates[i] & BLOCK_HAS_GRADIENT ? gradient : NULL);
+            shard->versions[i] = aggregate->walk.version;
+            if (broadcast != NULL) {
+                size_t gap = aggregate->fates[i] >> BLOCK_GAP_SHIFT, count = gap + block_extent(block);
+                shard_pack_values(broadcast->values, packed, aggregate->dtype,
+                                  shard->vectors[STORE_PARAMETERS] + block->local - gap, count);
+                packed += count;
+            }
+        }
+    }
+    optimizer_leave(mode);
+}
+
+static void do_stripes(struct shard *shard, struct aggregate *aggregate)
+{
+    for (;;) {
+        int k = atomic_fetch_add(&aggregate->next, 1);
+        if (k >= shard->stripe_count) {
+            return;
+        }
+        do_stripe(shard, aggregate, k);
+    }
+}
+
+/* --- One step ---------------------------------------------------------------------------------------------------------- */
+
+static struct broadcast *free_broadcast(struct aggregate *aggregate)
+{
+    for (int i = 0; i < 2; i++) {
+        if (aggregate->broadcasts[i].users == 0) {
+            return &aggregate->broadcasts[i];
+        }
+    }
+    return NULL;
+}
+
+/* Which blocks change, and where they go in the answer. */
+static void foresee(struct shard *shard, struct aggregate *aggregate)
+{
+    struct changes changes = {0};
+    struct broadcast *broadcast = aggregate->broadcast;
+    size_t packed_local = 0;
+    for (int k = 0; k < shard->stripe_count; k++) {
+        aggregate->starts[k] = changes.value_count;
+        for (size_t i = shard->stripes[k].first_block; i < shard->stripes[k].end_block; i++) {
+            unsigned present = 0;
+            for (int w = 0; w < aggregate->count; w++) {
+                present |= shard->stages[aggregate->workers[w]].present[i];
+            }
+            bool changes_it = present || !block_rests(shard, &aggregate->step, i);
+            aggregate->fates[i] =
+                (unsigned char)((present ? BLOCK_HAS_GRADIENT : 0) | (changes_it ? BLOCK_CHANGES : 0));
+            if (changes_it && broadcast != NULL) {
+                size_t gap = shard_pack_range(&changes, broadcast->ranges, &packed_local, &shard->blocks[i]);
+                aggregate->fates[i] |= (unsigned char)(gap << BLOCK_GAP_SHIFT);
+            }
+        }
+    }
+    if (broadcast != NULL) {
+        changes.version = aggregate->walk.version;
+        changes.global_step = aggregate->walk.global_step + 1;
+        changes.dtype = aggregate->dtype;
+        changes.ranges = broadcast->ranges;
+        changes.values = broadcast->values;
+        changes.shared = broadcast;
+        broadcast->changes = changes;
+        broadcast->base_version = aggregate->walk.version - 1;
+    }
+}
+
+/* With the first stripe locked: opens the step for helpers, with all stripes locked. */
+static void open_step(struct shard *shard, struct aggregate *aggregate, const int *workers, int count)
+{
+    for (int k = 1; k < shard->stripe_count; k++) {
+        pthread_mutex_lock(&shard->stripes[k].lock);
+    }
+    aggregate->workers = workers;
+    aggregate->count = count;
+    aggregate->walk = (struct walk){.version = ++shard->version, .global_step = shard->global_step++};
+    shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
+    shard_join_snapshot(shard, &aggregate->walk);
+    pthread_mutex_lock(&aggregate->lock);
+    aggregate->broadcast = free_broadcast(aggregate);
+    aggregate->latest = NULL;
+    foresee(shard, aggregate);
+    atomic_store(&aggregate->next, 0);
+    aggregate->open = true;
+    pthread_mutex_unlock(&aggregate->lock);
+}
+
+static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_t generation)
+{
+    pthread_mutex_lock(&aggregate->lock);
+    aggregate->open = false;
+    while (aggregate->helpers > 0) {
+        pthread_cond_wait(&aggregate->idle, &aggregate->lock);
+    }
+    aggregate->latest = aggregate->broadcast;
+    if (aggregate->latest != NULL) {
+        aggregate->latest->generation = generation;
+    }
+    pthread_mutex_unlock(&aggregate->lock);
+    shard->done_version = aggregate->walk.version;
+    shard->done_step = aggregate->walk.global_step + 1;
+    if (aggregate->walk.saves) {
+        shard_snapshot_done(shard, aggregate->walk.snapshot);
+    }
+    for (int k = 0; k < shard->stripe_count; k++) {
+        pthread_mutex_unlock(&shard->stripes[k].lock);
+    }
+}
+
+bool shard_aggregate(struct shard *shard, uint32_t generation, const int *workers, int count)
+{
+    struct aggregate *aggregate = shard->aggregate;
+    assert(aggregate != NULL && count > 0);
+    if (!shard_walk_enter(shard, generation)) {
+        return false;
+    }
+    aggregate->dtype = shard->wire_dtype;
+    open_step(shard, aggregate, workers, count);
+    do_stripes(shard, aggregate);
+    close_step(shard, aggregate, generation);
+    return true;
+}
+
+void shard_help(struct shard *shard)
+{
+    struct aggregate *aggregate = shard->aggregate;
+    pthread_mutex_lock(&aggregate->lock);
+    bool open = aggregate->open;
+    aggregate->helpers += open;
+    pthread_mutex_unlock(&aggregate->lock);
+    if (!open) {
+        return;
+    }
+    do_stripes(shard, aggregate);
+    pthread_mutex_lock(&aggregate->lock);
+    aggregate->helpers--;
+    pthread_cond_signal(&aggregate->idle);
+    pthread_mutex_unlock(&aggregate->lock);
+}
+
+/* --- Answers ----------------------------------------------------------------------------------------------------------- */
+
+bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version,
+                  enum dtype dtype, struct changes *changes)
+{
+    struct aggregate *aggregate = shard->aggregate;
+    pthread_mutex_lock(&aggregate->lock);
+    struct broadcast *latest = aggregate->latest;
+    bool fits = latest != NULL && latest->generation == generation && latest->base_version == base_version &&
+                latest->changes.dtype == dtype;
+    if (fits) {
+        latest->users++;
+        *changes = latest->changes;
+    }
+    pthread_mutex_unlock(&aggregate->lock);
+    return fits || shard_changes(shard, generation, stage, base_version, dtype, changes);
+}
+
+void shard_answered(struct shard *shard, struct changes *changes)
+{
+    if (changes->shared != NULL) {
+        struct broadcast *broadcast = changes->shared;
+        pthread_mutex_lock(&shard->aggregate->lock);
+        broadcast->users--;
+        pthread_mutex_unlock(&shard->aggregate->lock);
+        changes->shared = NULL;
+    }
+}

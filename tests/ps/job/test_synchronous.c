@@ -1,0 +1,516 @@
+/* Synchronous training as a state machine: who is waited for, what is answered, what two ps tell each other. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/job/job.h"
+
+enum { MOST = 4 };
+
+static char hosts[MOST][16] = {"b:2222", "c:2222", "d:2222", "e:2222"};
+static char *host_list[] = {hosts[0], hosts[1], hosts[2], hosts[3]};
+static char ps_hosts[2][16] = {"p:2222", "q:2222"};
+static char *ps_list[] = {ps_hosts[0], ps_hosts[1]};
+
+struct scene {
+    struct config config;
+    struct job jobs[2]; /* of ps 0 and ps 1 */
+    int ps_count;
+    double now_s;
+    char log[8192];
+    uint64_t sequences[MOST];
+};
+
+static void play(struct scene *scene)
+{
+    struct job_action action;
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        while (job_next_action(&scene->jobs[ps], &action)) {
+            size_t used = strlen(scene->log);
+            snprintf(scene->log + used, sizeof scene->log - used, "%s\n", action.text);
+        }
+    }
+}
+
+static bool told(struct scene *scene, const char *text)
+{
+    play(scene);
+    bool found = strstr(scene->log, text) != NULL;
+    if (!found) {
+        print_error("not told: %s\nbut:\n%s", text, scene->log);
+    }
+    scene->log[0] = '\0';
+    return found;
+}
+
+static void come(struct scene *scene, int worker, uint64_t incarnation)
+{
+    const struct member who = {MEMBER_WORKER, worker};
+    struct error sentence;
+    char peer[32];
+    snprintf(peer, sizeof peer, "10.0.0.%d:1", worker);
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        assert_int_equal(
+            job_hello(&scene->jobs[ps], &who, incarnation, peer, "trainer", "", 0, scene->now_s, &sentence), 0);
+        play(scene);
+    }
+}
+
+static void restore(struct scene *scene, uint32_t generation, int64_t step, int64_t last_step)
+{
+    struct verdict verdict;
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        job_begin_restore(&scene->jobs[ps], 0, generation, "initialised", scene->now_s, &verdict);
+        assert_int_equal(verdict.code, 0);
+        job_end_restore(&scene->jobs[ps], 0, generation, step, last_step, 600, scene->now_s, &verdict);
+        assert_int_equal(verdict.code, 0);
+        play(scene);
+    }
+}
+
+/* `present` of four workers are there, worker i with incarnation i + 1. */
+static void begin(struct scene *scene, int ps_count, int present, int wanted, int least)
+{
+    struct error error;
+    memset(scene, 0, sizeof *scene);
+    scene->ps_count = ps_count;
+    scene->config.cluster.ps_hosts.items = ps_list;
+    scene->config.cluster.ps_hosts.count = ps_count;
+    scene->config.cluster.worker_hosts.items = host_list;
+    scene->config.cluster.worker_hosts.count = MOST;
+    scene->config.cluster.issync = true;
+    scene->config.cluster.replicas_to_aggregate = wanted;
+    scene->config.cluster.min_replicas = least;
+    scene->config.cluster.min_workers = 1;
+    scene->config.cluster.lease_secs = 10;
+    scene->config.model.layers[0] = 6;
+    scene->config.model.layers[1] = 3;
+    scene->config.model.layer_count = 2;
+    scene->now_s = 100;
+    for (int ps = 0; ps < ps_count; ps++) {
+        assert_true(job_create(&scene->jobs[ps], &scene->config, ps, scene->now_s, &error));
+    }
+    for (int i = 0; i < present; i++) {
+        come(scene, i, (uint64_t)i + 1);
+    }
+    restore(scene, 1, 0, 0);
+}
+
+static void end(struct scene *scene)
+{
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        job_destroy(&scene->jobs[ps]);
+    }
+}
+
+static struct job_push push_of(struct scene *scene, int worker, int64_t step, bool finite)
+{
+    return (struct job_push){.generation = scene->jobs[0].generation,
+                             .sequence = scene->sequences[worker],
+                             .base_step = step,
+                             .token = step,
+                             .finite = finite};
+}
+
+/* A whole push to one ps; returns whether it was to be received. */
+static bool offer_as(struct scene *scene, int ps, int worker, uint64_t incarnation, int64_t step, bool finite)
+{
+    struct verdict verdict;
+    bool receive;
+    const struct job_push push = push_of(scene, worker, step, finite);
+    job_stage(&scene->jobs[ps], worker, incarnation, &push, scene->now_s, &verdict, &receive);
+    assert_int_equal(verdict.code, 0);
+    job_staged(&scene->jobs[ps], worker, incarnation, &push, receive, scene->now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    play(scene);
+    return receive;
+}
+
+static bool offer(struct scene *scene, int worker, int64_t step)
+{
+    scene->sequences[worker]++;
+    return offer_as(scene, 0, worker, (uint64_t)worker + 1, step, true);
+}
+
+/* -1: it still waits. */
+static int outcome(struct scene *scene, int worker, int64_t step)
+{
+    struct verdict verdict;
+    const struct job_push push = push_of(scene, worker, step, true);
+    if (!job_settled(&scene->jobs[0], worker, (uint64_t)worker + 1, &push, &verdict)) {
+        return -1;
+    }
+    assert_int_equal(verdict.code, 0);
+    return (int)verdict.outcome;
+}
+
+/* Applies the step that is decided on; returns how many gradients it has, 0: there is none. */
+static int apply(struct scene *scene, int ps)
+{
+    struct job_step step;
+    if (!job_take_step(&scene->jobs[ps], &step)) {
+        return 0;
+    }
+    assert_false(job_take_step(&scene->jobs[ps], &(struct job_step){0})); /* one does it */
+    job_step_applied(&scene->jobs[ps], &step, true, scene->now_s);
+    play(scene);
+    return step.count;
+}
+
+static void pass(struct scene *scene, double seconds)
+{
+    scene->now_s += seconds;
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        while (job_tick(&scene->jobs[ps], scene->now_s)) {
+            play(scene);
+        }
+    }
+    play(scene);
+}
+
+static void hear(struct scene *scene, int worker)
+{
+    for (int ps = 0; ps < scene->ps_count; ps++) {
+        job_heard(&scene->jobs[ps], worker, (uint64_t)worker + 1, scene->now_s);
+    }
+}
+
+static void test_a_step_takes_one_of_every_worker(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 3; i >= 0; i--) {
+        assert_int_equal(apply(&scene, 0), 0);
+        assert_true(offer(&scene, i, 0));
+        assert_int_equal(outcome(&scene, i, 0), -1);
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    assert_int_equal(scene.jobs[0].global_step, 1);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(outcome(&scene, i, 0), PUSH_APPLIED);
+    }
+    end(&scene);
+}
+
+static void test_a_gradient_counts_once_whoever_sends_it(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 0, 1);
+    assert_true(offer(&scene, 1, 0));
+    assert_false(offer_as(&scene, 0, 1, 2, 0, true)); /* the connection broke: it is sent again, and dropped */
+    job_disconnected(&scene.jobs[0], 1, 2, scene.now_s);
+    come(&scene, 1, 77); /* the worker is started again, and computes the same step */
+    scene.sequences[1] = 1;
+    assert_false(offer_as(&scene, 0, 1, 77, 0, true));
+    for (int i = 0; i < 4; i++) {
+        if (i != 1) {
+            offer(&scene, i, 0);
+        }
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    struct verdict verdict;
+    const struct job_push push = push_of(&scene, 1, 0, true);
+    assert_true(job_settled(&scene.jobs[0], 1, 77, &push, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_APPLIED);
+    assert_true(job_settled(&scene.jobs[0], 1, 2, &push, &verdict)); /* the old one is told that it is out */
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    assert_int_equal(scene.jobs[0].workers[1].stale, 0);
+    end(&scene);
+}
+
+static void test_backups_come_too_late_and_are_counted(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_false(offer(&scene, 3, 0)); /* decided, though not applied yet */
+    assert_int_equal(outcome(&scene, 3, 0), -1);
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE);
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE); /* asked again, it is not counted again */
+    assert_int_equal(scene.jobs[0].workers[3].stale, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 1);
+    }
+    apply(&scene, 0);
+    assert_false(offer(&scene, 3, 1));
+    assert_int_equal(outcome(&scene, 3, 1), PUSH_STALE);
+    assert_int_equal(job_dropped(&scene.jobs[0]), 2);
+    end(&scene);
+}
+
+static void test_a_lost_worker_shrinks_the_step(void **state)
+{
+    (void)state;
+    struct scene scene;
+    char sentence[256];
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    job_disconnected(&scene.jobs[0], 3, 4, scene.now_s);
+    for (int second = 0; second < 9; second++) {
+        pass(&scene, 1);
+        for (int i = 0; i < 3; i++) {
+            hear(&scene, i);
+        }
+        assert_int_equal(apply(&scene, 0), 0);
+    }
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
+    assert_string_equal(sentence, "waiting for worker 3 (e:2222) to push step 0, 9 s");
+    pass(&scene, 1.5);
+    assert_true(told(&scene, "worker 3 (10.0.0.3:1) is lost"));
+    assert_int_equal(apply(&scene, 0), 3);
+    /* Back again, it counts again. */
+    come(&scene, 3, 99);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 1);
+    }
+    assert_int_equal(apply(&scene, 0), 0);
+    scene.sequences[3] = 1;
+    assert_true(offer_as(&scene, 0, 3, 99, 1, true));
+    assert_int_equal(apply(&scene, 0), 4);
+    end(&scene);
+}
+
+static void test_one_that_leaves_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    job_leave(&scene.jobs[0], 3, 4, "stopped", scene.now_s);
+    assert_int_equal(apply(&scene, 0), 3);
+    end(&scene);
+}
+
+static void test_min_replicas_is_the_least(void **state)
+{
+    (void)state;
+    struct scene scene;
+    char sentence[256];
+    begin(&scene, 1, 4, 0, 3);
+    offer(&scene, 0, 0);
+    offer(&scene, 1, 0);
+    job_leave(&scene.jobs[0], 3, 4, "", scene.now_s);
+    job_leave(&scene.jobs[0], 2, 3, "", scene.now_s);
+    assert_int_equal(apply(&scene, 0), 0);
+    pass(&scene, 5);
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
+    assert_string_equal(sentence, "waiting for 1 more worker to push step 0 (min_replicas is 3), 5 s");
+    come(&scene, 2, 55);
+    scene.sequences[2] = 1;
+    assert_true(offer_as(&scene, 0, 2, 55, 0, true));
+    assert_int_equal(apply(&scene, 0), 3);
+    end(&scene);
+}
+
+static void test_who_never_came_is_waited_for_one_lease(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 2, 0, 1);
+    offer(&scene, 0, 0);
+    offer(&scene, 1, 0);
+    pass(&scene, 9);
+    assert_int_equal(apply(&scene, 0), 0);
+    hear(&scene, 0);
+    hear(&scene, 1);
+    pass(&scene, 1.5);
+    assert_true(told(&scene, "worker 2 (d:2222) and others are not there"));
+    assert_int_equal(apply(&scene, 0), 2);
+    end(&scene);
+}
+
+static void test_not_finite_holds_up_nobody(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    scene.sequences[3]++;
+    assert_true(offer_as(&scene, 0, 3, 4, 0, false));
+    assert_true(told(&scene, "worker 3 (10.0.0.3:1) sent a gradient that is not finite"));
+    assert_int_equal(outcome(&scene, 3, 0), -1); /* answered with the step, so that it does not come again at once */
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_NOT_FINITE);
+    assert_int_equal(scene.jobs[0].workers[3].not_finite, 1);
+    assert_int_equal(scene.jobs[0].workers[3].stale, 0);
+    /* Where the step can't do without it, it is asked for another one. */
+    for (int i = 0; i < 4; i++) {
+        scene.sequences[i]++;
+        assert_true(offer_as(&scene, 0, i, (uint64_t)i + 1, 1, false));
+    }
+    assert_int_equal(apply(&scene, 0), 0);
+    assert_int_equal(outcome(&scene, 2, 1), PUSH_NOT_FINITE);
+    assert_true(offer(&scene, 2, 1));
+    assert_int_equal(apply(&scene, 0), 1);
+    end(&scene);
+}
+
+static void test_a_new_generation_forgets_what_was_staged(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    struct job_step step;
+    bool receive;
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 0; i < 4; i++) {
+        offer(&scene, i, 0);
+    }
+    const struct job_push old = push_of(&scene, 1, 0, true);
+    assert_true(job_take_step(&scene.jobs[0], &step)); /* somebody is at it when the chief begins to restore */
+    restore(&scene, 2, 40, 0);
+    job_step_applied(&scene.jobs[0], &step, false, scene.now_s);
+    assert_int_equal(scene.jobs[0].global_step, 40);
+    assert_true(job_settled(&scene.jobs[0], 1, 2, &old, &verdict));
+    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+    job_stage(&scene.jobs[0], 1, 2, &old, scene.now_s, &verdict, &receive);
+    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(apply(&scene, 0), 0);
+        assert_true(offer(&scene, i, 40));
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    end(&scene);
+}
+
+static void test_lies_about_steps_are_refused(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    bool receive;
+    begin(&scene, 1, 4, 0, 1);
+    const struct job_push lies[] = {
+        {.generation = 1, .sequence = 1, .token = 7, .finite = true},
+        {.generation = 1, .sequence = 1, .token = -1, .finite = true},
+        {.generation = 1, .sequence = 0, .token = 0, .finite = true},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        job_stage(&scene.jobs[0], 1, 2, &lies[i], scene.now_s, &verdict, &receive);
+        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+        assert_false(receive);
+        job_staged(&scene.jobs[0], 1, 2, &lies[i], true, scene.now_s, &verdict);
+        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+    }
+    end(&scene);
+}
+
+static void test_after_the_last_step_nothing_is_wanted(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 0, 1);
+    restore(&scene, 2, 9, 10);
+    for (int i = 0; i < 4; i++) {
+        offer(&scene, i, 9);
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    assert_true(told(&scene, "global step 10, the last one, is applied"));
+    assert_int_equal(outcome(&scene, 1, 9), PUSH_APPLIED);
+    assert_false(offer(&scene, 1, 10));
+    assert_int_equal(outcome(&scene, 1, 10), PUSH_NOT_WANTED);
+    end(&scene);
+}
+
+/* What ps 1 has, told to ps 0. */
+static void report(struct scene *scene)
+{
+    bool finite[MOST] = {false}, not_finite[MOST] = {false};
+    struct verdict verdict;
+    for (int i = 0; i < MOST; i++) {
+        enum aggregation_part part = aggregation_get(&scene->jobs[1].gathered, 0, i);
+        finite[i] = part == PART_HERE;
+        not_finite[i] = part == PART_NOT_FINITE;
+    }
+    job_report(&scene->jobs[0], 1, scene->jobs[1].generation, scene->jobs[1].global_step, finite, not_finite,
+               scene->now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+}
+
+static void test_two_ps_agree(void **state)
+{
+    (void)state;
+    struct scene scene;
+    char sentence[256];
+    begin(&scene, 2, 4, 2, 1);
+    assert_false(job_is_follower(&scene.jobs[0]));
+    assert_true(job_is_follower(&scene.jobs[1]));
+    offer(&scene, 0, 0);
+    offer(&scene, 1, 0); /* enough for ps 0 alone, but nobody's gradient is whole */
+    assert_int_equal(apply(&scene, 0), 0);
+    pass(&scene, 2);
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
+    assert_string_equal(sentence, "waiting for worker 0 (b:2222) to push step 0 to ps 1 (q:2222), 2 s");
+    scene.sequences[2] = scene.sequences[3] = 1;
+    assert_true(offer_as(&scene, 1, 2, 3, 0, true));
+    assert_true(offer_as(&scene, 1, 1, 2, 0, true));
+    report(&scene);
+    assert_int_equal(apply(&scene, 0), 0);
+    assert_int_equal(apply(&scene, 1), 0); /* two are there, but it is not for ps 1 to decide */
+    offer(&scene, 2, 0);
+    report(&scene); /* said twice */
+    struct job_step step;
+    assert_true(job_take_step(&scene.jobs[0], &step));
+    assert_int_equal(step.count, 2);
+    assert_int_equal(step.workers[0], 1);
+    assert_int_equal(step.workers[1], 2);
+    assert_true(offer_as(&scene, 1, 0, 1, 0, true)); /* too late to be in, and staged all the same */
+    const bool set[MOST] = {false, true, true, false};
+    job_impose(&scene.jobs[1], 1, 1, set); /* another step's, another generation's: not taken */
+    job_impose(&scene.jobs[1], 2, 0, set);
+    assert_int_equal(apply(&scene, 1), 0);
+    job_impose(&scene.jobs[1], 1, 0, set);
+    assert_int_equal(apply(&scene, 1), 2);
+    job_step_applied(&scene.jobs[0], &step, true, scene.now_s);
+    assert_int_equal(scene.jobs[0].global_step, 1);
+    assert_int_equal(scene.jobs[1].global_step, 1);
+    struct verdict verdict;
+    struct job_push push = push_of(&scene, 0, 0, true);
+    assert_true(job_settled(&scene.jobs[1], 0, 1, &push, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_STALE);
+    assert_int_equal(outcome(&scene, 0, 0), PUSH_STALE);
+    /* Only ps may report, and only those that hold something. */
+    const bool none[MOST] = {false};
+    job_report(&scene.jobs[1], 0, 1, 1, none, none, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    job_report(&scene.jobs[0], 7, 1, 1, none, none, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_step_takes_one_of_every_worker),
+        cmocka_unit_test(test_a_gradient_counts_once_whoever_sends_it),
+        cmocka_unit_test(test_backups_come_too_late_and_are_counted),
+        cmocka_unit_test(test_a_lost_worker_shrinks_the_step),
+        cmocka_unit_test(test_one_that_leaves_is_not_waited_for),
+        cmocka_unit_test(test_min_replicas_is_the_least),
+        cmocka_unit_test(test_who_never_came_is_waited_for_one_lease),
+        cmocka_unit_test(test_not_finite_holds_up_nobody),
+        cmocka_unit_test(test_a_new_generation_forgets_what_was_staged),
+        cmocka_unit_test(test_lies_about_steps_are_refused),
+        cmocka_unit_test(test_after_the_last_step_nothing_is_wanted),
+        cmocka_unit_test(test_two_ps_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
