@@ -162,13 +162,13 @@ def test_a_killed_worker_costs_nothing_but_itself(trainer, tmp_path, full):
 
 
 def test_a_ps_that_comes_back_is_given_the_newest_checkpoint(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=3000", "--save_steps=200", "--log_steps=50")) as cluster:
+    with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=8000", "--save_steps=100", "--log_steps=50")) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) >= 1, "checkpoint")
         cluster.kill("ps 1")
         cluster.start("ps 1", "--train_dir=kept")
         done = done_of(cluster)
-        assert done["steps"] == 3000
+        assert done["steps"] == 8000
         assert "generation 2 of the model begins" in cluster.text("worker 0")
         for name in ("ps 0", "ps 1", "worker 1"):
             cluster.wait(name)

@@ -117,6 +117,27 @@ static void which_bound_ends_the_run(void **state)
     config_free(&config);
 }
 
+static void what_synchronous_training_needs(void **state)
+{
+    (void)state;
+    struct config config;
+    refuse("{}", FLAGS("replicas_to_aggregate", "2"),
+           "--replicas_to_aggregate: is about synchronous training; set issync=1, or leave it out");
+    refuse("{}", FLAGS("min_replicas", "2"),
+           "--min_replicas: is about synchronous training; set issync=1, or leave it out");
+    refuse("{}", FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "replicas_to_aggregate", "3"),
+           "--replicas_to_aggregate: no step would ever be complete: worker_hosts lists 2, fewer than 3");
+    refuse("{}", FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "min_replicas", "3"),
+           "--min_replicas: a step is complete with 2 gradients; it cannot take 3");
+    refuse("{}", FLAGS("issync", "1", "max_staleness", "1"),
+           "--max_staleness: is about asynchronous training; with issync, stale gradients are dropped: set it to 0");
+    refuse("{}", FLAGS("issync", "1", "pipeline_depth", "1"),
+           "--pipeline_depth: would make every gradient stale, and with issync those are dropped: set it to 0");
+    accept(&config, "{}",
+           FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "replicas_to_aggregate", "1", "min_replicas", "1"));
+    config_free(&config);
+}
+
 static void refuse_role(const char *const *flags, const char *expected)
 {
     struct config config;
@@ -148,9 +169,9 @@ static void what_roles_need(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_checkpoints_need),    cmocka_unit_test(what_early_stopping_needs),
-        cmocka_unit_test(steps_that_are_too_large), cmocka_unit_test(which_bound_ends_the_run),
-        cmocka_unit_test(what_roles_need),
+        cmocka_unit_test(what_checkpoints_need),           cmocka_unit_test(what_early_stopping_needs),
+        cmocka_unit_test(steps_that_are_too_large),        cmocka_unit_test(which_bound_ends_the_run),
+        cmocka_unit_test(what_synchronous_training_needs), cmocka_unit_test(what_roles_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
