@@ -28,6 +28,7 @@
 #include "ps/shard.h"
 
 enum { MAX_SETTINGS = 64, FRAME_FLOATS = 256 * 1024, START_S = 60, ANSWER_S = 60, STACK = 256 * 1024 };
+enum { PADDING_SENT = 32, RUN_FLOATS = 64 * 1024 };
 
 struct load {
     struct config config;
@@ -36,9 +37,9 @@ struct load {
     struct address address;
     int ps;
     double seconds;
-    struct range *ranges; /* rows of the shard, without padding */
+    struct range *ranges; /* of the shard, as they are sent */
     uint32_t range_count;
-    size_t floats;
+    size_t floats, sent; /* without padding, and with it */
     pthread_barrier_t ready;
     double began_s;
 };
@@ -194,7 +195,7 @@ static bool take_answer(struct worker *worker, uint64_t request, uint64_t sequen
         worker->version = pushed->version;
         worker->step = pushed->global_step;
         while (channel->bulk_left > 0) {
-            size_t most = worker->load->floats * sizeof(float);
+            size_t most = worker->load->sent * sizeof(float);
             size_t size = channel->bulk_left < most ? channel->bulk_left : most;
             if (!channel_read_bulk(channel, worker->parameters, size, soon(), &worker->error)) {
                 return false;
@@ -259,6 +260,20 @@ static void *work(void *context)
 
 /* --- Set-up and report --------------------------------------------------------------------------------------------------- */
 
+/* As a worker's outbox does: rows that follow one another are one range, with the padding between them. */
+static void add_row(struct load *load, size_t first, uint32_t cols)
+{
+    struct range *last = load->range_count > 0 ? &load->ranges[load->range_count - 1] : NULL;
+    load->floats += cols;
+    if (last && first - last->first - last->count <= PADDING_SENT && last->count < RUN_FLOATS) {
+        load->sent += first + cols - last->first - last->count;
+        last->count = (uint32_t)(first + cols - last->first);
+    } else {
+        load->sent += cols;
+        load->ranges[load->range_count++] = (struct range){first, cols};
+    }
+}
+
 static bool list_rows(struct load *load)
 {
     struct span spans[PLACEMENT_MAX_SPANS];
@@ -275,8 +290,7 @@ static bool list_rows(struct load *load)
             size_t first = variable->offset + (size_t)row * (size_t)variable->stride;
             for (int k = 0; k < count; k++) {
                 if (first >= spans[k].first && first < spans[k].first + spans[k].count) {
-                    load->ranges[load->range_count++] = (struct range){first, (uint32_t)variable->cols};
-                    load->floats += (size_t)variable->cols;
+                    add_row(load, first, (uint32_t)variable->cols);
                 }
             }
         }
@@ -291,7 +305,7 @@ static bool create_worker(struct load *load, struct worker *worker, int index)
     worker->identity.member = (struct member){MEMBER_WORKER, index};
     worker->identity.incarnation = handshake_new_incarnation();
     /* Tiny numbers of either type: 0x01010101 is 2.4e-38, 0x0101 likewise. */
-    size_t bytes = load->floats * sizeof(float);
+    size_t bytes = load->sent * sizeof(float);
     worker->gradient = malloc(bytes);
     worker->parameters = malloc(bytes);
     if (worker->gradient == NULL || worker->parameters == NULL) {

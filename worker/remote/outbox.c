@@ -20,14 +20,16 @@ static size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, struct error *error)
+bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, const struct outbox *remainders,
+                   struct error *error)
 {
     *outbox = (struct outbox){.model = model, .dtype = dtype};
     for (int i = 0; i < model->variable_count; i++) {
         outbox->first_row[i] = outbox->rows;
         outbox->rows += (size_t)model->variables[i].rows;
     }
-    size_t floats = round_up(model->float_count * sizeof(float));
+    bool lent = dtype == DTYPE_BFLOAT16 && remainders;
+    size_t floats = lent ? 0 : round_up(model->float_count * sizeof(float));
     size_t halves = dtype == DTYPE_BFLOAT16 ? round_up(model->float_count * sizeof(uint16_t)) : 0;
     size_t size = floats + halves + round_up(outbox->rows);
     uint8_t *memory = aligned_alloc(64, size);
@@ -37,7 +39,7 @@ bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype 
     memset(memory, 0, size); /* padding is sent along, and stays zero */
     outbox->memory = memory;
     if (dtype == DTYPE_BFLOAT16) {
-        outbox->remainders = (float *)(void *)memory;
+        outbox->remainders = lent ? remainders->remainders : (float *)(void *)memory;
         outbox->halves = (uint16_t *)(void *)(memory + floats);
     } else {
         outbox->values = (float *)(void *)memory;

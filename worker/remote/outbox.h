@@ -34,7 +34,9 @@ struct outbox {
     void *memory;
 };
 
-bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, struct error *error);
+/* remainders: NULL, or an outbox that lives longer, for gradients before and after this one's: it lends its own. */
+bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, const struct outbox *remainders,
+                   struct error *error);
 void outbox_destroy(struct outbox *outbox); /* fine on zeros */
 
 /* Empties it for the next gradient. */

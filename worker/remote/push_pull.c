@@ -88,6 +88,9 @@ static enum push_pull_end open_link(struct push_pull *exchange, struct shard_par
 /* Where the engine's floats lie; NULL: they have to be handed over. */
 static float *place(struct push_pull *exchange, enum store_vector vector, size_t first)
 {
+    if (vector == STORE_PARAMETERS && exchange->mirror) {
+        return exchange->mirror + first;
+    }
     const struct engine_table *table = exchange->engine->table;
     return vector == STORE_PARAMETERS && table->parameters ? table->parameters(exchange->engine) + first : NULL;
 }

@@ -39,6 +39,7 @@ struct push_pull {
     const struct config *config; /* borrowed, as the next three */
     const struct model *model;
     struct engine *engine;
+    float *mirror; /* NULL, or where parameters go instead of into the engine: [float_count] */
     bool (*given_up)(void *context);
     void *context;
     struct shard_part *parts;

@@ -22,6 +22,7 @@
 #include "worker/remote/chief.h"
 #include "worker/remote/heartbeat.h"
 #include "worker/remote/outbox.h"
+#include "worker/remote/pipeline.h"
 #include "worker/remote/push_pull.h"
 #include "worker/report.h"
 #include "worker/sampler.h"
@@ -58,6 +59,7 @@ struct remote_worker {
     struct traffic traffic;
     struct outbox outbox;
     struct push_pull exchange;
+    struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
     struct chief *chief;
     struct sampler sampler;
@@ -109,10 +111,10 @@ static bool check_config(const struct config *config, struct error *error)
                          "train.batch_size instead",
                          config->train.micro_batches);
     }
-    if (config->cluster.pipeline_depth != 0) {
+    if (config->cluster.pipeline_depth != 0 && config->cluster.issync) {
         return error_set(error,
-                         "cluster.pipeline_depth is %d: this version waits for each push before the next step; "
-                         "set it to 0",
+                         "cluster.pipeline_depth is %d: gradients of synchronous training are of the newest step; set "
+                         "it to 0, or --issync=0",
                          config->cluster.pipeline_depth);
     }
     if (config->data.data_sharding == SHARDING_CHIEF) {
@@ -171,8 +173,10 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .traffic = &worker->traffic,
                                          .given_up = is_over,
                                          .context = worker};
-    if (!outbox_create(&worker->outbox, &worker->model, dtype, error) ||
-        !push_pull_create(&worker->exchange, &exchange, error) ||
+    int depth = config->cluster.pipeline_depth;
+    if (!push_pull_create(&worker->exchange, &exchange, error) ||
+        !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, worker->engine, depth, error)
+                    : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
         !heartbeat_create(&worker->heartbeat, config, &worker->self, &worker->traffic, device, error)) {
         return false;
     }
@@ -208,6 +212,7 @@ static bool open_worker(struct remote_worker *worker, struct error *error)
 static void close_worker(struct remote_worker *worker, const char *goodbye)
 {
     chief_destroy(worker->chief);
+    pipeline_destroy(worker->pipeline);
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
@@ -289,14 +294,56 @@ static struct tally begin_tally(const struct remote_worker *worker)
         .begun_s = clock_monotonic_s(), .local_steps = worker->local_step, .global_step = worker->global_step};
 }
 
+/* What shards answered: how far the job is. */
+static void take_answer(struct remote_worker *worker, const struct push_answer *answer)
+{
+    worker->global_step = answer->global_step;
+    worker->staleness = answer->staleness;
+    worker->dropped += answer->stale || answer->not_finite;
+    if (answer->over) {
+        stop(worker, END_LAST_STEP);
+    } else if (answer->not_finite) {
+        log_warning("a gradient was refused at global step %lld: it is not finite", (long long)worker->global_step);
+    }
+}
+
+/* Waits for pushes that are under way, so that the shards can be asked for something else. */
+static enum push_pull_end settle(struct remote_worker *worker)
+{
+    struct push_answer answer;
+    int answers = 0;
+    enum push_pull_end end =
+        worker->pipeline ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->error) : PUSH_PULL_DONE;
+    if (answers > 0) {
+        take_answer(worker, &answer);
+    }
+    return end;
+}
+
+/* All parameters anew, after the engine was used for something else or looks bad. */
+static enum push_pull_end refresh(struct remote_worker *worker)
+{
+    enum push_pull_end end = settle(worker);
+    end = end == PUSH_PULL_DONE ? push_pull_refresh(&worker->exchange, &worker->error) : end;
+    if (end == PUSH_PULL_DONE && worker->pipeline && !pipeline_load(worker->pipeline, &worker->error)) {
+        end = PUSH_PULL_REFUSED;
+    }
+    return end;
+}
+
 /* Everybody comes in here at the start, and again after the shards were restored. */
 static bool join(struct remote_worker *worker, struct chief_start *start)
 {
     heartbeat_say(worker->heartbeat, "waiting for the model");
+    settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     if (worker->chief && !take_end(worker, chief_begin(worker->chief, start, &worker->error))) {
         return false;
     }
     if (!take_end(worker, push_pull_join(&worker->exchange, &worker->error))) {
+        return false;
+    }
+    if (worker->pipeline && !pipeline_load(worker->pipeline, &worker->error)) {
+        stop(worker, END_FAILED);
         return false;
     }
     heartbeat_say(worker->heartbeat, "");
@@ -355,8 +402,11 @@ static void validate(struct remote_worker *worker)
         stop(worker, verdict == CHIEF_TARGET ? END_TARGET : END_PATIENCE);
         return;
     }
-    enum push_pull_end end = push_pull_refresh(&worker->exchange, &worker->error);
-    if (end != PUSH_PULL_AGAIN) { /* else the next push finds out */
+    enum push_pull_end end = refresh(worker);
+    struct chief_start start;
+    if (end == PUSH_PULL_AGAIN) {
+        join(worker, &start);
+    } else {
         take_end(worker, end);
     }
     worker->since_report.begun_s += clock_monotonic_s() - begin_s;
@@ -426,8 +476,7 @@ static void suffer(struct remote_worker *worker, double loss)
         return;
     }
     shard_link_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
-    enum push_pull_end end =
-        worker->config.cluster.issync ? push_nothing(worker) : push_pull_refresh(&worker->exchange, &worker->error);
+    enum push_pull_end end = worker->config.cluster.issync ? push_nothing(worker) : refresh(worker);
     struct chief_start start;
     if (end == PUSH_PULL_AGAIN) {
         join(worker, &start);
@@ -448,15 +497,24 @@ static int64_t next_draw(const struct remote_worker *worker)
 /* Computes the gradient of the next batch into the outbox. */
 static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
 {
-    struct gradient_sink sink = outbox_sink(&worker->outbox);
+    struct outbox *outbox = worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox;
+    struct gradient_sink sink = outbox_sink(outbox);
     *batch = (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
     batch->count = sampler_draw(&worker->sampler, next_draw(worker), worker->indexes);
-    outbox_begin(&worker->outbox);
+    outbox_begin(outbox);
     if (!worker->engine->table->step(worker->engine, batch, &sink, done, &worker->error)) {
         stop(worker, END_FAILED);
         return false;
     }
     return true;
+}
+
+static enum push_pull_end push(struct remote_worker *worker, const struct push_note *note, struct push_answer *answer,
+                               int *answers)
+{
+    *answers = 1;
+    return worker->pipeline ? pipeline_push(worker->pipeline, note, answer, answers, &worker->error)
+                            : push_pull_exchange(&worker->exchange, &worker->outbox, note, answer, &worker->error);
 }
 
 static void step(struct remote_worker *worker)
@@ -465,6 +523,7 @@ static void step(struct remote_worker *worker)
     struct train_result done;
     struct push_answer answer;
     struct chief_start start;
+    int answers;
     int64_t before = worker->global_step;
     if (!compute(worker, &batch, &done)) {
         return;
@@ -477,7 +536,7 @@ static void step(struct remote_worker *worker)
                              .local_step = worker->local_step,
                              .examples = (uint32_t)batch.count,
                              .loss = (float)done.last_loss};
-    enum push_pull_end end = push_pull_exchange(&worker->exchange, &worker->outbox, &note, &answer, &worker->error);
+    enum push_pull_end end = push(worker, &note, &answer, &answers);
     if (end == PUSH_PULL_AGAIN) {
         join(worker, &start);
         return;
@@ -485,16 +544,12 @@ static void step(struct remote_worker *worker)
     if (!take_end(worker, end)) {
         return;
     }
-    worker->global_step = answer.global_step;
-    if (answer.over) {
-        stop(worker, END_LAST_STEP);
-        return;
+    if (answers > 0) {
+        take_answer(worker, &answer);
+        if (answer.over) {
+            return;
+        }
     }
-    if (answer.not_finite) {
-        log_warning("a gradient was refused at global step %lld: it is not finite", (long long)worker->global_step);
-    }
-    worker->staleness = answer.staleness;
-    worker->dropped += answer.stale || answer.not_finite;
     account(worker, &done);
     do_what_is_due(worker, before);
 }
@@ -515,6 +570,10 @@ static void train(struct remote_worker *worker)
         }
     }
     if (worker->end != END_FAILED) {
+        enum push_pull_end end = settle(worker);
+        if (end == PUSH_PULL_REFUSED) {
+            log_warning("the last gradients were not taken: %s", worker->error.text);
+        }
         report_progress(worker);
     }
 }

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""One ps and its workers on this box, beside TensorFlow's in the same minutes; push and pull alone; TLS; memory.
+
+    tests/bench/cluster.py [--trainer=build/trainer] [--bench=build/bench] [--data=DIR] [--peers=DIR] [--tf-python=PYTHON] [--rounds=3] [PART ...]
+
+PART: async, softmax, sync, until, load, tls; all of them by default. One JSON line for each figure, with the floor that
+it owes; the exit status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down
+does so for both; each figure is the median of its runs. Clusters speak TLS unless the figure says plain; TensorFlow's
+speak plain text. --peers: the folder of tf_run.sh and openssl_loop.py; without it, or without a PYTHON that has
+TensorFlow, there are no ratios. --wrap: a command to run each measurement under, on a machine shared with others.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+FLOATS = 397510  # of 784-500-10
+PS_LITE = {1: 830, 2: 665}  # rounds a second of ps-lite with 1 and 2 workers, measured on another 2-core machine
+
+missed = []
+
+
+def show(name, value, floor=None, most=None, **more):
+    good = (floor is None or value >= floor) and (most is None or value <= most)
+    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
+    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
+    if not good:
+        missed.append(name)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.trainer = str(pathlib.Path(options.trainer).resolve())
+        self.data = str(pathlib.Path(options.data).resolve())
+        self.wrap = options.wrap.split()
+        self.rounds = options.rounds
+        self.folder = tempfile.TemporaryDirectory()
+        self.tensorflow = options.peers and options.tf_python and pathlib.Path(options.tf_python).exists()
+        self.key = f"{self.folder.name}/bench.key"
+        subprocess.run([self.trainer, "keygen", f"--out={self.key}"], check=True, capture_output=True)
+
+    # --- Ours ---
+
+    def cluster(self, workers, *flags):
+        """The chief's done event of a whole cluster, and the seconds from its start to its end."""
+        begun = time.monotonic()
+        command = [*self.wrap, self.trainer, "cluster", "--ps=1", f"--workers={workers}", "--log_format=json",
+                   f"--data_dir={self.data}", "--data_source=idx", "--train_dir=", f"--min_workers={workers}", *flags]
+        result = subprocess.run(command, cwd=self.folder.name, capture_output=True, text=True)
+        wall = time.monotonic() - begun
+        done = [json.loads(line) for line in result.stdout.splitlines() if '"event":"done"' in line]
+        if result.returncode != 0 or not done:
+            sys.exit(f"{' '.join(command)}: status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        return done[-1], wall
+
+    def rate(self, workers, seconds, *flags):
+        """Global steps per second of a run that lasts about so many seconds: a short one tells how many steps that is."""
+        steps = 400
+        for _ in range(2):
+            done, _ = self.cluster(workers, "--validation_size=0", "--log_steps=0", f"--train_steps={steps}", *flags)
+            rate = done["global_steps_per_s"]
+            steps = max(400, int(rate * seconds))
+        return rate
+
+    # --- TensorFlow's ---
+
+    def tf(self, workers, model, sync=False, start_s=25, seconds=6):
+        """Global steps per second; each worker's own are added up where every step of a worker is a global one."""
+        start_at = int(time.time()) + start_s
+        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, str(workers), "--model",
+                   model, "--data", self.data, *(["--sync"] if sync else []), "--steps", "1000000", "--seconds", str(seconds),
+                   "--start_at", str(start_at)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+            if self.wrap:
+                time.sleep(max(0, start_at - time.time()))
+                subprocess.run([*self.wrap, "sleep", str(seconds)], check=True)
+            found = [json.loads(line) for line in process.stdout if line.startswith("{")]
+        if len(found) != workers:
+            sys.exit(f"{' '.join(command)}: {len(found)} workers ended well")
+        return max(one["global_steps_per_s"] for one in found) if sync else sum(one["local_steps_per_s"] for one in found)
+
+    def tf_until(self):
+        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, "2", "--model", "mlp",
+                   "--data", self.data, "--steps", "1000000", "--until", "0.97", "--opt", "adam", "--lr", "0.001"]
+        begun = time.monotonic()
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+                       env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+        return time.monotonic() - begun
+
+    # --- Parts ---
+
+    def beside(self, name, workers, model, goals, sync=False):
+        """goals: (words, flags, floor, aim) for each kind of run of ours that is compared with the same run of theirs."""
+        ours, theirs = {words: [] for words, *_ in goals}, []
+        for _ in range(self.rounds):
+            for words, flags, *_ in goals:
+                ours[words].append(self.rate(workers, 4, *flags))
+            if self.tensorflow:
+                theirs.append(self.tf(workers, model, sync))
+        for words, _, floor, aim in goals:
+            rate = statistics.median(ours[words])
+            full = f"{name}{words}, 1 ps + {workers} worker{'s' * (workers > 1)}"
+            show(full, round(rate, 1), unit="global steps/s", each=[round(each) for each in ours[words]])
+            if theirs:
+                peer = statistics.median(theirs)
+                show(f"{full}, times TensorFlow's in plain text", round(rate / peer, 2), floor, aim=aim, peer=round(peer, 1),
+                     each_peer=[round(each) for each in theirs])
+
+    def asynchronous(self):
+        sgd = ("--issync=0", "--optimizer=sgd", "--learning_rate=0.1")
+        self.beside("asynchronous, 784-500-10, batch 100", 2, "mlp",
+                    [("", (*sgd, "--num_threads=1"), 2.2, 3),
+                     (", bfloat16", (*sgd, "--num_threads=1", "--wire_dtype=bfloat16"), 3.5, 5)])
+        self.beside("asynchronous, 784-500-10, batch 100", 1, "mlp", [("", sgd, 2.5, None)])
+
+    def softmax(self):
+        self.beside("asynchronous, softmax regression, batch 100", 2, "softmax",
+                    [("", ("--issync=0", "--layers=784,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1"), 8, 12)])
+
+    def sync(self):
+        flags = ("--issync=1", "--layers=784,500,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1")
+        try:
+            self.cluster(2, *flags, "--train_steps=10", "--validation_size=0")
+        except SystemExit:
+            print("sync: this version trains asynchronously only", file=sys.stderr)
+            return
+        self.beside("synchronous, 784-500-10, batch 100", 2, "mlp", [("", flags, None, None)], sync=True)
+
+    def until(self):
+        """Adam 0.001 from the start of all processes to a model that gets 97% of the test set. The run looks at the
+        validation set alone, which is a little easier: hence 97.7% there."""
+        flags = ("--issync=0", "--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
+                 "--num_threads=1", "--target_accuracy=0.977", "--validate_steps=100")
+        walls, peers, accuracies = [], [], []
+        for seed in range(1, self.rounds + 1):
+            done, wall = self.cluster(2, *flags, f"--seed={seed}")
+            walls.append(wall)
+            accuracies.append(done["test_accuracy"])
+            if self.tensorflow:
+                peers.append(self.tf_until())
+        wall = statistics.median(walls)
+        show("1 ps + 2 workers, Adam: accuracy at the end of the run", round(100 * min(accuracies), 2), 97.0,
+             each=[round(100 * accuracy, 2) for accuracy in accuracies])
+        show("1 ps + 2 workers, Adam: from the start to 97%", round(wall, 3), unit="s", each=[round(each, 2) for each in walls])
+        if peers:
+            peer = statistics.median(peers)
+            show("1 ps + 2 workers, Adam: from the start to 97%, times faster than TensorFlow", round(peer / wall, 2), 4, aim=10,
+                 peer_s=round(peer, 1), each_peer=[round(each, 1) for each in peers])
+
+    def push_pull(self, workers, *flags, seconds=4):
+        """What ps_load reports of a ps of its own."""
+        ports = free_ports(workers + 1)
+        flags = [f"--ps_hosts=127.0.0.1:{ports[0]}", "--train_steps=0", "--learning_rate=0.01", "--min_workers=1",
+                 "--worker_hosts=" + ",".join(f"127.0.0.1:{port}" for port in ports[1:]), *flags]
+        with open(f"{self.folder.name}/ps.log", "wb") as log:
+            ps = subprocess.Popen([self.trainer, "--job_name=ps", "--task_index=0", *flags], cwd=self.folder.name, stdout=log,
+                                  stderr=log)
+        try:
+            load = str(pathlib.Path(self.options.bench).resolve() / "ps_load")
+            output = subprocess.run([*self.wrap, load, f"--seconds={seconds}", f"--pid={ps.pid}", *flags], check=True,
+                                    cwd=self.folder.name, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+            return json.loads(output)
+        finally:
+            ps.kill()
+            ps.wait()
+
+    def load(self):
+        for workers, peer in PS_LITE.items():
+            found = [self.push_pull(workers, "--insecure")["rounds_per_s"] for _ in range(self.rounds)]
+            show(f"push + pull of {FLOATS:,} floats, plain text, {workers} worker{'s' * (workers > 1)}",
+                 round(statistics.median(found), 1), peer, unit="rounds/s", each=[round(each) for each in found],
+                 floor_is="ps-lite's on another machine")
+        key = f"--fleet_key={self.key}"
+        found = [self.push_pull(2, key) for _ in range(self.rounds)]
+        show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers", round(statistics.median(one["rounds_per_s"] for one in found), 1),
+             unit="rounds/s")
+        limit = (16 * 2**20 + 4 * FLOATS * (2 + 0 + 2 * 2)) / 2**20
+        show("largest resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20, 1),
+             most=round(limit, 1), unit="MiB")
+        many = self.push_pull(256, key, "--layers=784,16,10", seconds=6)
+        show("256 workers on one ps, TLS: the fastest's rounds in the slowest's", round(many["fastest"] / many["slowest"], 2),
+             most=2, rounds_per_s=many["rounds_per_s"], ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
+
+    def tls(self):
+        ours, theirs = [], []
+        for _ in range(self.rounds):
+            output = subprocess.run([*self.wrap, str(pathlib.Path(self.options.bench).resolve() / "tls_bench"), "bulk", "3"],
+                                    check=True, capture_output=True, text=True).stdout
+            ours.append(float(re.search(r"([\d.]+) GB/s", output)[1]))
+            if self.options.peers:
+                output = subprocess.run([*self.wrap, self.options.python, str(pathlib.Path(self.options.peers) / "openssl_loop.py")],
+                                        check=True, capture_output=True, text=True).stdout
+                theirs.append(float(re.search(r"([\d.]+) GB/s", output)[1]))
+        rate = statistics.median(ours)
+        show("one bulk stream through TLS over loopback", rate, unit="GB/s", each=ours)
+        if theirs:
+            show("one bulk stream through TLS over loopback, times OpenSSL", round(rate / statistics.median(theirs), 2), 1.0,
+                 aim=1.2, each_peer=theirs)
+
+
+def main():
+    parts = {"async": Bench.asynchronous, "softmax": Bench.softmax, "sync": Bench.sync, "until": Bench.until,
+             "load": Bench.load, "tls": Bench.tls}
+    root = pathlib.Path(__file__).resolve().parents[2]
+    peers = pathlib.Path(os.environ.get("TRAINER_PEERS", root.parent / "shared/peers"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", default=root / "build/trainer")
+    parser.add_argument("--bench", default=root / "build/bench", help="the folder of ps_load and tls_bench")
+    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
+    parser.add_argument("--peers", default=peers if (peers / "tf_run.sh").exists() else None)
+    parser.add_argument("--tf-python", default=os.environ.get("TRAINER_TF_PYTHON"), help="a Python that has TensorFlow")
+    parser.add_argument("--python", default=sys.executable, help="runs openssl_loop.py")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
+    parser.add_argument("--wrap", default=os.environ.get("BENCH_WRAP", ""), help="a command to run each measurement under")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}")
+    bench = Bench(options)
+    for part in options.parts or parts:
+        parts[part](bench)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
