@@ -70,6 +70,8 @@ def test_it_waits_for_min_workers(trainer, tmp_path):
     ("--optimizer=adadelta", "--placement=greedy", "--data_sharding=disjoint", "--layers=784,16,16,10"),
     ("--layers=784,10", "--wire_dtype=bfloat16", "--learning_rate=0.2"),
     ("--max_staleness=2", "--lr_decay=0.9", "--learning_rate=0.2"),
+    ("--pipeline_depth=1", "--learning_rate=0.2"),
+    ("--pipeline_depth=3", "--max_staleness=2", "--wire_dtype=bfloat16", "--learning_rate=0.1"),
 ])
 def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
     with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=900", *flags)) as cluster:
@@ -332,7 +334,6 @@ def test_cluster_command_checks_its_flags(run, flag):
 
 
 @pytest.mark.parametrize("flag, word", [("--micro_batches=2", "micro_batches is 2"),
-                                        ("--pipeline_depth=1", "pipeline_depth is 1"),
                                         ("--data_sharding=chief", "wants the images on every worker")])
 def test_what_a_worker_cannot_do_yet_is_said(trainer, tmp_path, flag, word):
     with Cluster(trainer, tmp_path, workers=1, flags=(flag,)) as cluster:

@@ -111,12 +111,6 @@ static bool check_config(const struct config *config, struct error *error)
                          "train.batch_size instead",
                          config->train.micro_batches);
     }
-    if (config->cluster.pipeline_depth != 0 && config->cluster.issync) {
-        return error_set(error,
-                         "cluster.pipeline_depth is %d: gradients of synchronous training are of the newest step; set "
-                         "it to 0, or --issync=0",
-                         config->cluster.pipeline_depth);
-    }
     if (config->data.data_sharding == SHARDING_CHIEF) {
         return error_set(error, "data.data_sharding chief: this version wants the images on every worker; choose "
                                 "shuffled or disjoint");
