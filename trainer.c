@@ -13,6 +13,7 @@
 #include "worker/version.h"
 
 /* The first one is meant where none is named. */
+/* clang-format off */
 static const struct command *const commands[] = {
     &command_train,
     &command_eval,
@@ -27,11 +28,13 @@ static const struct command *const commands[] = {
     &command_config_schema,
     &command_data_info,
     &command_data_synth,
+    &command_convert,
     &command_version,
     &command_help,
     &command_keygen,
     NULL,
 };
+/* clang-format on */
 
 int main(int argc, char **argv)
 {

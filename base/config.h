@@ -31,7 +31,7 @@ enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAGRAD, OPTIMIZER_ADADELTA, OPTIMIZER_ADAM };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512 };
-enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC };
+enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
@@ -100,7 +100,10 @@ struct config_data {
     enum data_source data_source;
     int validation_size; /* the first so many training images are held out; 0 = none */
     int synthetic_train, synthetic_test;
-    enum data_sharding data_sharding; /* which images a worker of a cluster trains on */
+    char *train_files, *test_files;      /* names of TFRecord files in data_dir, as patterns of the shell */
+    char *image_feature, *label_feature; /* of their tf.train.Examples */
+    int max_bad_records;                 /* so many damaged ones in a part are passed over */
+    enum data_sharding data_sharding;    /* which images a worker of a cluster trains on */
 };
 
 struct config_output {

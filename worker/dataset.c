@@ -14,142 +14,103 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "worker/data/files.h"
+#include "worker/data/folders.h"
 #include "worker/data/idx.h"
+#include "worker/data/idx_set.h"
 #include "worker/data/synth.h"
+#include "worker/data/tfrecord/files.h"
 #include "worker/report.h"
-
-#define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
 
 static bool named_by_flag(const struct config *config)
 {
     return config->origins && config_origin_of(config, config_key_by_path("data", "data_dir"))->source == SOURCE_FLAG;
 }
 
-/* Decides between files and synthetic digits; files are wanted if the user named their folder just now. */
-static bool choose_source(struct data_files *files, bool *synthetic, const struct config *config, struct error *error)
+/* What there is of one part in data_dir. */
+struct found {
+    bool is_there;
+    struct data_files files;    /* of DATA_IDX */
+    char folder[DATA_MAX_PATH]; /* of DATA_FOLDERS */
+};
+
+static bool look_for(struct found *found, enum data_source source, enum dataset_part part, const struct config *config,
+                     struct error *error)
 {
     const char *folder = config->data.data_dir;
-    *synthetic = config->data.data_source == DATA_SYNTHETIC;
-    if (*synthetic) {
+    found->is_there = true;
+    switch (source) {
+    case DATA_IDX:
+        if (!data_files_find(&found->files, folder, error)) {
+            return false;
+        }
+        found->is_there = found->files.found > 0;
         return true;
-    }
-    if (!data_files_find(files, folder, error)) {
-        return false;
-    }
-    if (files->found > 0) {
+    case DATA_TFRECORD:
+        return tfrecord_files_exist(&found->is_there, &config->data, part, error);
+    case DATA_FOLDERS:
+        if (!folders_find(found->folder, folder, part, error)) {
+            return false;
+        }
+        found->is_there = found->folder[0] != '\0';
         return true;
+    case DATA_SYNTHETIC:
+    case DATA_AUTO:
+        break;
     }
-    if (config->data.data_source == DATA_AUTO && !named_by_flag(config)) {
-        *synthetic = true;
-        return true;
-    }
+    return true;
+}
+
+static bool say_missing_part(enum data_source source, enum dataset_part part, const struct config *config,
+                             struct error *error)
+{
+    const char *folder = config->data.data_dir;
     if (!file_exists(folder)) {
-        return error_set(error,
-                         "data.data_dir: there is no folder %s; name the one with the IDX files (" HOW_TO_GET_DATA ")",
-                         folder);
+        return error_set(
+            error, "data.data_dir: there is no folder %s; name the one with the data (" HOW_TO_GET_DATA ")", folder);
+    }
+    if (source == DATA_TFRECORD) {
+        return error_set(error, "%s: has no files %s; name them by --train_files and --test_files", folder,
+                         tfrecord_pattern(&config->data, part));
+    }
+    if (source == DATA_FOLDERS) {
+        return error_set(error, "%s: has no folder %s of folders of pictures, one for each class", folder,
+                         part == DATASET_TEST ? "test" : "train");
     }
     return error_set(
-        error, "data.data_dir: no IDX files in %s; it needs %s, %s, %s and %s, plain or .gz (" HOW_TO_GET_DATA ")",
-        folder, data_file_names[0], data_file_names[1], data_file_names[2], data_file_names[3]);
+        error,
+        "data.data_dir: no IDX files in %s; it needs %s, %s, %s and %s, plain or .gz, or files %s, or folders "
+        "train and test of pictures by class (" HOW_TO_GET_DATA ")",
+        folder, data_file_names[0], data_file_names[1], data_file_names[2], data_file_names[3],
+        tfrecord_pattern(&config->data, part));
 }
 
-static bool need_file(const struct data_files *files, enum data_file file, const char *folder, struct error *error)
+/* Decides what to read: what was asked for, or what is there; synthetic digits unless the user just named a folder. */
+static bool choose_source(struct found *found, enum data_source *source, enum dataset_part part,
+                          const struct config *config, struct error *error)
 {
-    if (files->path[file][0] != '\0') {
+    static const enum data_source candidates[] = {DATA_IDX, DATA_TFRECORD, DATA_FOLDERS};
+    *source = config->data.data_source;
+    if (*source == DATA_SYNTHETIC) {
         return true;
     }
-    return error_set(error,
-                     "%s/%s: is missing, plain and as .gz, though other files of the data set are there; add it (%s)",
-                     folder, data_file_names[file], HOW_TO_GET_DATA);
-}
-
-/* [count, height, width] of an IDX file of images; [count, pixels] counts as one row, colours as further columns. */
-static bool image_shape(struct examples *examples, const struct idx_header *header, const char *path,
-                        struct error *error)
-{
-    if (header->type != IDX_UINT8 || header->dimensions < 2) {
-        return error_set(error, "%s: holds type 0x%02x in %d dimensions; images are uint8 (0x08) in 2 to 4", path,
-                         (unsigned)header->type, header->dimensions);
-    }
-    uint64_t pixels = header->elements / header->sizes[0];
-    if (pixels > CONFIG_MAX_WIDTH) {
-        return error_set(error, "%s: its images have %" PRIu64 " pixels; at most %d are possible", path, pixels,
-                         CONFIG_MAX_WIDTH);
-    }
-    examples->count = (int)header->sizes[0];
-    examples->height = header->dimensions == 2 ? 1 : (int)header->sizes[1];
-    examples->width = (int)pixels / examples->height;
-    return true;
-}
-
-static bool read_images(struct examples *examples, const char *path, struct error *error)
-{
-    struct stream *stream;
-    if (!stream_open_file(&stream, path, error)) {
-        return false;
-    }
-    struct idx_header header;
-    bool done = idx_read_header(&header, stream, error) && image_shape(examples, &header, path, error) &&
-                idx_read_elements(&header, stream, &examples->images, error);
-    stream_close(stream);
-    return done;
-}
-
-/* Widens the labels of a file, uint8 or big-endian int32, and finds the number of classes. */
-static bool convert_labels(struct examples *examples, const uint8_t *bytes, enum idx_type type, const char *path,
-                           struct error *error)
-{
-    int32_t *labels = malloc((size_t)examples->count * sizeof *labels);
-    if (!labels) {
-        return error_set(error, "%s: no memory for %d labels", path, examples->count);
-    }
-    int32_t largest = 0;
-    for (int i = 0; i < examples->count; i++) {
-        const uint8_t *b = type == IDX_UINT8 ? bytes + i : bytes + (size_t)4 * (size_t)i;
-        uint32_t label =
-            type == IDX_UINT8 ? b[0] : (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-        if (label >= CONFIG_MAX_WIDTH) {
-            free(labels);
-            return error_set(error, "%s: the label of image %d is %d; 0 to %d are possible", path, i, (int32_t)label,
-                             CONFIG_MAX_WIDTH - 1);
+    for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+        if (*source != DATA_AUTO && *source != candidates[i]) {
+            continue;
         }
-        labels[i] = (int32_t)label;
-        largest = labels[i] > largest ? labels[i] : largest;
+        if (!look_for(found, candidates[i], DATASET_TRAIN, config, error)) {
+            return false;
+        }
+        if (found->is_there) {
+            *source = candidates[i];
+            return look_for(found, *source, part, config, error) &&
+                   (found->is_there || say_missing_part(*source, part, config, error));
+        }
     }
-    examples->labels = labels;
-    examples->classes = largest + 1;
-    return true;
-}
-
-static bool check_label_header(const struct examples *examples, const struct idx_header *header, const char *images,
-                               const char *path, struct error *error)
-{
-    if ((header->type != IDX_UINT8 && header->type != IDX_INT32) || header->dimensions != 1) {
-        return error_set(error,
-                         "%s: holds type 0x%02x in %d dimensions; labels are uint8 (0x08) or int32 (0x0c) in one", path,
-                         (unsigned)header->type, header->dimensions);
+    if (*source == DATA_AUTO && !named_by_flag(config)) {
+        *source = DATA_SYNTHETIC;
+        return true;
     }
-    if (header->sizes[0] != (uint32_t)examples->count) {
-        return error_set(error, "%s: has %u labels for the %d images of %s; the two files do not belong together", path,
-                         header->sizes[0], examples->count, images);
-    }
-    return true;
-}
-
-static bool read_labels(struct examples *examples, const char *images, const char *path, struct error *error)
-{
-    struct stream *stream;
-    if (!stream_open_file(&stream, path, error)) {
-        return false;
-    }
-    struct idx_header header;
-    uint8_t *bytes = NULL;
-    bool done = idx_read_header(&header, stream, error) && check_label_header(examples, &header, images, path, error) &&
-                idx_read_elements(&header, stream, &bytes, error) &&
-                convert_labels(examples, bytes, header.type, path, error);
-    free(bytes);
-    stream_close(stream);
-    return done;
+    return say_missing_part(*source, part, config, error);
 }
 
 static bool draw_examples(struct examples *examples, enum dataset_part part, const struct config *config,
@@ -172,28 +133,50 @@ static bool draw_examples(struct examples *examples, enum dataset_part part, con
                       examples->images, examples->labels, error);
 }
 
+/* The places that errors and `data info` name. */
+static void note_origin(struct dataset_origin *origin, const struct found *found, enum dataset_part part,
+                        const struct config *config)
+{
+    bool test = part == DATASET_TEST;
+    if (origin->source == DATA_IDX) {
+        memcpy(origin->images, found->files.path[test ? TEST_IMAGES : TRAIN_IMAGES], sizeof origin->images);
+        memcpy(origin->labels, found->files.path[test ? TEST_LABELS : TRAIN_LABELS], sizeof origin->labels);
+    } else if (origin->source == DATA_TFRECORD) {
+        snprintf(origin->images, sizeof origin->images, "%.900s/%.100s", config->data.data_dir,
+                 tfrecord_pattern(&config->data, part));
+        memcpy(origin->labels, origin->images, sizeof origin->labels);
+    } else if (origin->source == DATA_FOLDERS) {
+        memcpy(origin->images, found->folder, sizeof origin->images);
+        memcpy(origin->labels, found->folder, sizeof origin->labels);
+    }
+}
+
 bool dataset_read(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error)
 {
     assert(part != DATASET_VALIDATION);
-    enum data_file images = part == DATASET_TEST ? TEST_IMAGES : TRAIN_IMAGES;
-    enum data_file labels = part == DATASET_TEST ? TEST_LABELS : TRAIN_LABELS;
-    const char *folder = config->data.data_dir;
     struct examples examples = {0};
-    struct data_files files;
+    struct found found = {.is_there = false};
     bool done = false;
     memset(origin, 0, sizeof *origin);
-    if (!choose_source(&files, &origin->synthetic, config, error)) {
+    if (!choose_source(&found, &origin->source, part, config, error)) {
         return false;
     }
-    if (origin->synthetic) {
+    note_origin(origin, &found, part, config);
+    switch (origin->source) {
+    case DATA_IDX:
+        done = idx_set_read(&examples, &found.files, part, config->data.data_dir, error);
+        break;
+    case DATA_TFRECORD:
+        done = tfrecord_files_read(&examples, &config->data, part, error);
+        break;
+    case DATA_FOLDERS:
+        done = folders_read(&examples, found.folder, config->model.layers[0], error);
+        break;
+    case DATA_SYNTHETIC:
+    case DATA_AUTO:
         done = draw_examples(&examples, part, config, error);
-    } else {
-        memcpy(origin->images, files.path[images], sizeof origin->images);
-        memcpy(origin->labels, files.path[labels], sizeof origin->labels);
-        done = need_file(&files, images, folder, error) && need_file(&files, labels, folder, error) &&
-               read_images(&examples, origin->images, error) &&
-               read_labels(&examples, origin->images, origin->labels, error);
+        break;
     }
     if (!done) {
         examples_free(&examples);
@@ -206,7 +189,7 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
 /* What the user sees as the source of images or labels in an error. */
 static const char *source_name(const struct dataset_origin *origin, const char *path)
 {
-    return origin->synthetic ? "synthetic digits" : path;
+    return origin->source == DATA_SYNTHETIC ? "synthetic digits" : path;
 }
 
 /* The model must have an input for each pixel and an output for each class. */
@@ -255,41 +238,31 @@ static bool check_counts(const struct examples *examples, const struct dataset_o
     return true;
 }
 
-/* A test set that does not fit should be known before training, not after it; its headers tell. */
+/* A test set that does not fit should be known before training, not after it. */
 static bool check_test_files(const struct examples *train, const struct dataset_origin *origin,
                              const struct config *config, struct error *error)
 {
-    struct data_files files;
-    struct idx_header header;
-    struct examples test = {0};
-    if (origin->synthetic) {
-        return true;
+    struct found found = {.is_there = false};
+    bool is_idx = origin->source == DATA_IDX;
+    if (is_idx) {
+        return data_files_find(&found.files, config->data.data_dir, error) &&
+               idx_set_check_test(train, origin->images, &found.files, config->data.data_dir, error);
     }
-    if (!data_files_find(&files, config->data.data_dir, error) ||
-        !need_file(&files, TEST_IMAGES, config->data.data_dir, error) ||
-        !need_file(&files, TEST_LABELS, config->data.data_dir, error) ||
-        !idx_examine(&header, files.path[TEST_IMAGES], error) ||
-        !image_shape(&test, &header, files.path[TEST_IMAGES], error)) {
-        return false;
-    }
-    if (test.height != train->height || test.width != train->width) {
-        return error_set(error,
-                         "%s: has images of %dx%d, but those of %s have %dx%d; the two files do not belong "
-                         "together",
-                         files.path[TEST_IMAGES], test.height, test.width, origin->images, train->height, train->width);
-    }
-    return idx_examine(&header, files.path[TEST_LABELS], error) &&
-           check_label_header(&test, &header, files.path[TEST_IMAGES], files.path[TEST_LABELS], error);
+    return look_for(&found, origin->source, DATASET_TEST, config, error) &&
+           (found.is_there || say_missing_part(origin->source, DATASET_TEST, config, error));
 }
 
 static void describe(struct dataset *dataset, const struct dataset_origin *origin, const struct config *config)
 {
     const struct examples *train = &dataset->train;
     char source[160], training[REPORT_COUNT_SIZE], validation[REPORT_COUNT_SIZE];
-    if (origin->synthetic) {
+    if (origin->source == DATA_SYNTHETIC) {
         snprintf(source, sizeof source, "synthetic digits of seed %" PRId64, config->train.seed);
     } else {
-        snprintf(source, sizeof source, "IDX files in %.140s", config->data.data_dir);
+        const char *what = origin->source == DATA_IDX        ? "IDX files"
+                           : origin->source == DATA_TFRECORD ? "TFRecord files"
+                                                             : "pictures";
+        snprintf(source, sizeof source, "%s in %.140s", what, config->data.data_dir);
     }
     report_count(training, train->count);
     report_count(validation, dataset->validation.count);

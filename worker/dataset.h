@@ -51,9 +51,9 @@ void examples_free(struct examples *examples); /* also fine on examples that are
 
 /* Where a part comes from. */
 struct dataset_origin {
-    bool synthetic;
-    char images[DATA_MAX_PATH]; /* the files; "" if synthetic */
-    char labels[DATA_MAX_PATH];
+    enum data_source source;    /* never DATA_AUTO */
+    char images[DATA_MAX_PATH]; /* the file; of TFRecord the pattern, of pictures their folder; "" if synthetic */
+    char labels[DATA_MAX_PATH]; /* likewise */
 };
 
 /*

@@ -215,7 +215,8 @@ static void print_files(void)
     printf("Read:\n");
     print_entry("config.json", "in the current folder, if it is there; --config=FILE names another");
     print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-                             "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own");
+                             "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own; "
+                             "or train*.tfrecord* and test*.tfrecord*; or pictures in train/CLASS/ and test/CLASS/");
     printf("\nWritten, and read again, if train_dir is set:\n");
     print_entry("train_dir/", "training resumes from the newest good checkpoint here, so a new run needs a new folder");
     print_entry("  model-STEP.safetensors", "a checkpoint, which any safetensors reader opens: parameters, the "

@@ -16,7 +16,7 @@ static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity",
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", NULL};
-static const char *const sources[] = {"auto", "idx", "synthetic", NULL};
+static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
@@ -134,7 +134,8 @@ const struct config_key config_keys[] = {
 
     {"data", "data_dir", KEY_TEXT, AT(data.data_dir), .initial = "data",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "folder with the four IDX files of MNIST's names, plain or .gz"},
+     .description = "folder with the four IDX files of MNIST's names, plain or .gz; with TFRecord files; or with folders "
+                    "train and test of pictures by class"},
     {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "auto reads data_dir if files are there, else draws synthetic digits"},
@@ -144,6 +145,19 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic training images"},
     {"data", "synthetic_test", KEY_COUNT, AT(data.synthetic_test), .minimum = 1, .maximum = 1e7, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "synthetic test images"},
+    {"data", "train_files", KEY_TEXT, AT(data.train_files), .initial = "train*.tfrecord*",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "TFRecord files in data_dir to train on, as a pattern"},
+    {"data", "test_files", KEY_TEXT, AT(data.test_files), .initial = "test*.tfrecord*",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "TFRecord files in data_dir to test with, as a pattern"},
+    {"data", "image_feature", KEY_TEXT, AT(data.image_feature), .initial = "image_raw",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "name of the image in a tf.train.Example: bytes of pixels or of a picture, or a list of floats"},
+    {"data", "label_feature", KEY_TEXT, AT(data.label_feature), .initial = "label",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "name of the label in a tf.train.Example: an integer, or a list with a single 1"},
+    {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "damaged TFRecord records that are passed over, each with a warning; one more is an error"},
     {"data", "data_sharding", KEY_WORD, AT(data.data_sharding), .words = shardings, .initial = "shuffled",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "on a cluster, each worker shuffles all images, has a part of its own, or gets them from the chief"},

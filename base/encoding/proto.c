@@ -178,12 +178,10 @@ static bool spoil(struct proto_reader *reader)
     return false;
 }
 
-bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
+/* Most are one byte long; the others are read here. */
+static bool read_varint(struct proto_reader *reader, uint64_t *value)
 {
     uint64_t number = 0;
-    if (reader->damaged || reader->at == reader->size) {
-        return false;
-    }
     for (int shift = 0; shift < 64 && reader->at < reader->size; shift += 7) {
         uint8_t byte = reader->bytes[reader->at++];
         number |= (uint64_t)(byte & 0x7F) << shift; /* the tenth byte has one bit that counts */
@@ -193,6 +191,18 @@ bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
         }
     }
     return spoil(reader);
+}
+
+bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
+{
+    if (reader->damaged || reader->at == reader->size) {
+        return false;
+    }
+    if (reader->bytes[reader->at] < 0x80) {
+        *value = reader->bytes[reader->at++];
+        return true;
+    }
+    return read_varint(reader, value);
 }
 
 static bool next_fixed(struct proto_reader *reader, size_t size, uint64_t *value)
@@ -225,7 +235,11 @@ bool proto_next(struct proto_reader *reader, struct proto_field *field)
     if (!proto_next_varint(reader, &key)) {
         return false;
     }
-    *field = (struct proto_field){.number = (int)(key >> 3 & 0x1FFFFFFF), .wire = (enum proto_wire)(key & 7)};
+    field->number = (int)(key >> 3 & 0x1FFFFFFF);
+    field->wire = (enum proto_wire)(key & 7);
+    field->value = 0;
+    field->bytes = NULL;
+    field->size = 0;
     if (field->number == 0 || key >> 32 != 0) {
         return spoil(reader);
     }

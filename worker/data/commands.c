@@ -8,16 +8,12 @@
 
 #include <cJSON.h>
 #include <sodium.h>
-#define ZLIB_CONST /* deflate does not write to its input */
-#include <zlib.h>
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/threads.h"
+#include "worker/data/convert/write.h"
 #include "worker/data/files.h"
-#include "worker/data/idx.h"
 #include "worker/data/stream.h"
-#include "worker/data/synth.h"
 #include "worker/dataset.h"
 
 /* --- data info --------------------------------------------------------------------------------------------------- */
@@ -58,7 +54,7 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
 struct summary {
     struct examples examples;
     struct dataset_origin origin;
-    char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" if synthetic */
+    char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" but for IDX files */
     int *class_counts;                                         /* [examples.classes] */
     double zeros;                                              /* share of the pixels */
     double mean;                                               /* of the pixels, 0..255 */
@@ -97,8 +93,8 @@ static bool summarize(struct summary *summary, enum dataset_part part, const str
         return false;
     }
     measure_pixels(summary);
-    return summary->origin.synthetic || (digest_file(summary->origin.images, summary->images_sha256, error) &&
-                                         digest_file(summary->origin.labels, summary->labels_sha256, error));
+    return summary->origin.source != DATA_IDX || (digest_file(summary->origin.images, summary->images_sha256, error) &&
+                                                  digest_file(summary->origin.labels, summary->labels_sha256, error));
 }
 
 static void summary_free(struct summary *summary)
@@ -112,8 +108,13 @@ static void show_as_json(const struct summary *summary, const char *part)
     const struct examples *examples = &summary->examples;
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "part", part);
-    cJSON_AddStringToObject(fields, "source", summary->origin.synthetic ? "synthetic" : "idx");
-    if (!summary->origin.synthetic) {
+    static const char *const sources[] = {[DATA_AUTO] = "",
+                                          [DATA_IDX] = "idx",
+                                          [DATA_SYNTHETIC] = "synthetic",
+                                          [DATA_TFRECORD] = "tfrecord",
+                                          [DATA_FOLDERS] = "folders"};
+    cJSON_AddStringToObject(fields, "source", sources[summary->origin.source]);
+    if (summary->origin.source == DATA_IDX) {
         cJSON_AddStringToObject(fields, "images_file", summary->origin.images);
         cJSON_AddStringToObject(fields, "images_sha256", summary->images_sha256);
         cJSON_AddStringToObject(fields, "labels_file", summary->origin.labels);
@@ -134,8 +135,10 @@ static void show_as_text(const struct summary *summary, const char *part, int64_
     const struct examples *examples = &summary->examples;
     printf("%s: %d images of %dx%d, %d classes\n", part, examples->count, examples->height, examples->width,
            examples->classes);
-    if (summary->origin.synthetic) {
+    if (summary->origin.source == DATA_SYNTHETIC) {
         printf("  source           synthetic digits of seed %" PRId64 "\n", seed);
+    } else if (summary->origin.source != DATA_IDX) {
+        printf("  source           %s\n", summary->origin.images);
     } else {
         printf("  images           %s\n  sha256, unpacked %s\n", summary->origin.images, summary->images_sha256);
         printf("  labels           %s\n  sha256, unpacked %s\n", summary->origin.labels, summary->labels_sha256);
@@ -182,79 +185,6 @@ const struct command command_data_info = {
 
 /* --- data synth -------------------------------------------------------------------------------------------------- */
 
-/* Packs parts, one after another, into malloc'd memory as one gzip member. */
-static bool pack(const struct file_part *parts, int count, struct file_part *packed, struct error *error)
-{
-    z_stream deflater = {0};
-    if (deflateInit2(&deflater, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
-        return error_set(error, "no memory to compress the images; leave out --gzip");
-    }
-    size_t total = 0;
-    for (int i = 0; i < count; i++) {
-        total += parts[i].size;
-    }
-    size_t bound = deflateBound(&deflater, total);
-    uint8_t *bytes = total <= UINT32_MAX / 2 ? malloc(bound) : NULL;
-    if (!bytes) {
-        deflateEnd(&deflater);
-        return error_set(error, "no memory to compress %zu bytes of images; leave out --gzip", total);
-    }
-    deflater.next_out = bytes;
-    deflater.avail_out = (uInt)bound;
-    for (int i = 0; i < count; i++) {
-        deflater.next_in = parts[i].bytes;
-        deflater.avail_in = (uInt)parts[i].size;
-        deflate(&deflater, i + 1 < count ? Z_NO_FLUSH : Z_FINISH);
-    }
-    *packed = (struct file_part){bytes, bound - deflater.avail_out};
-    deflateEnd(&deflater);
-    return true;
-}
-
-/* One IDX file of uint8, given its dimensions and its elements. */
-static bool write_idx(const char *folder, const char *name, bool gzip, int dimensions, const uint32_t *sizes,
-                      const struct file_part *elements, struct error *error)
-{
-    char path[DATA_MAX_PATH], file[64];
-    uint8_t header[IDX_MAX_HEADER];
-    struct file_part parts[2] = {{header, idx_write_header(header, dimensions, sizes)}, *elements};
-    snprintf(file, sizeof file, "%s%s", name, gzip ? ".gz" : "");
-    if (!file_join(path, sizeof path, folder, file, error)) {
-        return false;
-    }
-    if (!gzip) {
-        return file_write_atomic(path, parts, 2, error);
-    }
-    struct file_part packed;
-    if (!pack(parts, 2, &packed, error)) {
-        return false;
-    }
-    bool done = file_write_atomic(path, &packed, 1, error);
-    free((void *)(uintptr_t)packed.bytes);
-    return done;
-}
-
-static bool write_examples(const char *folder, const struct examples *examples, enum dataset_part part, bool gzip,
-                           struct error *error)
-{
-    bool test = part == DATASET_TEST;
-    uint32_t sizes[] = {(uint32_t)examples->count, SYNTH_SIDE, SYNTH_SIDE};
-    size_t count = (size_t)examples->count;
-    uint8_t *labels = malloc(count);
-    if (!labels) {
-        return error_set(error, "no memory for %zu labels", count);
-    }
-    for (size_t i = 0; i < count; i++) {
-        labels[i] = (uint8_t)examples->labels[i];
-    }
-    struct file_part images_part = {examples->images, count * SYNTH_PIXELS}, labels_part = {labels, count};
-    bool done =
-        write_idx(folder, data_file_names[test ? TEST_IMAGES : TRAIN_IMAGES], gzip, 3, sizes, &images_part, error) &&
-        write_idx(folder, data_file_names[test ? TEST_LABELS : TRAIN_LABELS], gzip, 1, sizes, &labels_part, error);
-    free(labels);
-    return done;
-}
-
 /* Nobody's real data are to be overwritten, nor mixed with ours. */
 static bool check_folder(const char *folder, struct error *error)
 {
@@ -284,7 +214,9 @@ static bool synth(const char *folder, struct config *config, bool gzip, struct e
         struct dataset_origin origin;
         done = dataset_read(&examples, &origin, parts[i], config, error);
         if (done) {
-            done = write_examples(folder, &examples, parts[i], gzip, error);
+            struct write_options options = {
+                .folder = folder, .part = parts[i], .packing = gzip ? STREAM_GZIP : STREAM_PLAIN};
+            done = write_idx(&examples, &options, error);
             examples_free(&examples);
         }
     }

@@ -91,9 +91,9 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
     uint64_t header_bytes = 4 + 4 * (uint64_t)magic[3];
     uint64_t promised = header_bytes + header->bytes;
     uint64_t most = stream_most_bytes(stream);
-    if (promised > most || (!stream_is_gzip(stream) && promised < most)) {
+    if (promised > most || (!stream_is_packed(stream) && promised < most)) {
         return error_set(error, "%s: its header promises %llu bytes, but the file has %s%llu; fetch it again", name,
-                         (unsigned long long)promised, stream_is_gzip(stream) ? "at most " : "",
+                         (unsigned long long)promised, stream_is_packed(stream) ? "at most " : "",
                          (unsigned long long)most);
     }
     return true;

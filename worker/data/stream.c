@@ -1,4 +1,4 @@
-/* gzip by zlib's inflate, which verifies the checksum and the length at the end of the file. */
+/* gzip and zlib by zlib's inflate, which verifies the checksum and the length at the end of the file. */
 #include "worker/data/stream.h"
 
 #include <assert.h>
@@ -15,17 +15,18 @@
 enum {
     BUFFER_BYTES = 1 << 16,
     GZIP_MOST_RATIO = 1032, /* deflate spends at least 2 bits on 258 bytes */
-    GZIP_WINDOW = 15 + 16,  /* the largest window; gzip's header and trailer, not zlib's */
+    ZLIB_WINDOW = 15,       /* the largest window */
+    GZIP_WINDOW = 15 + 16,  /* the same; gzip's header and trailer, not zlib's */
 };
 
 struct stream {
     char *name;
-    int fd; /* -1: from memory */
-    bool is_gzip;
-    bool ended;       /* gzip: its trailer has been read and verified */
-    uint64_t size;    /* of the file, packed or not */
-    uint64_t taken;   /* bytes of the file handed to the reader or to inflate */
-    uint64_t content; /* bytes handed to the reader */
+    int fd;                      /* -1: from memory */
+    enum stream_packing packing; /* never STREAM_DETECT */
+    bool ended;                  /* packed: its trailer has been read and verified */
+    uint64_t size;               /* of the file, packed or not */
+    uint64_t taken;              /* bytes of the file handed to the reader or to inflate */
+    uint64_t content;            /* bytes handed to the reader */
     z_stream inflate;
     const uint8_t *input; /* what is read of the file but not yet taken */
     size_t input_left;
@@ -58,14 +59,24 @@ static bool fill(struct stream *stream, struct error *error)
     return read_some(stream, stream->buffer, sizeof stream->buffer, &stream->input_left, error);
 }
 
-static bool begin(struct stream *stream, struct error *error)
+static const char *packing_name(const struct stream *stream)
+{
+    return stream->packing == STREAM_ZLIB ? "zlib" : "gzip";
+}
+
+static bool begin(struct stream *stream, enum stream_packing packing, struct error *error)
 {
     if (!fill(stream, error)) {
         return false;
     }
-    stream->is_gzip = stream->input_left >= 2 && stream->input[0] == 0x1F && stream->input[1] == 0x8B;
-    if (stream->is_gzip && inflateInit2(&stream->inflate, GZIP_WINDOW) != Z_OK) {
-        stream->is_gzip = false;
+    if (packing == STREAM_DETECT) {
+        bool is_gzip = stream->input_left >= 2 && stream->input[0] == 0x1F && stream->input[1] == 0x8B;
+        packing = is_gzip ? STREAM_GZIP : STREAM_PLAIN;
+    }
+    stream->packing = packing;
+    int window = packing == STREAM_ZLIB ? ZLIB_WINDOW : GZIP_WINDOW;
+    if (packing != STREAM_PLAIN && inflateInit2(&stream->inflate, window) != Z_OK) {
+        stream->packing = STREAM_PLAIN;
         return error_set(error, "%s: no memory to unpack it", stream->name);
     }
     return true;
@@ -76,6 +87,7 @@ static struct stream *create(const char *name)
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream) {
         stream->fd = -1;
+        stream->packing = STREAM_PLAIN;
         stream->name = strdup(name);
     }
     if (stream && !stream->name) {
@@ -86,6 +98,11 @@ static struct stream *create(const char *name)
 }
 
 bool stream_open_file(struct stream **result, const char *path, struct error *error)
+{
+    return stream_open_file_as(result, path, STREAM_DETECT, error);
+}
+
+bool stream_open_file_as(struct stream **result, const char *path, enum stream_packing packing, struct error *error)
 {
     struct stream *stream = create(path);
     if (!stream) {
@@ -101,7 +118,7 @@ bool stream_open_file(struct stream **result, const char *path, struct error *er
         error_set(error, "%s: is not a regular file", path);
     } else {
         stream->size = (uint64_t)status.st_size;
-        if (begin(stream, error)) {
+        if (begin(stream, packing, error)) {
             *result = stream;
             return true;
         }
@@ -112,6 +129,12 @@ bool stream_open_file(struct stream **result, const char *path, struct error *er
 
 bool stream_open_bytes(struct stream **result, const char *name, const void *bytes, size_t size, struct error *error)
 {
+    return stream_open_bytes_as(result, name, bytes, size, STREAM_DETECT, error);
+}
+
+bool stream_open_bytes_as(struct stream **result, const char *name, const void *bytes, size_t size,
+                          enum stream_packing packing, struct error *error)
+{
     struct stream *stream = create(name);
     if (!stream) {
         return error_set(error, "%s: no memory to read it", name);
@@ -119,7 +142,7 @@ bool stream_open_bytes(struct stream **result, const char *name, const void *byt
     stream->input = bytes;
     stream->input_left = size;
     stream->size = size;
-    if (!begin(stream, error)) {
+    if (!begin(stream, packing, error)) {
         stream_close(stream);
         return false;
     }
@@ -158,8 +181,8 @@ static bool check_end(struct stream *stream, struct error *error)
         return false;
     }
     if (stream->input_left > 0) {
-        return error_set(error, "%s: its gzip data end at byte %llu, but the file goes on; fetch it again",
-                         stream->name, (unsigned long long)stream->taken);
+        return error_set(error, "%s: its %s data end at byte %llu, but the file goes on; fetch it again", stream->name,
+                         packing_name(stream), (unsigned long long)stream->taken);
     }
     return true;
 }
@@ -183,15 +206,15 @@ static bool inflate_some(struct stream *stream, uint8_t *buffer, size_t size, si
         return error_set(error, "%s: no memory to unpack it", stream->name);
     }
     if (status == Z_NEED_DICT || (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)) {
-        return error_set(error, "%s: its gzip data are damaged near byte %llu (%s); fetch the file again", stream->name,
-                         (unsigned long long)stream->taken,
+        return error_set(error, "%s: its %s data are damaged near byte %llu (%s); fetch the file again", stream->name,
+                         packing_name(stream), (unsigned long long)stream->taken,
                          stream->inflate.msg ? stream->inflate.msg : "no deflate data");
     }
     stream->ended = status == Z_STREAM_END;
     return !stream->ended || check_end(stream, error);
 }
 
-static bool read_gzip(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
+static bool read_packed(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
 {
     size_t done = 0;
     while (done < size && !stream->ended) {
@@ -199,8 +222,8 @@ static bool read_gzip(struct stream *stream, uint8_t *buffer, size_t size, size_
             return false;
         }
         if (stream->input_left == 0) {
-            return error_set(error, "%s: ends at byte %llu, in the middle of its gzip data; fetch the file again",
-                             stream->name, (unsigned long long)stream->taken);
+            return error_set(error, "%s: ends at byte %llu, in the middle of its %s data; fetch the file again",
+                             stream->name, (unsigned long long)stream->taken, packing_name(stream));
         }
         size_t some;
         if (!inflate_some(stream, buffer + done, size - done, &some, error)) {
@@ -214,8 +237,8 @@ static bool read_gzip(struct stream *stream, uint8_t *buffer, size_t size, size_
 
 bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error)
 {
-    bool done =
-        stream->is_gzip ? read_gzip(stream, buffer, size, got, error) : read_plain(stream, buffer, size, got, error);
+    bool done = stream_is_packed(stream) ? read_packed(stream, buffer, size, got, error)
+                                         : read_plain(stream, buffer, size, got, error);
     if (done) {
         stream->content += *got;
     }
@@ -224,15 +247,15 @@ bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, 
 
 uint64_t stream_most_bytes(const struct stream *stream)
 {
-    if (!stream->is_gzip) {
+    if (!stream_is_packed(stream)) {
         return stream->size;
     }
     return stream->size < UINT64_MAX / GZIP_MOST_RATIO ? stream->size * GZIP_MOST_RATIO : UINT64_MAX;
 }
 
-bool stream_is_gzip(const struct stream *stream)
+bool stream_is_packed(const struct stream *stream)
 {
-    return stream->is_gzip;
+    return stream->packing != STREAM_PLAIN;
 }
 
 const char *stream_name(const struct stream *stream)
@@ -245,7 +268,7 @@ void stream_close(struct stream *stream)
     if (!stream) {
         return;
     }
-    if (stream->is_gzip) {
+    if (stream_is_packed(stream)) {
         inflateEnd(&stream->inflate);
     }
     if (stream->fd >= 0) {

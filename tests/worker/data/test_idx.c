@@ -238,7 +238,7 @@ static void test_large_files(void **state)
         struct stream *stream;
         struct error error;
         assert_true(stream_open_file(&stream, path, &error));
-        assert_int_equal(stream_is_gzip(stream), gz);
+        assert_int_equal(stream_is_packed(stream), gz);
         assert_true(stream_most_bytes(stream) >= SIZE);
         size_t used = 0, wanted, got;
         do {

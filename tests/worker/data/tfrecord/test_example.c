@@ -1,0 +1,240 @@
+/* tf.train.Example: what is written reads back; every kind of image and label; what no image is refused with a reason. */
+#include "worker/data/tfrecord/example.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const struct example_names names = {"image_raw", "label"};
+
+enum kind { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
+
+/* Puts one feature into a map of features; content: the encoded list. */
+static void put_feature(struct proto *map, const char *name, enum kind kind, const struct proto *content)
+{
+    size_t entry = proto_begin(map, 1);
+    proto_text(map, 1, name);
+    size_t value = proto_begin(map, 2);
+    proto_bytes(map, (int)kind, content->bytes, content->size);
+    proto_end(map, value);
+    proto_end(map, entry);
+}
+
+static void put_integers(struct proto *map, const char *name, const int64_t *values, size_t count)
+{
+    struct proto list = {0};
+    proto_packed_integers(&list, 1, values, count);
+    put_feature(map, name, INTEGERS, &list);
+    proto_free(&list);
+}
+
+static void put_floats(struct proto *map, const char *name, const float *values, size_t count, bool packed)
+{
+    struct proto list = {0};
+    size_t begun = packed ? proto_begin(&list, 1) : 0;
+    for (size_t i = 0; i < count; i++) {
+        if (packed) {
+            proto_raw(&list, &values[i], sizeof values[i]);
+        } else {
+            proto_float(&list, 1, values[i]);
+        }
+    }
+    if (packed) {
+        proto_end(&list, begun);
+    }
+    put_feature(map, name, FLOATS, &list);
+    proto_free(&list);
+}
+
+static void put_bytes(struct proto *map, const char *name, const void *bytes, size_t size)
+{
+    struct proto list = {0};
+    proto_bytes(&list, 1, bytes, size);
+    put_feature(map, name, BYTES, &list);
+    proto_free(&list);
+}
+
+/* The Example around a map, which is freed. */
+static struct proto whole(struct proto *map)
+{
+    struct proto record = {0};
+    proto_bytes(&record, 1, map->bytes, map->size);
+    proto_free(map);
+    return record;
+}
+
+static void accepts(struct proto *map, int width, int height, const uint8_t *pixels, int label)
+{
+    struct proto record = whole(map);
+    struct example example = {.capacity = 0};
+    struct error error = {""};
+    bool done = example_decode(&example, record.bytes, record.size, &names, &error);
+    assert_string_equal(done ? "" : error.text, "");
+    assert_int_equal(example.image.width, width);
+    assert_int_equal(example.image.height, height);
+    assert_memory_equal(example.image.pixels, pixels, (size_t)width * (size_t)height);
+    assert_int_equal(example.label, label);
+    example_free(&example);
+    proto_free(&record);
+}
+
+static void refuses(struct proto *map, const char *message)
+{
+    struct proto record = whole(map);
+    struct example example = {.capacity = 0};
+    struct error error = {""};
+    assert_false(example_decode(&example, record.bytes, record.size, &names, &error));
+    assert_string_equal(error.text, message);
+    example_free(&example);
+    proto_free(&record);
+}
+
+static const uint8_t six[] = {0, 51, 102, 153, 204, 255};
+
+static void what_is_written_reads_back(void **state)
+{
+    (void)state;
+    struct proto record = {0};
+    struct example example = {.capacity = 0};
+    struct error error;
+    example_encode(&record, &names, six, 2, 3, 300);
+    assert_true(example_decode(&example, record.bytes, record.size, &names, &error));
+    assert_true(example.image.width == 3 && example.image.height == 2 && example.label == 300);
+    assert_memory_equal(example.image.pixels, six, sizeof six);
+    example_free(&example);
+    proto_free(&record);
+}
+
+static void images_of_every_kind(void **state)
+{
+    (void)state;
+    const float ones[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1}, bytes[] = {0, 51, 102, 153, 204, 255};
+    const int64_t label = 7, two = 2, three = 3;
+    for (int kind = 0; kind < 5; kind++) {
+        struct proto map = {0};
+        put_integers(&map, "label", &label, 1);
+        put_integers(&map, "height", &two, 1);
+        put_integers(&map, "image/width", &three, 1);
+        put_bytes(&map, "something else", "x", 1);
+        if (kind == 0) {
+            put_bytes(&map, "image_raw", six, sizeof six);
+        } else {
+            put_floats(&map, "image_raw", kind <= 2 ? ones : bytes, 6, kind % 2 == 0);
+        }
+        accepts(&map, 3, 2, six, 7);
+    }
+    uint8_t *png;
+    size_t size;
+    struct error error;
+    struct proto map = {0};
+    assert_true(image_encode_png(six, 3, 2, &png, &size, &error));
+    put_bytes(&map, "image_raw", png, size);
+    put_integers(&map, "label", &label, 1);
+    accepts(&map, 3, 2, six, 7); /* no sizes needed */
+    free(png);
+    put_integers(&map, "label", &label, 1);
+    put_bytes(&map, "image_raw", six, 4);
+    accepts(&map, 2, 2, six, 7); /* a square without sizes */
+    put_integers(&map, "label", &label, 1);
+    put_bytes(&map, "image_raw", six, 6);
+    accepts(&map, 6, 1, six, 7); /* a row */
+}
+
+static void labels_of_every_kind(void **state)
+{
+    (void)state;
+    const int64_t integers[] = {0, 0, 1, 0};
+    const float floats[] = {0, 0, 0, 1, 0}, number = 4;
+    for (int kind = 0; kind < 3; kind++) {
+        struct proto map = {0};
+        put_bytes(&map, "image_raw", six, 6);
+        if (kind == 0) {
+            put_integers(&map, "label", integers, 4);
+        } else {
+            put_floats(&map, "label", kind == 1 ? floats : &number, kind == 1 ? 5 : 1, true);
+        }
+        accepts(&map, 6, 1, six, 2 + kind);
+    }
+}
+
+static void reasons(void **state)
+{
+    (void)state;
+    struct proto map = {0};
+    const int64_t label = 7, negative = -1, large = 65536, nothing[] = {0, 0}, both[] = {1, 1}, four = 4;
+    const float half = 0.5f, dark = -1, two[] = {0, 2}, light = 256;
+    refuses(&map, "it has no feature \"label\" for its label");
+    put_integers(&map, "label", &label, 1);
+    refuses(&map, "it has no feature \"image_raw\" for its image");
+    put_integers(&map, "label", &label, 1);
+    put_integers(&map, "image_raw", &label, 1);
+    refuses(&map, "its feature \"image_raw\" is integers, not an image");
+    put_bytes(&map, "label", "7", 1);
+    refuses(&map, "its feature \"label\" is bytes, not a label");
+    put_integers(&map, "label", &negative, 1);
+    refuses(&map, "its label is -1; 0 to 65535 are possible");
+    put_integers(&map, "label", &large, 1);
+    refuses(&map, "its label is 65536; 0 to 65535 are possible");
+    put_floats(&map, "label", &half, 1, true);
+    refuses(&map, "its label is 0.5; 0 to 65535 are possible");
+    put_integers(&map, "label", nothing, 2);
+    refuses(&map, "its label \"label\" is a list of 2 numbers, but not one 1 among zeros");
+    put_integers(&map, "label", both, 2);
+    refuses(&map, "its label \"label\" is a list of 2 numbers, but not one 1 among zeros");
+    put_floats(&map, "label", two, 2, true);
+    refuses(&map, "its label \"label\" is a list of 2 numbers, but not one 1 among zeros");
+    put_integers(&map, "label", nothing, 0);
+    refuses(&map, "its label \"label\" holds no number");
+    put_integers(&map, "label", &label, 1);
+    put_floats(&map, "image_raw", &dark, 1, true);
+    refuses(&map, "a pixel of its image is -1; 0 to 255, or 0 to 1, are possible");
+    put_integers(&map, "label", &label, 1);
+    put_floats(&map, "image_raw", &light, 1, true);
+    refuses(&map, "a pixel of its image is 256; 0 to 255, or 0 to 1, are possible");
+    put_integers(&map, "label", &label, 1);
+    put_bytes(&map, "image_raw", "", 0);
+    refuses(&map, "its image has 0 pixels; 1 to 16777216 are possible");
+    put_integers(&map, "label", &label, 1);
+    put_integers(&map, "height", &four, 1);
+    put_integers(&map, "width", &four, 1);
+    put_bytes(&map, "image_raw", six, 6);
+    refuses(&map, "its image has 6 pixels, and height x width are 4x4");
+    put_integers(&map, "label", &label, 1);
+    put_integers(&map, "height", &negative, 1);
+    put_bytes(&map, "image_raw", six, 6);
+    refuses(&map, "its height or width is no number from 1 to 16384");
+}
+
+/* Cut anywhere, an Example is refused, or still holds all that counts. */
+static void cut_anywhere(void **state)
+{
+    (void)state;
+    struct proto record = {0};
+    example_encode(&record, &names, six, 2, 3, 9);
+    for (size_t size = 0; size < record.size; size++) {
+        struct example example = {.capacity = 0};
+        struct error error;
+        uint8_t *exact = malloc(size > 0 ? size : 1);
+        memcpy(exact, record.bytes, size);
+        assert_false(example_decode(&example, exact, size, &names, &error));
+        example_free(&example);
+        free(exact);
+    }
+    proto_free(&record);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(images_of_every_kind),
+        cmocka_unit_test(labels_of_every_kind),
+        cmocka_unit_test(reasons),
+        cmocka_unit_test(cut_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

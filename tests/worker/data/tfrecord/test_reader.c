@@ -1,0 +1,232 @@
+/* Records through the reader: whole, damaged, cut, packed; large ones beyond its buffer. */
+#include "worker/data/tfrecord/reader.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <zlib.h>
+
+#include "tests/random.h"
+#include "worker/data/tfrecord/framing.h"
+
+/* Record i of a file: its number, repeated. */
+static size_t record_size(int i)
+{
+    static const size_t sizes[] = {0, 1, 7, 8, 100, 300000, 784, 5};
+    return sizes[i % 8];
+}
+
+static void append_record(struct proto *file, int i)
+{
+    size_t size = record_size(i);
+    uint8_t *record = malloc(size + 1);
+    assert_non_null(record);
+    memset(record, i, size + 1);
+    tfrecord_append(file, record, size);
+    free(record);
+}
+
+static struct proto make_file(int records)
+{
+    struct proto file = {0};
+    for (int i = 0; i < records; i++) {
+        append_record(&file, i);
+    }
+    assert_false(file.failed);
+    return file;
+}
+
+static void expect_record(struct tfrecord_reader *reader, int i)
+{
+    const uint8_t *record;
+    size_t size;
+    struct error error;
+    assert_int_equal(tfrecord_next(reader, &record, &size, &error), TFRECORD_RECORD);
+    assert_int_equal(size, record_size(i));
+    for (size_t k = 0; k < size; k++) {
+        assert_int_equal(record[k], i);
+    }
+}
+
+static void expect(struct tfrecord_reader *reader, enum tfrecord_status status, const char *message)
+{
+    const uint8_t *record;
+    size_t size;
+    struct error error = {""};
+    assert_int_equal(tfrecord_next(reader, &record, &size, &error), status);
+    if (message) {
+        assert_string_equal(error.text, message);
+    }
+}
+
+static void a_frame_as_tensorflow_writes_it(void **state)
+{
+    (void)state;
+    /* tf.io.TFRecordWriter's file of the one record b"abc" */
+    static const uint8_t expected[] = {0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xb0, 0x99,
+                                       0x49, 0x0e, 0x61, 0x62, 0x63, 0x6e, 0x57, 0xf1, 0x21};
+    struct proto file = {0};
+    tfrecord_append(&file, "abc", 3);
+    assert_int_equal(file.size, sizeof expected);
+    assert_memory_equal(file.bytes, expected, sizeof expected);
+    proto_free(&file);
+}
+
+static void whole_files(void **state)
+{
+    (void)state;
+    for (int packing = 0; packing < 3; packing++) {
+        struct proto file = make_file(20);
+        struct tfrecord_reader *reader;
+        struct error error;
+        uint8_t *bytes = file.bytes, *packed = NULL;
+        size_t size = file.size;
+        if (packing > 0) {
+            z_stream deflater = {0};
+            assert_int_equal(deflateInit2(&deflater, 6, Z_DEFLATED, packing == 1 ? 15 : 31, 8, 0), Z_OK);
+            size = deflateBound(&deflater, file.size);
+            packed = malloc(size);
+            deflater.next_in = file.bytes;
+            deflater.avail_in = (uInt)file.size;
+            deflater.next_out = packed;
+            deflater.avail_out = (uInt)size;
+            assert_int_equal(deflate(&deflater, Z_FINISH), Z_STREAM_END);
+            size -= deflater.avail_out;
+            deflateEnd(&deflater);
+            bytes = packed;
+        }
+        assert_true(tfrecord_open_bytes(&reader, "file", bytes, size, &error));
+        uint64_t offset = 0;
+        for (int i = 0; i < 20; i++) {
+            expect_record(reader, i);
+            assert_int_equal(tfrecord_offset(reader), offset);
+            offset += record_size(i) + 16;
+        }
+        expect(reader, TFRECORD_END, NULL);
+        expect(reader, TFRECORD_END, NULL);
+        tfrecord_close(reader);
+        free(packed);
+        proto_free(&file);
+    }
+}
+
+/* 0x8B1F bytes make the first two bytes of the file those of gzip. */
+static void a_length_that_looks_like_gzip(void **state)
+{
+    (void)state;
+    struct proto file = {0};
+    uint8_t *record = calloc(0x8B1F, 1);
+    struct tfrecord_reader *reader;
+    struct error error;
+    const uint8_t *found;
+    size_t size;
+    tfrecord_append(&file, record, 0x8B1F);
+    assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
+    assert_int_equal(tfrecord_next(reader, &found, &size, &error), TFRECORD_RECORD);
+    assert_int_equal(size, 0x8B1F);
+    tfrecord_close(reader);
+    proto_free(&file);
+    free(record);
+}
+
+static void damage_costs_one_record(void **state)
+{
+    (void)state;
+    struct tfrecord_reader *reader;
+    struct error error;
+    struct proto file = make_file(5); /* at 0, 16, 33, 56, 80 */
+    file.bytes[33 + 14] ^= 1;         /* in the data of record 2 */
+    assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
+    expect_record(reader, 0);
+    expect_record(reader, 1);
+    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: its CRC is wrong");
+    expect_record(reader, 3);
+    expect_record(reader, 4);
+    expect(reader, TFRECORD_END, NULL);
+    tfrecord_close(reader);
+
+    file.bytes[33 + 14] ^= 1;
+    file.bytes[33 + 2] ^= 1; /* in its length: where the next one begins has to be found */
+    assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
+    expect_record(reader, 0);
+    expect_record(reader, 1);
+    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: the CRC of its length is wrong");
+    expect_record(reader, 3);
+    expect_record(reader, 4);
+    expect(reader, TFRECORD_END, NULL);
+    tfrecord_close(reader);
+    proto_free(&file);
+}
+
+/* Cut anywhere, what is whole is read, and what is not is told, once. */
+static void cut_files(void **state)
+{
+    (void)state;
+    struct proto file = make_file(5);
+    static const size_t ends[] = {0, 16, 33, 56, 80, 196};
+    for (size_t cut = 0; cut < file.size; cut++) {
+        struct tfrecord_reader *reader;
+        struct error error;
+        uint8_t *exact = malloc(cut > 0 ? cut : 1);
+        memcpy(exact, file.bytes, cut);
+        assert_true(tfrecord_open_bytes(&reader, "file", exact, cut, &error));
+        int whole = 0;
+        while (ends[whole + 1] <= cut) {
+            expect_record(reader, whole++);
+        }
+        if (ends[whole] < cut) {
+            expect(reader, TFRECORD_DAMAGED, NULL);
+        }
+        expect(reader, TFRECORD_END, NULL);
+        tfrecord_close(reader);
+        free(exact);
+    }
+    proto_free(&file);
+}
+
+/* Whatever is done to the bytes, every record that comes out is one that went in, and the reader ends. */
+static void random_damage(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin(__func__);
+    for (int round = 0; round < 300; round++) {
+        struct proto file = make_file(5);
+        struct tfrecord_reader *reader;
+        struct error error;
+        for (int i = test_random_below(&random, 6); i >= 0; i--) {
+            file.bytes[test_random_below(&random, (int)file.size)] ^= (uint8_t)(1 << test_random_below(&random, 8));
+        }
+        if (tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error)) {
+            const uint8_t *record;
+            size_t size;
+            enum tfrecord_status status;
+            int calls = 0;
+            while ((status = tfrecord_next(reader, &record, &size, &error)) == TFRECORD_RECORD ||
+                   status == TFRECORD_DAMAGED) {
+                assert_true(++calls < 300);
+                if (status == TFRECORD_RECORD && size > 0) {
+                    assert_int_equal(size, record_size(record[0]));
+                }
+            }
+            tfrecord_close(reader);
+        }
+        proto_free(&file);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_frame_as_tensorflow_writes_it),
+        cmocka_unit_test(whole_files),
+        cmocka_unit_test(a_length_that_looks_like_gzip),
+        cmocka_unit_test(damage_costs_one_record),
+        cmocka_unit_test(cut_files),
+        cmocka_unit_test(random_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

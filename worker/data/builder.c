@@ -1,0 +1,75 @@
+#include "worker/data/builder.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/data/idx.h"
+
+static size_t pixels_of(const struct examples *examples)
+{
+    return (size_t)examples->height * (size_t)examples->width;
+}
+
+/* Memory for so many, and what vector loads may read beyond. */
+static bool resize(struct builder *builder, int capacity)
+{
+    struct examples *examples = &builder->examples;
+    uint8_t *images = realloc(examples->images, (size_t)capacity * pixels_of(examples) + IDX_PADDING);
+    if (!images) {
+        return false;
+    }
+    examples->images = images;
+    int32_t *labels = realloc(examples->labels, (size_t)capacity * sizeof *labels);
+    if (!labels) {
+        return false;
+    }
+    examples->labels = labels;
+    builder->capacity = capacity;
+    return true;
+}
+
+bool builder_add(struct builder *builder, const struct image *image, int32_t label, struct error *error)
+{
+    struct examples *examples = &builder->examples;
+    if (examples->count == 0) {
+        examples->height = image->height;
+        examples->width = image->width;
+        if (pixels_of(examples) > CONFIG_MAX_WIDTH) {
+            return error_set(error, "its image has %zu pixels; at most %d are possible", pixels_of(examples),
+                             CONFIG_MAX_WIDTH);
+        }
+    }
+    if (image->height != examples->height || image->width != examples->width) {
+        return error_set(error, "its image is %dx%d, and the images before it are %dx%d", image->height, image->width,
+                         examples->height, examples->width);
+    }
+    if (examples->count == builder->capacity) {
+        int capacity = builder->capacity < 1024 ? 1024 : builder->capacity + builder->capacity / 2;
+        if (examples->count > INT_MAX / 2 || !resize(builder, capacity)) {
+            return error_set(error, "no memory for more than %d images", examples->count);
+        }
+    }
+    memcpy(examples->images + (size_t)examples->count * pixels_of(examples), image->pixels, pixels_of(examples));
+    examples->labels[examples->count++] = label;
+    examples->classes = label + 1 > examples->classes ? label + 1 : examples->classes;
+    return true;
+}
+
+bool builder_finish(struct builder *builder, struct examples *examples, struct error *error)
+{
+    if (builder->examples.count == 0) {
+        return error_set(error, "holds no images");
+    }
+    resize(builder, builder->examples.count); /* where it can't be made smaller it stays as it is */
+    memset(builder->examples.images + (size_t)builder->examples.count * pixels_of(&builder->examples), 0, IDX_PADDING);
+    *examples = builder->examples;
+    *builder = (struct builder){.capacity = 0};
+    return true;
+}
+
+void builder_free(struct builder *builder)
+{
+    examples_free(&builder->examples);
+    builder->capacity = 0;
+}

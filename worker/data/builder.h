@@ -1,0 +1,25 @@
+/* Examples that come one by one, and nobody knows how many: a set that grows, and is cut to size at the end. */
+#ifndef WORKER_DATA_BUILDER_H
+#define WORKER_DATA_BUILDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "worker/data/image/image.h"
+#include "worker/dataset.h"
+
+/* Zeros are an empty one; builder_free releases it, also after builder_finish. */
+struct builder {
+    struct examples examples;
+    int capacity;
+};
+
+/* Adds an image and its label, 0 <= label < CONFIG_MAX_WIDTH. The first one sets the size that all must have. */
+bool builder_add(struct builder *builder, const struct image *image, int32_t label, struct error *error);
+
+/* Hands over what was collected; fails without a single example. The error does not name the source. */
+bool builder_finish(struct builder *builder, struct examples *examples, struct error *error);
+void builder_free(struct builder *builder);
+
+#endif

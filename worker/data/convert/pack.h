@@ -1,0 +1,19 @@
+/* Compresses what is about to be written. */
+#ifndef WORKER_DATA_CONVERT_PACK_H
+#define WORKER_DATA_CONVERT_PACK_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "worker/data/stream.h"
+
+/* Packs parts, one after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
+bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
+                struct error *error);
+
+/* Writes the parts to `path`, packed or plain, atomically. */
+bool pack_write(const char *path, const struct file_part *parts, int count, enum stream_packing packing,
+                struct error *error);
+
+#endif

@@ -1,0 +1,31 @@
+/* Examples into files of each kind that data_dir may hold. Folders are made if need be; nothing is overwritten. */
+#ifndef WORKER_DATA_CONVERT_WRITE_H
+#define WORKER_DATA_CONVERT_WRITE_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "worker/data/stream.h"
+#include "worker/data/tfrecord/example.h"
+#include "worker/dataset.h"
+
+struct write_options {
+    const char *folder;
+    enum dataset_part part;                               /* DATASET_TRAIN or DATASET_TEST */
+    enum stream_packing packing;                          /* of IDX (no zlib) and TFRecord */
+    int shards;                                           /* TFRecord files */
+    struct example_names names;                           /* TFRecord */
+    void (*progress)(void *context, int done, int count); /* images so far; may be NULL */
+    void *context;
+};
+
+/* MNIST's two files; labels must fit into a byte. */
+bool write_idx(const struct examples *examples, const struct write_options *options, struct error *error);
+
+/* train.tfrecord, or train-00000-of-00004.tfrecord ...: image after image to each file in turn. */
+bool write_tfrecord(const struct examples *examples, const struct write_options *options, struct error *error);
+
+/* train/7/00012.png: the image of that number, in the folder of its label. */
+bool write_folders(const struct examples *examples, const struct write_options *options, struct error *error);
+
+#endif

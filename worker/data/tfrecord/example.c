@@ -1,0 +1,369 @@
+#include "worker/data/tfrecord/example.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "worker/data/image/fit.h"
+
+enum { FEATURES = 1, ENTRY = 1, KEY = 1, VALUE = 2, LIST = 1 };
+enum feature_kind { FEATURE_NONE = 0, FEATURE_BYTES = 1, FEATURE_FLOATS = 2, FEATURE_INTEGERS = 3 };
+
+/* A feature's list, still encoded. */
+struct feature {
+    enum feature_kind kind;
+    const uint8_t *bytes;
+    size_t size;
+};
+
+struct features {
+    struct feature image, label, height, width;
+};
+
+static bool is_name(const struct proto_field *key, const char *name)
+{
+    return key->size == strlen(name) && memcmp(key->bytes, name, key->size) == 0;
+}
+
+static struct feature *feature_for(struct features *features, const struct example_names *names,
+                                   const struct proto_field *key)
+{
+    if (is_name(key, names->image)) {
+        return &features->image;
+    }
+    if (is_name(key, names->label)) {
+        return &features->label;
+    }
+    if (is_name(key, "height") || is_name(key, "image/height")) {
+        return &features->height;
+    }
+    return is_name(key, "width") || is_name(key, "image/width") ? &features->width : NULL;
+}
+
+/* The message Feature: one of three lists. */
+static bool read_feature(struct feature *feature, const struct proto_field *value)
+{
+    struct proto_reader reader = proto_read(value->bytes, value->size);
+    struct proto_field list;
+    while (proto_next(&reader, &list)) {
+        if (list.wire == PROTO_BYTES && list.number >= FEATURE_BYTES && list.number <= FEATURE_INTEGERS) {
+            *feature = (struct feature){(enum feature_kind)list.number, list.bytes, list.size};
+        }
+    }
+    return !reader.damaged;
+}
+
+static bool read_entry(struct features *features, const struct example_names *names, const struct proto_field *entry)
+{
+    struct proto_reader reader = proto_read(entry->bytes, entry->size);
+    struct proto_field field, key = {0}, value = {0};
+    while (proto_next(&reader, &field)) {
+        if (field.wire == PROTO_BYTES && field.number == KEY) {
+            key = field;
+        } else if (field.wire == PROTO_BYTES && field.number == VALUE) {
+            value = field;
+        }
+    }
+    struct feature *feature = reader.damaged || !key.bytes ? NULL : feature_for(features, names, &key);
+    return !reader.damaged && (!feature || read_feature(feature, &value));
+}
+
+static bool read_features(struct features *features, const struct example_names *names, const uint8_t *record,
+                          size_t size, struct error *error)
+{
+    struct proto_reader example = proto_read(record, size);
+    struct proto_field field;
+    memset(features, 0, sizeof *features);
+    while (proto_next(&example, &field)) {
+        struct proto_reader map = proto_read(field.bytes, field.wire == PROTO_BYTES ? field.size : 0);
+        struct proto_field entry;
+        while (field.number == FEATURES && proto_next(&map, &entry)) {
+            if (entry.number == ENTRY && entry.wire == PROTO_BYTES && !read_entry(features, names, &entry)) {
+                return error_set(error, "its features are no tf.train.Example");
+            }
+        }
+        if (map.damaged) {
+            return error_set(error, "its features are no tf.train.Example");
+        }
+    }
+    return !example.damaged || error_set(error, "it is no tf.train.Example");
+}
+
+/* ---- numbers ---- */
+
+/* Walks a list of floats or integers, packed or not. Zeros to begin with. */
+struct walk {
+    struct proto_reader list, packed;
+};
+
+static struct walk walk_begin(const struct feature *feature)
+{
+    return (struct walk){.list = proto_read(feature->bytes, feature->size)};
+}
+
+static bool next_packed(struct walk *walk, enum feature_kind kind, double *number)
+{
+    uint64_t bits;
+    if (kind == FEATURE_INTEGERS) {
+        if (!proto_next_varint(&walk->packed, &bits)) {
+            return false;
+        }
+        *number = (double)(int64_t)bits;
+        return true;
+    }
+    if (walk->packed.size - walk->packed.at < 4) {
+        walk->packed.damaged = walk->packed.damaged || walk->packed.at < walk->packed.size;
+        return false;
+    }
+    float value;
+    memcpy(&value, walk->packed.bytes + walk->packed.at, sizeof value);
+    walk->packed.at += sizeof value;
+    *number = (double)value;
+    return true;
+}
+
+/* False at the end, or where the list is damaged. */
+static bool walk_next(struct walk *walk, enum feature_kind kind, double *number)
+{
+    struct proto_field field;
+    for (;;) {
+        if (next_packed(walk, kind, number)) {
+            return true;
+        }
+        walk->list.damaged = walk->list.damaged || walk->packed.damaged;
+        if (walk->list.damaged || !proto_next(&walk->list, &field)) {
+            return false;
+        }
+        if (field.number != LIST) {
+            continue;
+        }
+        if (field.wire == PROTO_BYTES) {
+            walk->packed = proto_read(field.bytes, field.size);
+        } else if (kind == FEATURE_INTEGERS && field.wire == PROTO_VARINT) {
+            *number = (double)(int64_t)field.value;
+            return true;
+        } else if (kind == FEATURE_FLOATS && field.wire == PROTO_FIXED32) {
+            *number = (double)proto_float_of(field.value);
+            return true;
+        } else {
+            walk->list.damaged = true;
+        }
+    }
+}
+
+static bool read_label(const struct feature *feature, const char *name, int32_t *label, struct error *error)
+{
+    if (feature->kind != FEATURE_INTEGERS && feature->kind != FEATURE_FLOATS) {
+        return error_set(error,
+                         feature->kind == FEATURE_NONE ? "it has no feature \"%s\" for its label"
+                                                       : "its feature \"%s\" is bytes, not a label",
+                         name);
+    }
+    struct walk walk = walk_begin(feature);
+    double number, first = 0;
+    int64_t count = 0, ones = 0, place = 0;
+    for (bool hot = true; walk_next(&walk, feature->kind, &number); count++) {
+        first = count == 0 ? number : first;
+        place = number == 1 ? count : place;
+        ones += number == 1;
+        hot = hot && (number == 0 || number == 1);
+        ones = hot ? ones : -1;
+    }
+    if (walk.list.damaged || count == 0) {
+        return error_set(error, "its label \"%s\" holds no number", name);
+    }
+    if (count > 1 && ones != 1) {
+        return error_set(error, "its label \"%s\" is a list of %" PRId64 " numbers, but not one 1 among zeros", name,
+                         count);
+    }
+    double found = count > 1 ? (double)place : first;
+    if (!(found >= 0 && found < CONFIG_MAX_WIDTH) || found != floor(found)) {
+        return error_set(error, "its label is %g; 0 to %d are possible", found, CONFIG_MAX_WIDTH - 1);
+    }
+    *label = (int32_t)found;
+    return true;
+}
+
+/* ---- images ---- */
+
+/* An optional size; 0 if it is not there. */
+static bool read_size(const struct feature *feature, int64_t *size, struct error *error)
+{
+    double number = 0;
+    struct walk walk = walk_begin(feature);
+    *size = 0;
+    if (feature->kind == FEATURE_NONE) {
+        return true;
+    }
+    if (feature->kind != FEATURE_INTEGERS || !walk_next(&walk, feature->kind, &number) || number < 1 ||
+        number > IMAGE_MAX_SIDE) {
+        return error_set(error, "its height or width is no number from 1 to %d", IMAGE_MAX_SIDE);
+    }
+    *size = (int64_t)number;
+    return true;
+}
+
+/* The shape of an image of so many raw pixels. */
+static bool shape_image(const struct features *features, uint64_t pixels, struct image *image, struct error *error)
+{
+    int64_t height, width;
+    if (!read_size(&features->height, &height, error) || !read_size(&features->width, &width, error)) {
+        return false;
+    }
+    if (pixels < 1 || pixels > IMAGE_MAX_PIXELS) {
+        return error_set(error, "its image has %" PRIu64 " pixels; 1 to %d are possible", pixels, IMAGE_MAX_PIXELS);
+    }
+    if (height > 0 && width > 0 && (uint64_t)(height * width) != pixels) {
+        return error_set(error, "its image has %" PRIu64 " pixels, and height x width are %" PRId64 "x%" PRId64, pixels,
+                         height, width);
+    }
+    if (height == 0 || width == 0) {
+        int side = image_side((int)pixels);
+        height = side > 0 ? side : 1;
+        width = side > 0 ? side : (int64_t)pixels;
+    }
+    *image = (struct image){.width = (int)width, .height = (int)height};
+    return true;
+}
+
+/* Memory of the example's own for its pixels. */
+static bool take_memory(struct example *example, size_t pixels, struct error *error)
+{
+    if (pixels > example->capacity) {
+        uint8_t *larger = realloc(example->memory, pixels);
+        if (!larger) {
+            return error_set(error, "no memory for an image of %zu pixels", pixels);
+        }
+        example->memory = larger;
+        example->capacity = pixels;
+    }
+    example->image.pixels = example->memory;
+    return true;
+}
+
+/* A PNG or the like, as pixels. */
+static bool decode_picture(struct example *example, const struct proto_field *picture, struct error *error)
+{
+    if (!image_decode(&example->image, picture->bytes, picture->size, error)) {
+        return error_wrap(error, "its image");
+    }
+    free(example->memory);
+    example->memory = example->image.pixels;
+    example->capacity = (size_t)example->image.width * (size_t)example->image.height;
+    return true;
+}
+
+static bool read_bytes(struct example *example, const struct features *features, struct error *error)
+{
+    struct proto_reader list = proto_read(features->image.bytes, features->image.size);
+    struct proto_field field;
+    if (!proto_next(&list, &field) || field.number != LIST || field.wire != PROTO_BYTES) {
+        return error_set(error, "its image is an empty list");
+    }
+    if (image_is_known(field.bytes, field.size)) {
+        return decode_picture(example, &field, error);
+    }
+    if (!shape_image(features, field.size, &example->image, error)) {
+        return false;
+    }
+    example->image.pixels = (uint8_t *)(uintptr_t)field.bytes; /* read only, as the header says */
+    return true;
+}
+
+static bool read_floats(struct example *example, const struct features *features, struct error *error)
+{
+    struct walk walk = walk_begin(&features->image);
+    uint64_t count = 0;
+    double number, largest = 0;
+    for (; walk_next(&walk, FEATURE_FLOATS, &number); count++) {
+        if (!(number >= 0 && number <= 255)) {
+            return error_set(error, "a pixel of its image is %g; 0 to 255, or 0 to 1, are possible", number);
+        }
+        largest = number > largest ? number : largest;
+    }
+    if (walk.list.damaged) {
+        return error_set(error, "its image is no list of floats");
+    }
+    if (!shape_image(features, count, &example->image, error) || !take_memory(example, (size_t)count, error)) {
+        return false;
+    }
+    double scale = largest > 1 ? 1 : 255;
+    walk = walk_begin(&features->image);
+    for (uint64_t i = 0; i < count && walk_next(&walk, FEATURE_FLOATS, &number); i++) {
+        example->memory[i] = (uint8_t)lround(number * scale);
+    }
+    return true;
+}
+
+bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
+                    struct error *error)
+{
+    struct features features;
+    example->image = (struct image){0};
+    if (!read_features(&features, names, record, size, error) ||
+        !read_label(&features.label, names->label, &example->label, error)) {
+        return false;
+    }
+    if (features.image.kind == FEATURE_BYTES) {
+        return read_bytes(example, &features, error);
+    }
+    if (features.image.kind == FEATURE_FLOATS) {
+        return read_floats(example, &features, error);
+    }
+    return error_set(error,
+                     features.image.kind == FEATURE_NONE ? "it has no feature \"%s\" for its image"
+                                                         : "its feature \"%s\" is integers, not an image",
+                     names->image);
+}
+
+void example_free(struct example *example)
+{
+    free(example->memory);
+    *example = (struct example){.capacity = 0};
+}
+
+/* ---- writing ---- */
+
+/* One entry of the map, up to the list inside; the caller puts the value and ends all three. */
+struct entry {
+    size_t entry, feature, list;
+};
+
+static struct entry begin_entry(struct proto *proto, const char *name, enum feature_kind kind)
+{
+    struct entry entry;
+    entry.entry = proto_begin(proto, ENTRY);
+    proto_text(proto, KEY, name);
+    entry.feature = proto_begin(proto, VALUE);
+    entry.list = proto_begin(proto, (int)kind);
+    return entry;
+}
+
+static void end_entry(struct proto *proto, struct entry entry)
+{
+    proto_end(proto, entry.list);
+    proto_end(proto, entry.feature);
+    proto_end(proto, entry.entry);
+}
+
+static void put_integer(struct proto *proto, const char *name, int64_t value)
+{
+    struct entry entry = begin_entry(proto, name, FEATURE_INTEGERS);
+    proto_packed_integers(proto, LIST, &value, 1);
+    end_entry(proto, entry);
+}
+
+void example_encode(struct proto *proto, const struct example_names *names, const uint8_t *pixels, int height,
+                    int width, int32_t label)
+{
+    size_t features = proto_begin(proto, FEATURES);
+    struct entry image = begin_entry(proto, names->image, FEATURE_BYTES);
+    proto_bytes(proto, LIST, pixels, (size_t)height * (size_t)width);
+    end_entry(proto, image);
+    put_integer(proto, names->label, label);
+    put_integer(proto, "height", height);
+    put_integer(proto, "width", width);
+    proto_end(proto, features);
+}

@@ -1,0 +1,47 @@
+/*
+ * tf.train.Example, as image data sets use it: an image and its label under names of the user's choice.
+ *
+ *     image    bytes: uint8 pixels, row-major, or a PNG, BMP or PNM picture; or a float list: 0..1, or 0..255 if any is
+ *              above 1. Floats are rounded to the 256 levels that engines work on.
+ *     label    an int64, or a list (int64 or float) with a single 1 at the label's place
+ *     height, width (also image/height, image/width; int64): optional; without them an image of raw pixels is square,
+ *              or else one row
+ *
+ * Format: tensorflow/core/example/example.proto and feature.proto.
+ */
+#ifndef WORKER_DATA_TFRECORD_EXAMPLE_H
+#define WORKER_DATA_TFRECORD_EXAMPLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/encoding/proto.h"
+#include "base/error.h"
+#include "worker/data/image/image.h"
+
+struct example_names {
+    const char *image, *label;
+};
+
+/* What was read last; zeros to begin with, example_free at the end. Memory is kept from one record to the next. */
+struct example {
+    struct image image; /* pixels: in the record, or in `memory` */
+    int32_t label;
+    uint8_t *memory;
+    size_t capacity;
+};
+
+/*
+ * Reads one record, which may come from anywhere. The image is at least 1x1 and has at most IMAGE_MAX_PIXELS; it is there
+ * until the next call, and while the record is. The error does not name the file.
+ */
+bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
+                    struct error *error);
+void example_free(struct example *example);
+
+/* Appends an Example of raw pixels, with height and width, as TensorFlow reads it. */
+void example_encode(struct proto *proto, const struct example_names *names, const uint8_t *pixels, int height,
+                    int width, int32_t label);
+
+#endif
