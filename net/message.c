@@ -323,7 +323,7 @@ static bool get_field(struct reader *reader, const struct field *field, char *to
     return check_limit(reader, field, value);
 }
 
-/* The bulk of a message with a dtype holds exactly the floats that its ranges name. */
+/* The bulk of a message with a dtype holds exactly the floats that its ranges name; that of a batch, its examples. */
 static bool check_bulk(uint16_t type, const union message *message, uint32_t bulk_bytes, struct error *error)
 {
     enum dtype dtype;
@@ -345,6 +345,12 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
         dtype = (enum dtype)message->pushed.dtype;
         ranges = &message->pushed.ranges;
         break;
+    case MESSAGE_batch: {
+        uint64_t wanted = (uint64_t)message->batch.examples * (2 + (uint64_t)message->batch.pixels);
+        return bulk_bytes == wanted ||
+               error_set(error, "batch message: its examples take %llu bytes of bulk, and it has %u",
+                         (unsigned long long)wanted, bulk_bytes);
+    }
     default:
         return true;
     }

@@ -49,7 +49,9 @@
     MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")   \
     MESSAGE(26, staged,        0,            "from one ps to the first: whose gradients of a step are complete here")  \
     MESSAGE(27, get_aggregate, 0,            "from one ps to the first: whose gradients make the next step; answered by aggregate") \
-    MESSAGE(28, aggregate,     0,            "answers get_aggregate: what is decided about a step")
+    MESSAGE(28, aggregate,     0,            "answers get_aggregate: what is decided about a step")                    \
+    MESSAGE(29, get_batches,   0,            "from a worker without data to worker 0: batches of its own; answered by batch") \
+    MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch in each frame, the last one flagged")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
@@ -237,6 +239,18 @@
 #define MESSAGE_FIELDS_aggregate(FIELD)                                                                                \
     FIELD(I64,    step,            0,       "global step that it makes")                                               \
     FIELD(RANGES, workers,         1024,    "whose gradients it is the mean of, as first number and count")
+
+#define MESSAGE_FIELDS_get_batches(FIELD)                                                                              \
+    FIELD(I64,    first,           0,       "number of the first one, counted over all epochs of the asking worker")   \
+    FIELD(U32,    count,           64,      "how many, one after another; 0: none, only what is said of all the data")
+
+#define MESSAGE_FIELDS_batch(FIELD)                                                                                    \
+    FIELD(I64,    number,          0,       "of this batch; -1: none")                                                 \
+    FIELD(U32,    examples,        65536,   "in this batch")                                                           \
+    FIELD(U32,    pixels,          65536,   "of each image")                                                           \
+    FIELD(U32,    total,           0,       "training images in all, that batches are drawn from")                     \
+    FIELD(U32,    validation,      0,       "images held out to validate with")                                        \
+    FIELD(TEXT,   description,     512,     "of the data, for the user")
 /* clang-format on */
 
 #endif

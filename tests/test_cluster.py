@@ -333,8 +333,7 @@ def test_cluster_command_checks_its_flags(run, flag):
     assert "must be an integer from 1 to" in run("cluster", flag, status=2).stderr
 
 
-@pytest.mark.parametrize("flag, word", [("--micro_batches=2", "micro_batches is 2"),
-                                        ("--data_sharding=chief", "wants the images on every worker")])
+@pytest.mark.parametrize("flag, word", [("--micro_batches=2", "micro_batches is 2")])
 def test_what_a_worker_cannot_do_yet_is_said(trainer, tmp_path, flag, word):
     with Cluster(trainer, tmp_path, workers=1, flags=(flag,)) as cluster:
         worker = cluster.start("worker 0")

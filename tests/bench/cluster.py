@@ -60,15 +60,15 @@ class Bench:
 
     def cluster(self, workers, *flags):
         """The chief's done event of a whole cluster, and the seconds from its start to its end."""
-        begun = time.monotonic()
-        command = [*self.wrap, self.trainer, "cluster", "--ps=1", f"--workers={workers}", "--log_format=json",
+        timed = 'begun=$(date +%s.%N); "$@"; status=$?; echo "wall $begun $(date +%s.%N)"; exit $status'
+        command = [*self.wrap, "sh", "-c", timed, "sh", self.trainer, "cluster", "--ps=1", f"--workers={workers}", "--log_format=json",
                    f"--data_dir={self.data}", "--data_source=idx", "--train_dir=", f"--min_workers={workers}", *flags]
         result = subprocess.run(command, cwd=self.folder.name, capture_output=True, text=True)
-        wall = time.monotonic() - begun
         done = [json.loads(line) for line in result.stdout.splitlines() if '"event":"done"' in line]
         if result.returncode != 0 or not done:
             sys.exit(f"{' '.join(command)}: status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        return done[-1], wall
+        begun, ended = re.search(r"^wall (\S+) (\S+)$", result.stdout, flags=re.M).groups()
+        return done[-1], float(ended) - float(begun)
 
     def rate(self, workers, seconds, *flags):
         """Global steps per second of a run that lasts about so many seconds: a short one tells how many steps that is."""

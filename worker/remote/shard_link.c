@@ -15,23 +15,29 @@ static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 2.0;
 static const double PAUSE_S = 0.1;
 static const double UNNAMED_S = 1.0; /* shorter waits are nobody's business */
 
+bool shard_link_create_to(struct shard_link *link, struct member member, const char *host, const struct self *self,
+                          struct traffic *traffic, struct wake *wake, struct error *error)
+{
+    char who[MEMBER_TEXT];
+    *link = (struct shard_link){.member = member,
+                                .patience_s = LINK_CONNECT_S,
+                                .self = self,
+                                .traffic = traffic,
+                                .wake = wake,
+                                .missed_s = clock_monotonic_s()};
+    member_format(&member, ' ', who);
+    if (!address_parse(host, &link->address, error)) {
+        return error_wrap(error, "cluster.%s: %s", member.role == MEMBER_PS ? "ps_hosts" : "worker_hosts", host);
+    }
+    snprintf(link->name, sizeof link->name, "%s (%s)", who, host);
+    return true;
+}
+
 bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct self *self,
                        struct traffic *traffic, struct wake *wake, struct error *error)
 {
-    const char *host = config->cluster.ps_hosts.items[ps];
-    *link = (struct shard_link){
-
-        .member = {MEMBER_PS, ps},
-        .patience_s = LINK_CONNECT_S,
-        .self = self,
-        .traffic = traffic,
-        .wake = wake,
-        .missed_s = clock_monotonic_s()};
-    if (!address_parse(host, &link->address, error)) {
-        return error_wrap(error, "cluster.ps_hosts: %s", host);
-    }
-    snprintf(link->name, sizeof link->name, "ps %d (%s)", ps, host);
-    return true;
+    return shard_link_create_to(link, (struct member){MEMBER_PS, ps}, config->cluster.ps_hosts.items[ps], self, traffic,
+                                wake, error);
 }
 
 void shard_link_count(struct shard_link *link)

@@ -1,5 +1,5 @@
 /*
- * A link to one ps: a channel that comes back by itself. Whoever needs it asks for it to be open; it is tried with
+ * A link to one ps (or, for data, to worker 0): a channel that comes back by itself. Whoever needs it asks for it to be open; it is tried with
  * back-off and jitter, and what is being waited for is named in the log, at once and then every ten seconds:
  * "waiting for ps 0 (a:2222), 12 s: connection refused".
  *
@@ -52,6 +52,9 @@ struct shard_link {
 /* ps: index into ps_hosts. */
 bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct self *self,
                        struct traffic *traffic, struct wake *wake, struct error *error);
+/* The same to any member, at host:port. */
+bool shard_link_create_to(struct shard_link *link, struct member member, const char *host, const struct self *self,
+                          struct traffic *traffic, struct wake *wake, struct error *error);
 void shard_link_destroy(struct shard_link *link); /* fine on zeros */
 
 static inline bool shard_link_is_open(const struct shard_link *link)

@@ -20,6 +20,8 @@
 #include "worker/load.h"
 #include "worker/plan.h"
 #include "worker/remote/chief.h"
+#include "worker/remote/data_server.h"
+#include "worker/remote/feed.h"
 #include "worker/remote/heartbeat.h"
 #include "worker/remote/outbox.h"
 #include "worker/remote/pipeline.h"
@@ -62,6 +64,8 @@ struct remote_worker {
     struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
     struct chief *chief;
+    struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
+    struct feed *feed;               /* the others' with it, or NULL: dataset holds numbers only then, and no images */
     struct sampler sampler;
     int32_t *indexes; /* [batch_size] */
     int64_t first_draw, local_step, global_step;
@@ -111,9 +115,12 @@ static bool check_config(const struct config *config, struct error *error)
                          "train.batch_size instead",
                          config->train.micro_batches);
     }
-    if (config->data.data_sharding == SHARDING_CHIEF) {
-        return error_set(error, "data.data_sharding chief: this version wants the images on every worker; choose "
-                                "shuffled or disjoint");
+    size_t batch = batch_bytes((size_t)config->train.batch_size, (size_t)config->model.layers[0]);
+    if (config->data.data_sharding == SHARDING_CHIEF && batch > message_max_bulk(MESSAGE_batch)) {
+        return error_set(error,
+                         "data.data_sharding chief: a batch of %d images is %zu MiB, and a message holds %u: "
+                         "lower train.batch_size",
+                         config->train.batch_size, batch >> 20, message_max_bulk(MESSAGE_batch) >> 20);
     }
     return true;
 }
@@ -187,24 +194,49 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                              error);
 }
 
-static bool open_worker(struct remote_worker *worker, struct error *error)
+/* What depends on how much data there is. */
+static bool plan_data(struct remote_worker *worker, struct error *error)
 {
     const struct config_train *train = &worker->config.train;
-    struct member member = {MEMBER_WORKER, worker->config.cluster.task_index};
-    if (!check_config(&worker->config, error) || !self_create(&worker->self, &worker->config, member, error) ||
-        !load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, &worker->config, error)) {
-        return false;
-    }
     if ((train->target_accuracy > 0 || train->patience > 0) && worker->dataset.validation.count == 0) {
         return error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
                                 "data.validation_size is 0: set it to 5000, say");
     }
     make_plan(worker);
-    return take_share(worker, error) && create_engine(worker, error) && create_parts(worker, error);
+    return take_share(worker, error);
+}
+
+static bool create_feed(struct remote_worker *worker, struct error *error)
+{
+    return feed_create(&worker->feed,
+                       &(struct feed_options){.config = &worker->config,
+                                              .self = &worker->self,
+                                              .traffic = &worker->traffic,
+                                              .given_up = is_over,
+                                              .context = worker},
+                       error);
+}
+
+static bool open_worker(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    struct member member = {MEMBER_WORKER, config->cluster.task_index};
+    const bool by_chief = config->data.data_sharding == SHARDING_CHIEF;
+    if (!check_config(config, error) || !self_create(&worker->self, config, member, error)) {
+        return false;
+    }
+    if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
+        return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
+    }
+    return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
+           plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error) &&
+           (!by_chief || data_server_create(&worker->data_server, config, &worker->self, &worker->dataset, error));
 }
 
 static void close_worker(struct remote_worker *worker, const char *goodbye)
 {
+    data_server_destroy(worker->data_server);
+    feed_destroy(worker->feed);
     chief_destroy(worker->chief);
     pipeline_destroy(worker->pipeline);
     push_pull_destroy(&worker->exchange);
@@ -323,6 +355,27 @@ static enum push_pull_end refresh(struct remote_worker *worker)
         end = PUSH_PULL_REFUSED;
     }
     return end;
+}
+
+/* Data that comes from the chief: how much there is. */
+static bool learn_data(struct remote_worker *worker)
+{
+    struct feed_facts facts;
+    if (!worker->feed) {
+        return true;
+    }
+    heartbeat_say(worker->heartbeat, "waiting for worker 0, who has the data");
+    if (!take_end(worker, feed_ask(worker->feed, &facts, &worker->error))) {
+        return false;
+    }
+    worker->dataset.train.count = facts.train;
+    worker->dataset.validation.count = facts.validation;
+    snprintf(worker->dataset.description, sizeof worker->dataset.description, "%s", facts.description);
+    if (!plan_data(worker, &worker->error)) {
+        stop(worker, END_FAILED);
+        return false;
+    }
+    return true;
 }
 
 /* Everybody comes in here at the start, and again after the shards were restored. */
@@ -488,13 +541,24 @@ static int64_t next_draw(const struct remote_worker *worker)
     return worker->config.cluster.issync ? worker->global_step : worker->first_draw + worker->local_step;
 }
 
+static bool draw(struct remote_worker *worker, struct batch *batch)
+{
+    if (worker->feed) {
+        return take_end(worker, feed_take(worker->feed, next_draw(worker), batch, &worker->error));
+    }
+    *batch = (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
+    batch->count = sampler_draw(&worker->sampler, next_draw(worker), worker->indexes);
+    return true;
+}
+
 /* Computes the gradient of the next batch into the outbox. */
 static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
 {
     struct outbox *outbox = worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox;
     struct gradient_sink sink = outbox_sink(outbox);
-    *batch = (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
-    batch->count = sampler_draw(&worker->sampler, next_draw(worker), worker->indexes);
+    if (!draw(worker, batch)) {
+        return false;
+    }
     outbox_begin(outbox);
     if (!worker->engine->table->step(worker->engine, batch, &sink, done, &worker->error)) {
         stop(worker, END_FAILED);
@@ -744,7 +808,7 @@ int remote_worker_run(const struct config *config)
     if (!open_worker(&worker, &error)) {
         log_error("%s", error.text);
     } else {
-        if (join(&worker, &start)) {
+        if (learn_data(&worker) && join(&worker, &start)) {
             tell_start(&worker, &start);
             enum chief_verdict verdict = worker.chief ? chief_verdict(worker.chief) : CHIEF_GO_ON;
             if (verdict != CHIEF_GO_ON) {
