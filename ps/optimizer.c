@@ -159,6 +159,12 @@ void optimizer_apply(const struct update *update, size_t n, const float *gradien
 {
     optimizer_loop loop = optimizer_loop_get(optimizer_kernels_get(CPU_KERNELS_AUTO), update, gradient != NULL);
     unsigned mode = optimizer_enter();
-    loop(update, n, gradient, parameters, slot0, slot1, average);
+    loop(update, &(struct optimizer_rows){.rows = 1,
+                                          .cols = n,
+                                          .gradient = gradient,
+                                          .parameters = parameters,
+                                          .slot0 = slot0,
+                                          .slot1 = slot1,
+                                          .average = average});
     optimizer_leave(mode);
 }

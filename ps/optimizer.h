@@ -66,11 +66,20 @@ unsigned optimizer_enter(void);
 void optimizer_leave(unsigned mode);
 
 /*
- * Applies one update to n consecutive floats. gradient: zeros if the loop was asked for without one, and then ignored.
- * slot0, slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
+ * Rows of floats that an update is applied to: row r begins r x stride floats behind the first. gradient: ignored by a
+ * loop that was asked for without one. slot0, slot1, average: as many as the optimizer has, else ignored. No alignment
+ * is needed; arrays do not overlap.
  */
-typedef void (*optimizer_loop)(const struct update *update, size_t n, const float *gradient, float *parameters,
-                               float *slot0, float *slot1, float *average);
+struct optimizer_rows {
+    size_t rows, cols;
+    const float *gradient;
+    size_t gradient_stride;
+    float *parameters, *slot0, *slot1, *average;
+    size_t stride;
+};
+
+/* Applies one update. */
+typedef void (*optimizer_loop)(const struct update *update, const struct optimizer_rows *rows);
 
 /* The loops of one instruction set. */
 struct optimizer_kernels;

@@ -57,14 +57,31 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
     }
 }
 
+static inline __attribute__((always_inline)) float *optimizer_row(float *values, size_t at)
+{
+    return values ? values + at : NULL;
+}
+
+static inline __attribute__((always_inline)) void optimizer_rows_body(enum optimizer_formula formula, bool with_l2,
+                                                                      bool with_average, bool with_gradient,
+                                                                      const struct update *update,
+                                                                      const struct optimizer_rows *rows)
+{
+    for (size_t r = 0; r < rows->rows; r++) {
+        size_t at = r * rows->stride;
+        optimizer_loop_body(formula, with_l2, with_average, with_gradient, update, rows->cols,
+                            with_gradient ? rows->gradient + r * rows->gradient_stride : NULL, rows->parameters + at,
+                            optimizer_row(rows->slot0, at), optimizer_row(rows->slot1, at),
+                            optimizer_row(rows->average, at));
+    }
+}
+
 #define LOOP_NAME(formula, l2, average, gradient) loop_##formula##_##l2##average##gradient
 #define DEFINE_LOOP(formula, l2, with_average, with_gradient)                                                          \
-    static void LOOP_NAME(formula, l2, with_average, with_gradient)(const struct update *update, size_t n,             \
-                                                                    const float *gradient, float *parameters,          \
-                                                                    float *slot0, float *slot1, float *average)        \
+    static void LOOP_NAME(formula, l2, with_average, with_gradient)(const struct update *update,                       \
+                                                                    const struct optimizer_rows *rows)                 \
     {                                                                                                                  \
-        optimizer_loop_body(formula, l2, with_average, with_gradient, update, n, gradient, parameters, slot0, slot1,   \
-                            average);                                                                                  \
+        optimizer_rows_body(formula, l2, with_average, with_gradient, update, rows);                                   \
     }
 #define DEFINE_LOOPS(formula)                                                                                          \
     DEFINE_LOOP(formula, 0, 0, 0)                                                                                      \

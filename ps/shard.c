@@ -624,12 +624,16 @@ void shard_move_block(struct shard *shard, const struct step *step, size_t i, co
 {
     const struct block *block = &shard->blocks[i];
     optimizer_loop loop = gradient != NULL ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
-    for (int row = 0; row < block->rows; row++) {
-        size_t offset = block->local + (size_t)row * (size_t)block->stride;
-        loop(&step->update[block->is_weights], block->cols, gradient != NULL ? gradient + offset : NULL,
-             shard->vectors[STORE_PARAMETERS] + offset, at(shard->vectors[STORE_SLOT0], offset),
-             at(shard->vectors[STORE_SLOT1], offset), at(shard->vectors[STORE_AVERAGES], offset));
-    }
+    loop(&step->update[block->is_weights],
+         &(struct optimizer_rows){.rows = (size_t)block->rows,
+                                  .cols = block->cols,
+                                  .gradient = gradient != NULL ? gradient + block->local : NULL,
+                                  .gradient_stride = (size_t)block->stride,
+                                  .parameters = shard->vectors[STORE_PARAMETERS] + block->local,
+                                  .slot0 = at(shard->vectors[STORE_SLOT0], block->local),
+                                  .slot1 = at(shard->vectors[STORE_SLOT1], block->local),
+                                  .average = at(shard->vectors[STORE_AVERAGES], block->local),
+                                  .stride = (size_t)block->stride});
     shard->moved[i] |= gradient != NULL && step->has_slots;
 }
 

@@ -138,18 +138,31 @@ void store_begin_step(struct store *store)
     }
 }
 
-/* One row of a block; gradient NULL: absent. */
-static inline void apply_row(struct store *store, const struct variable *variable, const struct update *update,
-                             optimizer_loop loop, const struct gradient_block *block, int row, const float *gradient)
+/* Rows [row, row + rows) of a block; gradient: of the first, NULL: absent. */
+static void apply_rows(struct store *store, const struct gradient_block *block, optimizer_loop loop, int row, int rows,
+                       const float *gradient)
 {
+    const struct variable *variable = &store->model->variables[block->variable];
     size_t offset = variable->offset + (size_t)(block->row + row) * (size_t)variable->stride + (size_t)block->col;
-    float *rows[STORE_VECTORS];
+    float *at[STORE_VECTORS];
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         float *values = store->vectors[vector];
-        rows[vector] = values == NULL ? NULL : values + offset;
+        at[vector] = values == NULL ? NULL : values + offset;
     }
-    loop(update, (size_t)block->cols, gradient, rows[STORE_PARAMETERS], rows[STORE_SLOT0], rows[STORE_SLOT1],
-         rows[STORE_AVERAGES]);
+    loop(&store->update[variable->is_weights], &(struct optimizer_rows){.rows = (size_t)rows,
+                                                                        .cols = (size_t)block->cols,
+                                                                        .gradient = gradient,
+                                                                        .gradient_stride = (size_t)block->stride,
+                                                                        .parameters = at[STORE_PARAMETERS],
+                                                                        .slot0 = at[STORE_SLOT0],
+                                                                        .slot1 = at[STORE_SLOT1],
+                                                                        .average = at[STORE_AVERAGES],
+                                                                        .stride = (size_t)variable->stride});
+}
+
+static bool is_present(const struct gradient_block *block, int row, int next)
+{
+    return block->present == NULL || (next < block->present_count && block->present[next] == row);
 }
 
 void store_apply(struct store *store, const struct gradient_block *block)
@@ -166,28 +179,29 @@ void store_apply(struct store *store, const struct gradient_block *block)
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
     unsigned mode = optimizer_enter();
     int next = 0; /* of the rows present */
-    for (int row = 0; row < block->rows; row++) {
-        /* Threads that own other columns of this row may set its byte at the same time, to the same value; and a
+    for (int row = 0; row < block->rows;) {
+        /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
          * thread that sees either value gets the same numbers. */
-        if (block->present == NULL || (next < block->present_count && block->present[next] == row)) {
-            const float *gradient = block->values + (size_t)next * (size_t)block->stride;
-            next++;
+        int run = 0; /* rows that are present, one after the other */
+        while (row + run < block->rows && is_present(block, row + run, next + run)) {
             if (has_slots) {
-                atomic_store_explicit(&moved[row], 1, memory_order_relaxed);
+                atomic_store_explicit(&moved[row + run], 1, memory_order_relaxed);
             }
-            apply_row(store, variable, update, loop, block, row, gradient);
-        } else if (!absent_is_noop &&
-                   !(fresh_is_noop && atomic_load_explicit(&moved[row], memory_order_relaxed) == 0)) {
-            apply_row(store, variable, update, absent_loop, block, row, NULL);
+            run++;
         }
+        if (run > 0) {
+            apply_rows(store, block, loop, row, run, block->values + (size_t)next * (size_t)block->stride);
+            next += run;
+            row += run;
+            continue;
+        }
+        if (!absent_is_noop && !(fresh_is_noop && atomic_load_explicit(&moved[row], memory_order_relaxed) == 0)) {
+            apply_rows(store, block, absent_loop, row, 1, NULL);
+        }
+        row++;
     }
     optimizer_leave(mode);
     assert(block->present == NULL || next == block->present_count);
-}
-
-void store_end_step(struct store *store)
-{
-    store->global_step++;
 }
 
 static void apply_block(void *context, const struct gradient_block *block)
@@ -198,4 +212,9 @@ static void apply_block(void *context, const struct gradient_block *block)
 struct gradient_sink store_sink(struct store *store)
 {
     return (struct gradient_sink){.block = apply_block, .context = store};
+}
+
+void store_end_step(struct store *store)
+{
+    store->global_step++;
 }

@@ -88,11 +88,25 @@ static void run_vector(const struct optimizer_vector *vector, const struct optim
         }
         struct update update;
         update_prepare(&update, config, step);
-        optimizer_loop_get(kernels, &update, true)(&update, WEIGHTS, gradient, values[0], values[1], values[2],
-                                                   values[3]);
+        struct optimizer_rows rows = {.rows = WEIGHTS / VECTOR_COLS,
+                                      .cols = VECTOR_COLS,
+                                      .gradient = gradient,
+                                      .gradient_stride = VECTOR_COLS,
+                                      .parameters = values[0],
+                                      .slot0 = values[1],
+                                      .slot1 = values[2],
+                                      .average = values[3],
+                                      .stride = VECTOR_COLS};
+        optimizer_loop_get(kernels, &update, true)(&update, &rows);
         update.l2 = 0;
-        optimizer_loop_get(kernels, &update, true)(&update, VECTOR_COLS, gradient + WEIGHTS, values[0] + WEIGHTS,
-                                                   values[1] + WEIGHTS, values[2] + WEIGHTS, values[3] + WEIGHTS);
+        rows = (struct optimizer_rows){.rows = 1,
+                                       .cols = VECTOR_COLS,
+                                       .gradient = gradient + WEIGHTS,
+                                       .parameters = values[0] + WEIGHTS,
+                                       .slot0 = values[1] + WEIGHTS,
+                                       .slot1 = values[2] + WEIGHTS,
+                                       .average = values[3] + WEIGHTS};
+        optimizer_loop_get(kernels, &update, true)(&update, &rows);
         if (step + 1 == vector->shown[shown].steps) {
             check_shown(vector, optimizer_kernels_name(kernels), shown++, values);
         }
@@ -172,8 +186,14 @@ enum { VARIANTS = 40 };
 
 static void apply(optimizer_loop loop, const struct update *update, struct arrays *arrays, int first, int n)
 {
-    loop(update, (size_t)n, arrays->gradient + first, arrays->values[0] + first, arrays->values[1] + first,
-         arrays->values[2] + first, arrays->values[3] + first);
+    struct optimizer_rows rows = {.rows = 1,
+                                  .cols = (size_t)n,
+                                  .gradient = arrays->gradient + first,
+                                  .parameters = arrays->values[0] + first,
+                                  .slot0 = arrays->values[1] + first,
+                                  .slot1 = arrays->values[2] + first,
+                                  .average = arrays->values[3] + first};
+    loop(update, &rows);
 }
 
 static void every_instruction_set_gives_the_same_bits(void **state)

@@ -160,11 +160,16 @@ static void step_twin(struct fixture *f, const float *gradient)
         update.l2 = variable->is_weights ? update.l2 : 0;
         optimizer_loop loop = optimizer_loop_get(optimizer_kernels_get(CPU_KERNELS_REFERENCE), &update, true);
         unsigned mode = optimizer_enter();
-        for (int row = 0; row < variable->rows; row++) {
-            size_t at = variable->offset + (size_t)row * (size_t)variable->stride;
-            loop(&update, (size_t)variable->cols, gradient + at, f->twin[0] + at, f->twin[1] + at, f->twin[2] + at,
-                 f->twin[3] + at);
-        }
+        struct optimizer_rows rows = {.rows = (size_t)variable->rows,
+                                      .cols = (size_t)variable->cols,
+                                      .gradient = gradient + variable->offset,
+                                      .gradient_stride = (size_t)variable->stride,
+                                      .parameters = f->twin[0] + variable->offset,
+                                      .slot0 = f->twin[1] + variable->offset,
+                                      .slot1 = f->twin[2] + variable->offset,
+                                      .average = f->twin[3] + variable->offset,
+                                      .stride = (size_t)variable->stride};
+        loop(&update, &rows);
         optimizer_leave(mode);
     }
     f->step++;

@@ -57,7 +57,14 @@ static void apply_densely(struct store *twin, const float *gradient)
             for (int i = 0; i < STORE_VECTORS; i++) {
                 rows[i] = twin->vectors[i] ? twin->vectors[i] + at : NULL;
             }
-            loop(&update, (size_t)variable->cols, gradient + at, rows[0], rows[1], rows[2], rows[3]);
+            struct optimizer_rows one = {.rows = 1,
+                                         .cols = (size_t)variable->cols,
+                                         .gradient = gradient + at,
+                                         .parameters = rows[0],
+                                         .slot0 = rows[1],
+                                         .slot1 = rows[2],
+                                         .average = rows[3]};
+            loop(&update, &one);
         }
     }
     twin->global_step++;

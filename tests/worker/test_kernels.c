@@ -111,38 +111,39 @@ static void test_gemm_rows_are_independent(void **state)
     assert_memory_equal(expected, actual, 37 * 64 * sizeof(float));
 }
 
-/* Rows one by one (pairs = 1), or two at a time (2). */
-static void check_sparse(int pairs)
+static void test_sparse(void **state)
 {
+    (void)state;
     static uint32_t start[KERNEL_CHUNK + 1];
+    static uint32_t offset[40 * KERNEL_CHUNK];
     static uint8_t order[KERNEL_CHUNK];
     static int32_t ahead[2 * KERNEL_CHUNK];
     for (int round = 0; round < ROUNDS; round++) {
-        int rows = 1 + below(KERNEL_CHUNK);
+        int pairs = 1 + below(KERNEL_CHUNK);
         int n = vectors_of_floats(KERNEL_STRIP);
         int range = 1 + below(255);
+        int stride = n + 16 * below(3);
         start[0] = 0;
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < pairs; i++) {
             start[i + 1] = start[i] + 2 * (uint32_t)below(20);
-            order[i] = (uint8_t)(rows - 1 - i);
+            order[i] = (uint8_t)(pairs - 1 - i);
         }
-        for (uint32_t e = 0; e < start[rows]; e++) {
-            bytes[e] = (uint8_t)below(range);
+        for (uint32_t e = 0; e < start[pairs]; e++) {
+            offset[e] = (uint32_t)(below(range) * stride);
         }
-        struct sparse sparse = {.rows = rows,
+        struct sparse sparse = {.pairs = pairs,
                                 .n = n,
-                                .order = below(2) ? order : NULL,
+                                .order = order,
                                 .start = start,
-                                .index = bytes,
+                                .offset = offset,
                                 .value = a,
                                 .in = b,
-                                .in_stride = n + 16 * below(3),
                                 .out_stride = n + 16 * below(3),
                                 .accumulate = below(2),
                                 .ahead = below(2) ? b : NULL,
                                 .ahead_rows = ahead,
                                 .ahead_stride = 16};
-        if (range * sparse.in_stride > FLOATS || pairs * rows * sparse.out_stride > FLOATS) {
+        if (range * stride > FLOATS || 2 * pairs * sparse.out_stride > FLOATS) {
             continue;
         }
         fill(a);
@@ -150,51 +151,86 @@ static void check_sparse(int pairs)
         fill(expected);
         memcpy(actual, expected, sizeof actual);
         sparse.out = expected;
-        (pairs == 2 ? kernels_reference.sparse_pairs : kernels_reference.sparse)(&sparse);
+        kernels_reference.sparse(&sparse);
         sparse.out = actual;
-        (pairs == 2 ? tested->sparse_pairs : tested->sparse)(&sparse);
+        tested->sparse(&sparse);
         assert_close(expected, actual, FLOATS, 1e-4);
     }
 }
 
-static void test_sparse(void **state)
+static void test_scatter(void **state)
 {
     (void)state;
-    check_sparse(1);
+    static uint32_t start[KERNEL_BLOCK / 2 + 1];
+    static uint32_t offset[40 * KERNEL_BLOCK];
+    static int32_t rows[KERNEL_BLOCK];
+    for (int round = 0; round < ROUNDS; round++) {
+        int pairs = 1 + below(KERNEL_BLOCK / 2);
+        int n = vectors_of_floats(KERNEL_NARROW);
+        int in_stride = n + 16 * below(3);
+        int out_stride = n + 16 * below(3);
+        start[0] = 0;
+        for (int i = 0; i < pairs; i++) {
+            start[i + 1] = start[i] + 2 * (uint32_t)below(20);
+            rows[2 * i] = below(KERNEL_BLOCK);
+            rows[2 * i + 1] = below(KERNEL_BLOCK);
+        }
+        for (uint32_t e = 0; e < start[pairs]; e++) {
+            offset[e] = (uint32_t)(below(KERNEL_CHUNK) * out_stride);
+        }
+        struct scatter scatter = {.pairs = pairs,
+                                  .n = n,
+                                  .start = start,
+                                  .offset = offset,
+                                  .value = a,
+                                  .in = b,
+                                  .in_rows = rows,
+                                  .in_stride = in_stride};
+        fill(a);
+        fill(b);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        scatter.out = expected;
+        kernels_reference.scatter(&scatter);
+        scatter.out = actual;
+        tested->scatter(&scatter);
+        assert_close(expected, actual, FLOATS, 1e-4);
+    }
 }
 
-static void test_sparse_pairs(void **state)
-{
-    (void)state;
-    check_sparse(2);
-}
-
-/* A pair is what its two rows are one by one. */
+/* What is compressed and then added up by twos is what the bytes say, one row after the other. */
 static void test_pairs_are_two_rows(void **state)
 {
     (void)state;
-    fill(b);
-    fill_bytes(40);
     enum { COUNT = 64, N = 48 };
-    uint8_t index[COUNT + KERNEL_SLACK];
+    static uint32_t offset[COUNT + KERNEL_SLACK];
     static float values[2 * (COUNT + KERNEL_SLACK)];
-    uint32_t start[2] = {0, (uint32_t)kernels_reference.compress_pairs(COUNT, bytes, bytes + COUNT, index, values)};
-    struct sparse sparse = {.rows = 1,
-                            .n = N,
-                            .start = start,
-                            .index = index,
-                            .value = values,
-                            .in = b,
-                            .in_stride = N,
-                            .out = actual,
-                            .out_stride = N};
-    tested->sparse_pairs(&sparse);
-    for (int odd = 0; odd < 2; odd++) {
-        start[1] = (uint32_t)kernels_reference.compress(COUNT, bytes + odd * COUNT, index, values);
-        sparse.out = expected + odd * N;
+    const uint8_t order[] = {0};
+    for (int density = 0; density <= 100; density += 20) {
+        fill(b);
+        fill_bytes(density);
+        uint32_t start[] = {0, (uint32_t)tested->compress(COUNT, bytes, bytes + COUNT, N, offset, values)};
+        struct sparse sparse = {.pairs = 1,
+                                .n = N,
+                                .order = order,
+                                .start = start,
+                                .offset = offset,
+                                .value = values,
+                                .in = b,
+                                .out = actual,
+                                .out_stride = N};
         tested->sparse(&sparse);
+        for (int odd = 0; odd < 2; odd++) {
+            for (int j = 0; j < N; j++) {
+                double sum = 0.0;
+                for (int i = 0; i < COUNT; i++) {
+                    sum += bytes[odd * COUNT + i] / 255.0 * (double)b[i * N + j];
+                }
+                expected[odd * N + j] = (float)sum;
+            }
+        }
+        assert_close(expected, actual, 2 * N, 1e-5);
     }
-    assert_close(expected, actual, 2 * N, 1e-5);
 }
 
 static void test_softmax(void **state)
@@ -332,39 +368,56 @@ static void test_bytes(void **state)
         kernels_reference.transpose_bytes(rows, cols, bytes, bytes_expected);
         tested->transpose_bytes(rows, cols, bytes, bytes_actual);
         assert_memory_equal(bytes_expected, bytes_actual, (size_t)(rows * cols));
-        tested->copy_bytes(cols, bytes + rows, bytes_actual);
-        assert_memory_equal(bytes + rows, bytes_actual, (size_t)cols);
         kernels_reference.scale(cols, bytes, expected);
         tested->scale(cols, bytes, actual);
         assert_memory_equal(expected, actual, (size_t)cols * sizeof(float));
-        memset(bytes_expected, 0, (size_t)cols);
-        memset(bytes_actual, 0, (size_t)cols);
+    }
+}
+
+/* Rows picked by index, then the same ones where they lie. */
+static void test_gather(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int rows = 1 + below(KERNEL_CHUNK);
+        int cols = 16 * (1 + below(KERNEL_BLOCK / 16));
+        int stride = 1 + below(KERNEL_BLOCK);
+        static int32_t indexes[KERNEL_CHUNK];
+        static uint8_t seen_expected[KERNEL_BLOCK], seen_actual[KERNEL_BLOCK];
+        fill_bytes(below(101));
+        for (int i = 0; i < rows; i++) {
+            indexes[i] = below((int)sizeof bytes / stride - KERNEL_BLOCK);
+        }
+        memset(seen_expected, 0, sizeof seen_expected);
+        memset(seen_actual, 0, sizeof seen_actual);
         int64_t set = 0;
         for (int i = 0; i < rows * cols; i++) {
-            set += bytes[i] != 0;
+            uint8_t value = bytes[indexes[i / cols] * stride + i % cols];
+            bytes_expected[i] = value;
+            seen_expected[i % cols] |= value;
+            set += value != 0;
         }
-        assert_int_equal(kernels_reference.survey(rows, cols, bytes, bytes_expected), set);
-        assert_int_equal(tested->survey(rows, cols, bytes, bytes_actual), set);
-        assert_memory_equal(bytes_expected, bytes_actual, (size_t)cols);
+        assert_int_equal(tested->gather(rows, cols, bytes, (size_t)stride, indexes, bytes_actual, seen_actual), set);
+        assert_memory_equal(bytes_actual, bytes_expected, (size_t)(rows * cols));
+        assert_memory_equal(seen_actual, seen_expected, (size_t)cols);
+        assert_int_equal(tested->gather(rows, cols, bytes_actual, (size_t)cols, NULL, bytes_actual, seen_actual), set);
+        assert_memory_equal(bytes_actual, bytes_expected, (size_t)(rows * cols));
     }
 }
 
 static void test_compress(void **state)
 {
     (void)state;
+    static uint32_t offset_expected[KERNEL_CHUNK + KERNEL_SLACK];
+    static uint32_t offset_actual[KERNEL_CHUNK + KERNEL_SLACK];
     for (int round = 0; round < ROUNDS; round++) {
         int count = 16 * (1 + below(KERNEL_CHUNK / 16));
+        int stride = 1 + below(3000);
         fill_bytes(round == 0 ? 0 : round == 1 ? 100 : below(101));
-        int entries = kernels_reference.compress(count, bytes, bytes_expected, expected);
+        int entries = kernels_reference.compress(count, bytes, bytes + count, stride, offset_expected, expected);
         assert_int_equal(entries % 2, 0);
-        assert_int_equal(tested->compress(count, bytes, bytes_actual, actual), entries);
-        assert_memory_equal(bytes_expected, bytes_actual, (size_t)entries);
-        assert_memory_equal(expected, actual, (size_t)entries * sizeof(float));
-
-        entries = kernels_reference.compress_pairs(count, bytes, bytes + count, bytes_expected, expected);
-        assert_int_equal(entries % 2, 0);
-        assert_int_equal(tested->compress_pairs(count, bytes, bytes + count, bytes_actual, actual), entries);
-        assert_memory_equal(bytes_expected, bytes_actual, (size_t)entries);
+        assert_int_equal(tested->compress(count, bytes, bytes + count, stride, offset_actual, actual), entries);
+        assert_memory_equal(offset_expected, offset_actual, (size_t)entries * sizeof(uint32_t));
         assert_memory_equal(expected, actual, 2 * (size_t)entries * sizeof(float));
     }
 }
@@ -381,7 +434,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_rows_are_independent),
         cmocka_unit_test(test_sparse),
-        cmocka_unit_test(test_sparse_pairs),
+        cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_pairs_are_two_rows),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_says_what_is_not_finite),
@@ -389,6 +442,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transpose),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_gather),
         cmocka_unit_test(test_compress),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

@@ -60,6 +60,8 @@ struct cpu_engine {
     struct workspace workspace;
     struct batch_index indexes[INDEXES];
     struct draw draws[DRAWS];
+    int32_t *drawn;          /* [batch size]: a batch as the sampler drew it */
+    int32_t *first_of_class; /* [classes + 1] */
     struct member members[POOL_MAX_THREADS];
     float *gradient; /* [float_count], if there are micro-batches: their sum */
 };
@@ -88,15 +90,60 @@ static int micro_batches(const struct cpu_engine *engine)
     return engine->config->train.micro_batches > 1 ? engine->config->train.micro_batches : 1;
 }
 
+/*
+ * Takes a batch's images in the order of their labels, so that pairs of them are alike (struct sparse); within a class,
+ * in the order they came in.
+ */
+static void draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *indexes, int count,
+                      const int32_t *labels)
+{
+    int classes = engine->model->widths[engine->network.layers];
+    int32_t *first = engine->first_of_class;
+    memset(first, 0, (size_t)(classes + 1) * sizeof *first);
+    for (int i = 0; i < count; i++) {
+        first[labels[indexes[i]] + 1]++;
+    }
+    for (int i = 0; i < classes; i++) {
+        first[i + 1] += first[i];
+    }
+    for (int i = 0; i < count; i++) {
+        int32_t label = labels[indexes[i]];
+        int32_t to = first[label]++;
+        draw->indexes[to] = indexes[i];
+        draw->labels[to] = label;
+    }
+    draw->count = count;
+}
+
 static void draw_batch(const struct run *run, int64_t number)
 {
     struct cpu_engine *engine = run->engine;
     struct draw *draw = &engine->draws[number % DRAWS];
     struct sampler sampler = engine->sampler;
     sampler.task += (uint32_t)(number % micro_batches(engine));
-    draw->count = sampler_draw(&sampler, run->first_step + number / micro_batches(engine), draw->indexes);
-    for (int i = 0; i < draw->count; i++) {
-        draw->labels[i] = engine->train->labels[draw->indexes[i]];
+    int count = sampler_draw(&sampler, run->first_step + number / micro_batches(engine), engine->drawn);
+    draw_take(engine, draw, engine->drawn, count, engine->train->labels);
+}
+
+/*
+ * Brings share `part` of `parts` of a batch's images into the cache, shortly before they are indexed: they lie scattered
+ * in memory, and among so much to compute nobody waits for them. By loads: a prefetch does nothing for an address that
+ * is in no translation buffer.
+ */
+static void fetch_images(const struct run *run, int64_t number, int part, int parts)
+{
+    enum { LINE = 64 };
+    if (number >= run->batches) {
+        return;
+    }
+    const struct draw *draw = &run->engine->draws[number % DRAWS];
+    size_t pixels = (size_t)run->engine->model->widths[0];
+    for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
+         i++) {
+        const uint8_t *image = run->images + (size_t)draw->indexes[i] * pixels;
+        for (size_t at = 0; at < pixels; at += LINE) {
+            (void)*(const volatile uint8_t *)(image + at);
+        }
     }
 }
 
@@ -132,12 +179,6 @@ static void softmax_rows(const struct cpu_engine *engine, const struct draw *dra
     engine->network.kernels->softmax(&softmax);
 }
 
-static void softmax_share(struct cpu_engine *engine, const struct draw *draw, int thread)
-{
-    softmax_rows(engine, draw, &engine->workspace.logits, engine->workspace.losses, engine->workspace.correct,
-                 share_first(engine, draw->count, thread), share_first(engine, draw->count, thread + 1));
-}
-
 /* One strip of the first layer, and its part of the logits if these come next. */
 static void forward_first(const struct run *run, int64_t number, int strip)
 {
@@ -153,17 +194,24 @@ static void forward_first(const struct run *run, int64_t number, int strip)
     }
 }
 
+/* The part of the logits of softmax regression that one pixel block adds. */
+static void forward_regression(const struct run *run, int64_t number, int block)
+{
+    struct cpu_engine *engine = run->engine;
+    pass_first_partial(&engine->network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
+                       engine->draws[number % DRAWS].count, engine->workspace.partials[number % 2],
+                       engine->workspace.capacity, block);
+}
+
 /* What a thread does of a batch before the first barrier. */
 static void forward_begin(const struct run *run, int64_t number, int thread)
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     if (is_regression(network)) {
-        const struct draw *draw = &engine->draws[number % DRAWS];
-        pass_first_rows(network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
-                        &engine->workspace.logits, share_first(engine, draw->count, thread),
-                        share_first(engine, draw->count, thread + 1));
-        softmax_share(engine, draw, thread);
+        for (int block = thread; block < network->partials; block += engine->threads) {
+            forward_regression(run, number, block);
+        }
         return;
     }
     int strips = network->strips[0].count;
@@ -215,7 +263,7 @@ static double forward_finish(const struct run *run, int64_t number, int thread, 
     const struct draw *draw = &engine->draws[number % DRAWS];
     forward_layers(run, number, thread);
     pool_barrier(engine->pool);
-    if (network->narrow && network->layers > 1) {
+    if (network->narrow) {
         struct scratch *scratch = &engine->members[thread].scratch;
         *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
         pass_sum(network, workspace->partials[number % 2], workspace->capacity, draw->count, scratch->logits);
@@ -223,10 +271,9 @@ static double forward_finish(const struct run *run, int64_t number, int thread, 
         return mean_loss(scratch->losses, scratch->correct, draw->count, right);
     }
     *upper = workspace->logits;
-    if (!is_regression(network)) {
-        softmax_share(engine, draw, thread);
-        pool_barrier(engine->pool);
-    }
+    softmax_rows(engine, draw, upper, workspace->losses, workspace->correct, share_first(engine, draw->count, thread),
+                 share_first(engine, draw->count, thread + 1));
+    pool_barrier(engine->pool);
     return mean_loss(workspace->losses, workspace->correct, draw->count, right);
 }
 
@@ -240,30 +287,36 @@ static void backward_first(const struct run *run, int64_t number, const struct m
     struct scratch *scratch = &engine->members[thread].scratch;
     int count = engine->draws[number % DRAWS].count;
     for (int block = 0; block < index->block_count; block++) {
+        if (strip + 1 == share_first(engine, engine->network.strips[0].count, thread + 1)) {
+            fetch_images(run, number + 2, block, index->block_count);
+        }
         pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
                             strip, scratch, sink);
     }
     pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);
 }
 
-/* Softmax regression: the threads share the pixels. Nobody may go on while others still read the weights. */
+/* Softmax regression: the threads share the pixel blocks, the first has the biases. */
 static void backward_regression(const struct run *run, int64_t number, const struct matrix *upper, int thread,
-                                const struct gradient_sink *sink)
+                                const struct gradient_sink *sink, int64_t next)
 {
     struct cpu_engine *engine = run->engine;
-    const struct batch_index *index = &engine->indexes[number % INDEXES];
+    const struct network *network = &engine->network;
     struct scratch *scratch = &engine->members[thread].scratch;
     int count = engine->draws[number % DRAWS].count;
-    for (int strip = 0; strip < engine->network.strips[0].count; strip++) {
-        for (int block = thread; block < index->block_count; block += engine->threads) {
-            pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
-                                strip, scratch, sink);
+    for (int block = thread; block < network->partials; block += engine->threads) {
+        for (int strip = 0; strip < network->strips[0].count; strip++) {
+            pass_first_gradient(network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
+                                block, upper, count, strip, scratch, sink);
+            if (block == 0) {
+                pass_biases(network, 0, upper, count, strip, scratch, sink);
+            }
         }
-        if (thread == engine->threads - 1) {
-            pass_biases(&engine->network, 0, upper, count, strip, scratch, sink);
+        fetch_images(run, number + 2, block, network->partials);
+        if (next >= 0) {
+            forward_regression(run, next, block);
         }
     }
-    pool_barrier(engine->pool);
 }
 
 /* The biases above layer 1, whose strips nobody else looks at in this phase. */
@@ -296,10 +349,7 @@ static void backward(const struct run *run, int64_t number, struct matrix upper,
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
     if (is_regression(network)) {
-        backward_regression(run, number, &upper, thread, sink);
-        if (next >= 0) {
-            forward_begin(run, next, thread);
-        }
+        backward_regression(run, number, &upper, thread, sink, next);
         return;
     }
     int count = engine->draws[number % DRAWS].count;
@@ -483,14 +533,9 @@ static bool cpu_step(struct engine *base, const struct batch *batch, const struc
 {
     (void)error;
     struct cpu_engine *engine = (struct cpu_engine *)base;
-    assert(batch->count >= 1 && batch->count <= engine->workspace.capacity);
+    assert(batch->count >= 1 && batch->count <= engine->config->train.batch_size);
     *result = (struct train_result){.finite = true};
-    struct draw *draw = &engine->draws[0];
-    draw->count = batch->count;
-    for (int i = 0; i < batch->count; i++) {
-        draw->indexes[i] = batch->indexes[i];
-        draw->labels[i] = batch->labels[batch->indexes[i]];
-    }
+    draw_take(engine, &engine->draws[0], batch->indexes, batch->count, batch->labels);
     struct run run = {.engine = engine, .sink = sink, .images = batch->images, .batches = 1, .result = result};
     pool_run(engine->pool, step_thread, &run);
     return true;
@@ -651,6 +696,8 @@ static void cpu_destroy(struct engine *base)
         free(engine->draws[i].indexes);
         free(engine->draws[i].labels);
     }
+    free(engine->drawn);
+    free(engine->first_of_class);
     workspace_destroy(&engine->workspace);
     store_destroy(&engine->store);
     free(engine->gradient);
@@ -659,6 +706,12 @@ static void cpu_destroy(struct engine *base)
 
 static bool create_draws(struct cpu_engine *engine, int capacity, struct error *error)
 {
+    engine->drawn = calloc((size_t)capacity, sizeof *engine->drawn);
+    engine->first_of_class =
+        calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
+    if (!engine->drawn || !engine->first_of_class) {
+        return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
+    }
     for (int i = 0; i < DRAWS; i++) {
         engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
@@ -677,8 +730,7 @@ static bool create_members(struct cpu_engine *engine, int capacity, struct error
         if (!scratch_create(&member->scratch, most, error) ||
             !index_scratch_create(&member->index_scratch, most, error) ||
             !workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false, error) ||
-            !index_create(&member->evaluation_index, engine->network.kernels, engine->model->widths[0], KERNEL_CHUNK,
-                          error)) {
+            !network_index_create(&engine->network, &member->evaluation_index, KERNEL_CHUNK, error)) {
             return false;
         }
     }
@@ -708,7 +760,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     engine->threads = engine->threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : engine->threads;
     int capacity = train->batch_size;
     for (int i = 0; i < INDEXES; i++) {
-        if (!index_create(&engine->indexes[i], kernels, engine->model->widths[0], capacity, error)) {
+        if (!network_index_create(&engine->network, &engine->indexes[i], capacity, error)) {
             return false;
         }
     }

@@ -13,7 +13,7 @@ static size_t align_up(size_t bytes)
 }
 
 /* Blocks of nearly equal size, an even number of them if there is more than one: two threads share them well. */
-static int block_count(int pixels)
+int index_block_count(int pixels)
 {
     int groups = (pixels + GROUP - 1) / GROUP;
     int blocks = (groups * GROUP + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
@@ -39,10 +39,13 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
                          char *memory)
 {
     size_t entries = block_entries(kernels, block->pitch, capacity);
-    size_t starts[] = {align_up((size_t)(capacity + 1) * sizeof(uint32_t)),
-                       align_up((size_t)chunk_count(capacity) * (KERNEL_BLOCK + 1) * sizeof(uint32_t)),
-                       align_up((size_t)capacity), align_up((size_t)chunk_count(capacity) * KERNEL_BLOCK)};
-    size_t sparse = 2 * align_up(entries) + 3 * align_up(entries * sizeof(float));
+    size_t chunks = (size_t)chunk_count(capacity);
+    size_t starts[] = {align_up(chunks * (KERNEL_CHUNK / 2 + 1) * sizeof(uint32_t)),
+                       align_up(chunks * (KERNEL_BLOCK / 2 + 1) * sizeof(uint32_t)),
+                       align_up(chunks * (KERNEL_CHUNK / 2)), align_up(chunks * (KERNEL_BLOCK / 2))};
+    size_t offsets = align_up(entries * sizeof(uint32_t));
+    size_t values = align_up(2 * entries * sizeof(float));
+    size_t sparse = 2 * (offsets + values);
     size_t dense = align_up((size_t)capacity * (size_t)block->pitch * sizeof(float));
     if (memory) {
         char *at = memory + *bytes;
@@ -54,17 +57,20 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
         at += starts[2] + starts[3];
         block->values = (float *)(void *)at;
         block->row_value = (float *)(void *)at;
-        block->column_value = (float *)(void *)(at + align_up(entries * sizeof(float)));
-        block->row_index = (uint8_t *)at + 3 * align_up(entries * sizeof(float));
-        block->column_index = block->row_index + align_up(entries);
+        block->column_value = (float *)(void *)(at + values);
+        block->row_offset = (uint32_t *)(void *)(at + 2 * values);
+        block->column_offset = (uint32_t *)(void *)(at + 2 * values + offsets);
     }
     *bytes += starts[0] + starts[1] + starts[2] + starts[3] + (sparse > dense ? sparse : dense);
 }
 
-bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity,
-                  struct error *error)
+bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
+                  int column_stride, struct error *error)
 {
-    *index = (struct batch_index){.capacity = capacity, .block_count = block_count(pixels)};
+    *index = (struct batch_index){.capacity = capacity,
+                                  .row_stride = row_stride,
+                                  .column_stride = column_stride,
+                                  .block_count = index_block_count(pixels)};
     index->blocks = calloc((size_t)index->block_count, sizeof *index->blocks);
     if (index->blocks) {
         size_t bytes = 0;
@@ -115,27 +121,42 @@ void index_scratch_destroy(struct index_scratch *scratch)
     memset(scratch, 0, sizeof *scratch);
 }
 
-/* Copies the block's part of each image; rows of pitch bytes, KERNEL_CHUNK rows from one chunk to the next. */
-static void gather(const struct index_block *block, const struct kernels *kernels, uint8_t *bytes,
-                   const uint8_t *images, int pixels, const int32_t *indexes, int count)
+/*
+ * Copies the block's part of each image: rows of pitch bytes, KERNEL_CHUNK rows from one chunk to the next, those that
+ * fill up a group zero. Notes which pixels are present; returns how many bytes are not zero.
+ */
+static int64_t gather(struct index_block *block, const struct kernels *kernels, uint8_t *bytes, const uint8_t *images,
+                      int pixels, const int32_t *indexes, int count)
 {
+    _Alignas(ALIGN) uint8_t seen[KERNEL_BLOCK] = {0};
     size_t pitch = (size_t)block->pitch;
+    int64_t set = 0;
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
         int first = chunk_first(count, chunk);
-        int end = chunk_first(count, chunk + 1);
+        int samples = chunk_first(count, chunk + 1) - first;
         uint8_t *to = bytes + (size_t)chunk * KERNEL_CHUNK * pitch;
-        for (int i = first; i < end; i++, to += pitch) {
-            size_t image = (size_t)(indexes ? indexes[i] : i);
-            const uint8_t *from = images + image * (size_t)pixels + (size_t)block->first;
-            if (block->count == block->pitch) {
-                kernels->copy_bytes(block->count, from, to);
-            } else {
-                memcpy(to, from, (size_t)block->count);
-                memset(to + block->count, 0, pitch - (size_t)block->count);
+        const uint8_t *from = images + (indexes ? 0 : (size_t)first * (size_t)pixels) + block->first;
+        if (block->count == block->pitch) {
+            set += kernels->gather(samples, block->pitch, from, (size_t)pixels, indexes ? indexes + first : NULL, to,
+                                   seen);
+        } else {
+            /* The last pixels of images whose size is no multiple of 16. */
+            for (int i = 0; i < samples; i++) {
+                size_t image = (size_t)(indexes ? indexes[first + i] : i);
+                memcpy(to + (size_t)i * pitch, from + image * (size_t)pixels, (size_t)block->count);
+                memset(to + (size_t)i * pitch + block->count, 0, pitch - (size_t)block->count);
             }
+            set += kernels->gather(samples, block->pitch, to, pitch, NULL, to, seen);
         }
-        memset(to, 0, (size_t)(round_up(end - first, GROUP) - (end - first)) * pitch);
+        memset(to + (size_t)samples * pitch, 0, (size_t)(round_up(samples, GROUP) - samples) * pitch);
     }
+    block->present_count = 0;
+    for (int i = 0; i < block->count; i++) {
+        block->present[block->present_count] = i;
+        block->present_count += seen[i] != 0;
+    }
+    block->present[block->present_count] = 0; /* in place of the pixel that a last one lacks */
+    return set;
 }
 
 static void build_dense(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int count)
@@ -148,8 +169,8 @@ static void build_dense(struct index_block *block, const struct kernels *kernels
     }
 }
 
-/* Lists rows 0 .. count - 1 by their number of entries, by counting. */
-static void order_rows(int count, const uint32_t *start, uint8_t *order)
+/* Lists pairs 0 .. count - 1 by their number of entries, by counting. */
+static void order_pairs(int count, const uint32_t *start, uint8_t *order)
 {
     enum { LENGTHS = (KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK) / 2 + 2 };
     uint8_t place[LENGTHS] = {0};
@@ -164,40 +185,57 @@ static void order_rows(int count, const uint32_t *start, uint8_t *order)
     }
 }
 
-static void build_sparse(struct index_block *block, const struct kernels *kernels, struct index_scratch *scratch,
-                         int count)
+/* What an odd one is paired with. */
+static const uint8_t nothing[KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK];
+
+/* The pairs of samples of one chunk; their entries come behind the first `entries`. Returns how many there are now. */
+static uint32_t build_rows(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int chunk,
+                           int samples, int stride, uint32_t entries)
 {
-    static const uint8_t nothing[KERNEL_CHUNK];
+    uint32_t *start = block->row_start + (size_t)chunk * (KERNEL_CHUNK / 2 + 1);
+    int pair = 0;
+    for (int i = 0; i < samples; i += 2, pair++, bytes += 2 * block->pitch) {
+        start[pair] = entries;
+        entries += (uint32_t)kernels->compress(block->pitch, bytes, i + 1 < samples ? bytes + block->pitch : nothing,
+                                               stride, block->row_offset + entries, block->row_value + 2 * entries);
+    }
+    start[pair] = entries;
+    order_pairs(pair, start, block->row_order + (size_t)chunk * (KERNEL_CHUNK / 2));
+    return entries;
+}
+
+/* The pairs of pixels, likewise; bytes: the chunk, transposed, rows of `samples` rounded up. */
+static uint32_t build_columns(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int chunk,
+                              int samples, int stride, uint32_t entries)
+{
+    uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1);
+    int pair = 0;
+    for (int i = 0; i < block->present_count; i += 2, pair++) {
+        start[pair] = entries;
+        entries += (uint32_t)kernels->compress(
+            samples, bytes + block->present[i] * samples,
+            i + 1 < block->present_count ? bytes + block->present[i + 1] * samples : nothing, stride,
+            block->column_offset + entries, block->column_value + 2 * entries);
+    }
+    start[pair] = entries;
+    order_pairs(pair, start, block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2));
+    return entries;
+}
+
+static void build_sparse(const struct batch_index *index, struct index_block *block, const struct kernels *kernels,
+                         struct index_scratch *scratch, int count)
+{
     uint32_t rows = 0;
-    uint32_t cols = 0;
+    uint32_t columns = 0;
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int first = chunk_first(count, chunk);
-        int samples = chunk_first(count, chunk + 1) - first;
+        int samples = chunk_first(count, chunk + 1) - chunk_first(count, chunk);
         int padded = round_up(samples, GROUP);
         const uint8_t *bytes = scratch->bytes + (size_t)chunk * KERNEL_CHUNK * (size_t)block->pitch;
-        for (int i = 0; i < samples; i++) {
-            block->row_start[first + i] = rows;
-            rows += (uint32_t)kernels->compress(block->pitch, bytes + (size_t)i * (size_t)block->pitch,
-                                                block->row_index + rows, block->row_value + rows);
+        if (index->row_stride > 0) {
+            rows = build_rows(block, kernels, bytes, chunk, samples, index->row_stride, rows);
         }
         kernels->transpose_bytes(padded, block->pitch, bytes, scratch->transposed);
-        uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1);
-        for (int part = 0; part < block->part_count; part++) {
-            const uint8_t *columns = scratch->transposed + part * INDEX_PART * padded;
-            int pair = block->pair_first[part];
-            int end = block->part_first[part + 1];
-            for (int i = block->part_first[part]; i < end; i += 2, pair++) {
-                const uint8_t *odd = i + 1 < end ? columns + block->present[i + 1] * padded : nothing;
-                start[pair] = cols;
-                cols += (uint32_t)kernels->compress_pairs(padded, columns + block->present[i] * padded, odd,
-                                                          block->column_index + cols, block->column_value + 2 * cols);
-            }
-            start[pair] = cols;
-            order_rows(pair - block->pair_first[part], start + block->pair_first[part],
-                       block->column_order + (size_t)chunk * KERNEL_BLOCK + block->pair_first[part]);
-        }
-        block->row_start[first + samples] = rows;
-        order_rows(samples, block->row_start + first, block->row_order + first);
+        columns = build_columns(block, kernels, scratch->transposed, chunk, padded, index->column_stride, columns);
     }
 }
 
@@ -205,33 +243,11 @@ void index_build(struct batch_index *index, int number, const struct kernels *ke
                  const uint8_t *images, int pixels, const int32_t *indexes, int count)
 {
     struct index_block *block = &index->blocks[number];
-    gather(block, kernels, scratch->bytes, images, pixels, indexes, count);
-    _Alignas(ALIGN) uint8_t seen[KERNEL_BLOCK] = {0};
-    int64_t set = 0;
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int samples = chunk_first(count, chunk + 1) - chunk_first(count, chunk);
-        set += kernels->survey(samples, block->pitch,
-                               scratch->bytes + (size_t)chunk * KERNEL_CHUNK * (size_t)block->pitch, seen);
-    }
+    int64_t set = gather(block, kernels, scratch->bytes, images, pixels, indexes, count);
     block->dense = (float)set > kernels->dense_from * (float)block->count * (float)count;
-    int present = 0;
-    for (int i = 0; i < block->count; i++) {
-        if (i % INDEX_PART == 0) {
-            block->part_first[i / INDEX_PART] = present;
-        }
-        block->present[present] = i % INDEX_PART;
-        present += seen[i] != 0;
-    }
-    block->part_count = (block->count + INDEX_PART - 1) / INDEX_PART;
-    block->part_first[block->part_count] = present;
-    block->present[present] = 0; /* fetched in place of the pixel that a last one lacks */
-    block->pair_first[0] = 0;
-    for (int i = 0; i < block->part_count; i++) {
-        block->pair_first[i + 1] = block->pair_first[i] + (block->part_first[i + 1] - block->part_first[i] + 1) / 2;
-    }
     if (block->dense) {
         build_dense(block, kernels, scratch->bytes, count);
     } else {
-        build_sparse(block, kernels, scratch, count);
+        build_sparse(index, block, kernels, scratch, count);
     }
 }

@@ -1,6 +1,6 @@
 /*
  * Where the pixels of a batch are not zero: the first layer's forward pass walks them by sample, its weight gradient by
- * pixel. Pixels are cut into blocks whose weights fit the first-level cache. A block in which so many pixels are set
+ * pixel, both by twos (struct sparse). Pixels are cut into blocks whose weights fit the first-level cache. A block in which so many pixels are set
  * that skipping zeros does not pay is kept as a dense matrix instead.
  */
 #ifndef WORKER_CPU_INDEX_H
@@ -13,36 +13,31 @@
 #include "base/error.h"
 #include "worker/cpu/kernels.h"
 
-enum { INDEX_PART = 56, INDEX_PARTS = (KERNEL_BLOCK + INDEX_PART - 1) / INDEX_PART };
-
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
     int pitch;        /* count, rounded up to 16 */
     bool dense;
     float *values; /* dense: [samples, pitch], 0..1 */
 
-    /*
-     * Sparse: the pixels that are set in any sample, ascending, by parts of INDEX_PART pixels: those of part p are
-     * present[part_first[p]] .. present[part_first[p + 1] - 1], counted from the part's first pixel. The gradient of a
-     * part leaves room in the first-level cache for the deltas that it is made of.
-     */
-    int part_count;
-    int part_first[INDEX_PARTS + 1];
+    /* Sparse: the pixels of the block that are set in any sample, ascending. */
+    int present_count;
     int32_t present[KERNEL_BLOCK + 1];
-    int pair_first[INDEX_PARTS + 1]; /* in column_start and column_order */
-    uint8_t *row_order; /* [samples]: samples of a chunk, counted from its first, those with as many entries together */
-    uint32_t *row_start; /* [samples + 1]: the entries of each sample ... */
-    uint8_t *row_index;  /* ... pixels of the block ... */
-    float *row_value;    /* ... and their values, 0..1 */
-    /* Present pixels in pairs, part by part (the last of a part may stand alone), and chunk by chunk: */
-    uint8_t *column_order;  /* [chunks][KERNEL_BLOCK]: pairs of a part, counted within it, by number of entries */
-    uint32_t *column_start; /* [chunks][KERNEL_BLOCK + 1]: the entries of each pair ... */
-    uint8_t *column_index;  /* ... samples of the chunk in which one of the two is set ... */
-    float *column_value;    /* ... and both values */
+    /* Samples in pairs, those of a chunk counted from its first (a last one may stand alone), by chunks: */
+    uint8_t *row_order;   /* [chunks][KERNEL_CHUNK / 2]: pairs by number of entries */
+    uint32_t *row_start;  /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
+    uint32_t *row_offset; /* ... pixels of the block that are set in one of the two, x row_stride ... */
+    float *row_value;     /* ... and both values, 0..1 */
+    /* Pixels that are present in pairs (a last one may stand alone), chunk by chunk: */
+    uint8_t *column_order;   /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
+    uint32_t *column_start;  /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
+    uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride ... */
+    float *column_value;     /* ... and both values */
 };
 
 struct batch_index {
-    int capacity; /* samples */
+    int capacity;      /* samples */
+    int row_stride;    /* floats from one pixel's weights to the next; 0: samples are not indexed, only pixels */
+    int column_stride; /* floats from one sample's deltas to the next */
     int block_count;
     struct index_block *blocks;
     void *memory;
@@ -55,8 +50,12 @@ struct index_scratch {
     void *memory;
 };
 
-bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity,
-                  struct error *error);
+/* Into how many blocks images are cut. */
+int index_block_count(int pixels);
+
+/* For batches of up to `capacity` images; the strides are those of struct batch_index. */
+bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
+                  int column_stride, struct error *error);
 void index_destroy(struct batch_index *index);
 
 bool index_scratch_create(struct index_scratch *scratch, int capacity, struct error *error);

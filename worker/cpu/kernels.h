@@ -39,32 +39,44 @@ struct gemm {
 };
 
 /*
- * out[r][j] (+)= sum over entries e of row r, in order, of value[e] x in[index[e]][j].
+ * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x in[offset[e] + j]; out[2r + 1] with value[2e + 1].
  *
- * The entries of row r are start[r] .. start[r + 1] - 1, an even number of them (a last one of value 0 may repeat an
- * index). `order` lists the rows, those of equal length together: the branch predictor likes that. NULL: as they come.
+ * Rows are taken in pairs that share many of their entries, as pixels side by side do, or images of one class: what an
+ * entry loads serves both. The entries of pair r are start[r] .. start[r + 1] - 1, an even number of them (a last one
+ * of values 0 may repeat an offset). `order` lists the pairs, those with as many entries together: the branch predictor
+ * likes that.
  */
 struct sparse {
-    int rows, n;
+    int pairs, n;
     const uint8_t *order;
     const uint32_t *start;
-    const uint8_t *index;
+    const uint32_t *offset; /* in floats, as the next */
     const float *value;
     const float *in;
-    int in_stride;
     float *out;
     int out_stride;
     bool accumulate;
-    /* While it works on its row i, ahead + ahead_rows[i] x ahead_stride is fetched into the cache. NULL: nothing is. */
+    /* With its ith pair, rows ahead_rows[2i] and [2i + 1] of `ahead` are fetched into the cache. NULL: nothing is. */
     const float *ahead;
     const int32_t *ahead_rows;
     int ahead_stride;
 };
 
 /*
- * Two rows at once, which share most of their entries, as pixels side by side do: then what an entry loads serves both.
- * Row r stands for out[2r] and out[2r + 1], and value[2e], value[2e + 1] are theirs; so are ahead_rows[2i] and [2i + 1].
+ * The product from the other side: out[offset[e] + j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
+ * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. Where n is a vector or two this beats
+ * `sparse`, and needs no index of its own.
  */
+struct scatter {
+    int pairs, n;
+    const uint32_t *start;
+    const uint32_t *offset;
+    const float *value;
+    const float *in;
+    const int32_t *in_rows; /* a last one may lack its partner: any valid row, with values 0 */
+    int in_stride;
+    float *out;
+};
 
 /* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */
 struct softmax {
@@ -86,7 +98,7 @@ struct kernels {
 
     void (*gemm)(const struct gemm *gemm);
     void (*sparse)(const struct sparse *sparse);
-    void (*sparse_pairs)(const struct sparse *sparse);
+    void (*scatter)(const struct scatter *scatter);
     void (*softmax)(const struct softmax *softmax);
 
     /* rows x n of `to` become `row`, or zero if row is NULL. */
@@ -102,19 +114,19 @@ struct kernels {
     /* to[c][r] = from[r][c]; the columns of `to` from rows up to n become zero. */
     void (*transpose)(int rows, int cols, const float *from, int from_stride, float *to, int n);
 
-    /* Copies a multiple of 16 bytes. */
-    void (*copy_bytes)(int count, const uint8_t *from, uint8_t *to);
-    /* seen[c] |= every byte of column c; returns how many bytes of rows x cols are not zero. cols: multiple of 16. */
-    int64_t (*survey)(int rows, int cols, const uint8_t *bytes, uint8_t *seen);
+    /*
+     * to[r][c] = from[indexes[r] x stride + c], bytes, rows of cols; indexes NULL: as they come. seen[c] |= every byte of
+     * column c. Returns how many are not zero. cols: a multiple of 16, at most KERNEL_BLOCK; `to` may be `from`.
+     */
+    int64_t (*gather)(int rows, int cols, const uint8_t *from, size_t stride, const int32_t *indexes, uint8_t *to,
+                      uint8_t *seen);
     /* to[c][r] = from[r][c], bytes; rows (of from) and cols are multiples of 16 and the strides. */
     void (*transpose_bytes)(int rows, int cols, const uint8_t *from, uint8_t *to);
     /*
-     * Appends position and value / 255 of the bytes that are not zero; returns how many, after a last one of value 0 if
-     * that makes the number even. count: a multiple of 16.
+     * Appends position x stride and both values / 255 wherever one of two rows of bytes is not zero; returns how many,
+     * after a last one of values 0 if that makes the number even. count: a multiple of 16.
      */
-    int (*compress)(int count, const uint8_t *bytes, uint8_t *index, float *value);
-    /* The same of two rows: position and both values wherever one of them is not zero. */
-    int (*compress_pairs)(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value);
+    int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
     void (*scale)(int count, const uint8_t *bytes, float *to);
 };

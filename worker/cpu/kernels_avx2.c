@@ -10,7 +10,7 @@
 #define VEC_LANES          8
 #define VEC_COLUMNS        2
 #define VEC_TILE           12
-#define VEC_PAIRS          4
+#define VEC_SETS           1
 
 #define VEC static inline __attribute__((always_inline))
 
@@ -128,24 +128,9 @@ VEC float vec_largest(vec a)
 
 static const uint64_t positions[256] = {POSITIONS_64(0u), POSITIONS_64(64u), POSITIONS_64(128u), POSITIONS_64(192u)};
 
-static int simd_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
+static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
 {
-    const __m256 scale = _mm256_set1_ps(1.0f / 255.0f);
-    int entries = 0;
-    for (int i = 0; i < count; i += 8) {
-        __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(bytes + i));
-        unsigned set = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(eight, _mm_setzero_si128())) & 0xffu;
-        __m128i order = _mm_loadl_epi64((const __m128i *)(const void *)&positions[set]);
-        __m256i wide = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(eight, order));
-        _mm256_storeu_ps(value + entries, _mm256_mul_ps(_mm256_cvtepi32_ps(wide), scale));
-        _mm_storel_epi64((__m128i *)(void *)(index + entries), _mm_add_epi8(order, _mm_set1_epi8((char)i)));
-        entries += __builtin_popcount(set);
-    }
-    return pad_entries(entries, 1, index, value);
-}
-
-static int simd_compress_pairs(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value)
-{
+    const __m256i strides = _mm256_set1_epi32(stride);
     const __m256 scale = _mm256_set1_ps(1.0f / 255.0f);
     int entries = 0;
     for (int i = 0; i < count; i += 8) {
@@ -158,10 +143,11 @@ static int simd_compress_pairs(int count, const uint8_t *even, const uint8_t *od
         __m256 second = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(both, 8)));
         _mm256_storeu_ps(value + 2 * entries, _mm256_mul_ps(first, scale));
         _mm256_storeu_ps(value + 2 * entries + 8, _mm256_mul_ps(second, scale));
-        _mm_storel_epi64((__m128i *)(void *)(index + entries), _mm_add_epi8(order, _mm_set1_epi8((char)i)));
+        __m256i at = _mm256_add_epi32(_mm256_cvtepu8_epi32(order), _mm256_set1_epi32(i));
+        _mm256_storeu_si256((__m256i *)(void *)(offset + entries), _mm256_mullo_epi32(at, strides));
         entries += __builtin_popcount(set);
     }
-    return pad_entries(entries, 2, index, value);
+    return pad_entries(entries, offset, value);
 }
 
 #include "worker/cpu/kernels_simd.h"

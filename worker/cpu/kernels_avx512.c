@@ -10,7 +10,7 @@
 #define VEC_LANES          16
 #define VEC_COLUMNS        4
 #define VEC_TILE           24
-#define VEC_PAIRS          8
+#define VEC_SETS           2
 
 #define VEC static inline __attribute__((always_inline))
 
@@ -109,55 +109,28 @@ VEC float vec_largest(vec a)
     return _mm512_reduce_max_ps(a);
 }
 
-/*
- * Writes first + the positions of the bits set in `set`, as bytes, in two halves of 8: with scalar instructions (BMI2,
- * which every CPU with AVX-512 has), which have nothing else to do here.
- */
-VEC void store_positions(unsigned set, int first, uint8_t *index)
-{
-    const uint64_t ones = 0x0101010101010101u;
-    uint64_t lanes = 0x0706050403020100u + ones * (uint64_t)first;
-    unsigned low = set & 0xffu;
-    uint64_t half = _pext_u64(lanes, _pdep_u64(low, ones) * 0xff);
-    memcpy(index, &half, sizeof half);
-    half = _pext_u64(lanes + 8 * ones, _pdep_u64(set >> 8, ones) * 0xff);
-    memcpy(index + __builtin_popcount(low), &half, sizeof half);
-}
-
-static int simd_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
-{
-    const __m512 scale = _mm512_set1_ps(1.0f / 255.0f);
-    int entries = 0;
-    for (int i = 0; i < count; i += 16) {
-        __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(bytes + i)));
-        unsigned set = _mm512_test_epi32_mask(wide, wide);
-        __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(wide), scale);
-        _mm512_storeu_ps(value + entries, _mm512_maskz_compress_ps((__mmask16)set, scaled));
-        store_positions(set, i, index + entries);
-        entries += __builtin_popcount(set);
-    }
-    return pad_entries(entries, 1, index, value);
-}
-
-static int simd_compress_pairs(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value)
+static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
 {
     const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i step = _mm512_set1_epi32(16 * stride);
     const __m512 scale = _mm512_set1_ps(1.0f / 255.0f);
+    __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride));
     int entries = 0;
-    for (int i = 0; i < count; i += 16) {
+    for (int i = 0; i < count; i += 16, at = _mm512_add_epi32(at, step)) {
         __m512i a = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(even + i)));
         __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(odd + i)));
         __m512i either = _mm512_or_si512(a, b);
-        unsigned set = _mm512_test_epi32_mask(either, either);
-        __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32((__mmask16)set, a)), scale);
-        __m512 second = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32((__mmask16)set, b)), scale);
+        __mmask16 set = _mm512_test_epi32_mask(either, either);
+        __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32(set, a)), scale);
+        __m512 second = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32(set, b)), scale);
         _mm512_storeu_ps(value + 2 * entries, _mm512_permutex2var_ps(first, low, second));
         _mm512_storeu_ps(value + 2 * entries + 16, _mm512_permutex2var_ps(first, high, second));
-        store_positions(set, i, index + entries);
+        _mm512_storeu_si512(offset + entries, _mm512_maskz_compress_epi32(set, at));
         entries += __builtin_popcount(set);
     }
-    return pad_entries(entries, 2, index, value);
+    return pad_entries(entries, offset, value);
 }
 
 #include "worker/cpu/kernels_simd.h"

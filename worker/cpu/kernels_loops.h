@@ -9,14 +9,13 @@
 
 #include <string.h>
 
-/* What `compress` promises: an even number of entries, each of so many values. */
-static inline int pad_entries(int entries, int values, uint8_t *index, float *value)
+/* What `compress` promises: an even number of entries. */
+static inline int pad_entries(int entries, uint32_t *offset, float *value)
 {
     if (entries % 2 != 0) {
-        index[entries] = index[entries - 1];
-        for (int i = 0; i < values; i++) {
-            value[entries * values + i] = 0.0f;
-        }
+        offset[entries] = offset[entries - 1];
+        value[2 * entries] = 0.0f;
+        value[2 * entries + 1] = 0.0f;
         entries++;
     }
     return entries;
@@ -74,20 +73,6 @@ static inline void loop_transpose(int rows, int cols, const float *restrict from
         }
         memset(to + rows, 0, (size_t)(n - rows) * sizeof *to);
     }
-}
-
-static inline int64_t loop_survey(int rows, int cols, const uint8_t *restrict bytes, uint8_t *restrict seen)
-{
-    int64_t total = 0;
-    for (int r = 0; r < rows; r++, bytes += cols) {
-        uint16_t set = 0;
-        for (int c = 0; c < cols; c++) {
-            seen[c] |= bytes[c];
-            set = (uint16_t)(set + (bytes[c] != 0));
-        }
-        total += set;
-    }
-    return total;
 }
 
 static inline void loop_scale(int count, const uint8_t *restrict bytes, float *restrict to)

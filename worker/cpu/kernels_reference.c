@@ -29,32 +29,30 @@ static void reference_gemm(const struct gemm *g)
 
 static void reference_sparse(const struct sparse *s)
 {
-    for (int i = 0; i < s->rows; i++) {
-        int r = s->order ? s->order[i] : i;
-        float *out = s->out + (size_t)r * (size_t)s->out_stride;
-        if (!s->accumulate) {
-            memset(out, 0, (size_t)s->n * sizeof *out);
-        }
-        for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
-            const float *in = s->in + (size_t)s->index[e] * (size_t)s->in_stride;
-            for (int j = 0; j < s->n; j++) {
-                out[j] += s->value[e] * in[j];
-            }
-        }
-    }
-}
-
-static void reference_sparse_pairs(const struct sparse *s)
-{
-    for (int i = 0; i < s->rows; i++) {
-        int r = s->order ? s->order[i] : i;
+    for (int i = 0; i < s->pairs; i++) {
+        int r = s->order[i];
         for (int odd = 0; odd < 2; odd++) {
             float *out = s->out + (size_t)(2 * r + odd) * (size_t)s->out_stride;
             if (!s->accumulate) {
                 memset(out, 0, (size_t)s->n * sizeof *out);
             }
             for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
-                const float *in = s->in + (size_t)s->index[e] * (size_t)s->in_stride;
+                const float *in = s->in + s->offset[e];
+                for (int j = 0; j < s->n; j++) {
+                    out[j] += s->value[2 * e + (uint32_t)odd] * in[j];
+                }
+            }
+        }
+    }
+}
+
+static void reference_scatter(const struct scatter *s)
+{
+    for (int r = 0; r < s->pairs; r++) {
+        for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
+            float *out = s->out + s->offset[e];
+            for (int odd = 0; odd < 2; odd++) {
+                const float *in = s->in + (size_t)s->in_rows[2 * r + odd] * (size_t)s->in_stride;
                 for (int j = 0; j < s->n; j++) {
                     out[j] += s->value[2 * e + (uint32_t)odd] * in[j];
                 }
@@ -128,36 +126,33 @@ static void reference_fill(int rows, int n, const float *row, float *to, int str
     }
 }
 
-static void reference_copy_bytes(int count, const uint8_t *from, uint8_t *to)
+static int64_t reference_gather(int rows, int cols, const uint8_t *from, size_t stride, const int32_t *indexes,
+                                uint8_t *to, uint8_t *seen)
 {
-    memcpy(to, from, (size_t)count);
-}
-
-static int reference_compress(int count, const uint8_t *bytes, uint8_t *index, float *value)
-{
-    int entries = 0;
-    for (int i = 0; i < count; i++) {
-        if (bytes[i] != 0) {
-            index[entries] = (uint8_t)i;
-            value[entries] = (float)bytes[i] * (1.0f / 255.0f);
-            entries++;
+    int64_t set = 0;
+    for (int r = 0; r < rows; r++, to += cols) {
+        memmove(to, from + (size_t)(indexes ? indexes[r] : r) * stride, (size_t)cols);
+        for (int c = 0; c < cols; c++) {
+            seen[c] |= to[c];
+            set += to[c] != 0;
         }
     }
-    return pad_entries(entries, 1, index, value);
+    return set;
 }
 
-static int reference_compress_pairs(int count, const uint8_t *even, const uint8_t *odd, uint8_t *index, float *value)
+static int reference_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
+                              float *value)
 {
     int entries = 0;
     for (int i = 0; i < count; i++) {
         if (even[i] != 0 || odd[i] != 0) {
-            index[entries] = (uint8_t)i;
+            offset[entries] = (uint32_t)(i * stride);
             value[2 * entries] = (float)even[i] * (1.0f / 255.0f);
             value[2 * entries + 1] = (float)odd[i] * (1.0f / 255.0f);
             entries++;
         }
     }
-    return pad_entries(entries, 2, index, value);
+    return pad_entries(entries, offset, value);
 }
 
 static void reference_transpose_bytes(int rows, int cols, const uint8_t *from, uint8_t *to)
@@ -176,7 +171,7 @@ const struct kernels kernels_reference = {
     .dense_from = 0.5f,
     .gemm = reference_gemm,
     .sparse = reference_sparse,
-    .sparse_pairs = reference_sparse_pairs,
+    .scatter = reference_scatter,
     .softmax = reference_softmax,
     .fill = reference_fill,
     .column_sums = loop_column_sums,
@@ -184,10 +179,8 @@ const struct kernels kernels_reference = {
     .activate = reference_activate,
     .derive = loop_derive,
     .transpose = loop_transpose,
-    .survey = loop_survey,
-    .copy_bytes = reference_copy_bytes,
+    .gather = reference_gather,
     .transpose_bytes = reference_transpose_bytes,
     .compress = reference_compress,
-    .compress_pairs = reference_compress_pairs,
     .scale = loop_scale,
 };

@@ -1,9 +1,8 @@
 /*
  * The kernels for one instruction set, written once. The including file has defined the type `vec` of VEC_LANES floats,
  * its operations (vec_load, vec_fma, ...), VEC_COLUMNS (most vectors that a gemm tile is wide), VEC_TILE (accumulators
- * of a gemm tile; with operands they must fit the registers), VEC_PAIRS (vectors that sparse_pairs takes at a time, two
- * accumulators each) and KERNELS_TABLE, KERNELS_NAME, KERNELS_STRIP,
- * KERNELS_DENSE_FROM for the table.
+ * of a gemm tile; with operands they must fit the registers), VEC_SETS (sets of 8 accumulators that `sparse` has
+ * registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME, KERNELS_STRIP, KERNELS_DENSE_FROM for the table.
  *
  * Accumulators are small arrays indexed by constants only, so that the compiler keeps them in registers: every function
  * that has some is inlined with constant sizes, and its loops over them are unrolled.
@@ -135,58 +134,64 @@ INLINE void fetch(const int columns, const float *row)
     }
 }
 
-/* One entry: row `index` of `in`, times its value. */
-INLINE void sparse_entry(const int columns, const char *in, size_t stride, size_t index, const float *value, vec *sum)
+/* One entry: a row of `in`, times the values of both rows of the pair. */
+INLINE void sparse_entry(const int columns, const float *row, const float *value, vec *sum)
 {
-    const char *row = in + index * stride;
-    COMPUTE(row);
-    vec factor = vec_broadcast(value);
+    vec first = vec_broadcast(value);
+    vec second = vec_broadcast(value + 1);
     UNROLL
     for (int v = 0; v < columns; v++) {
-        sum[v] = vec_fma(factor, vec_load((const float *)(const void *)row + v * VEC_LANES), sum[v]);
+        vec right = vec_load(row + v * VEC_LANES);
+        KEEP(right);
+        sum[v] = vec_fma(first, right, sum[v]);
+        sum[columns + v] = vec_fma(second, right, sum[columns + v]);
     }
 }
 
 /*
- * Two entries at a time. Few columns leave the multipliers waiting for each other, so that the two then have
- * accumulators of their own.
+ * Two entries at a time. Few accumulators leave the multipliers waiting for each other: then the two entries have sets
+ * of their own, added up in the end.
  */
 INLINE void sparse_columns(const int columns, const int sets, const struct sparse *s, int j)
 {
-    const char *in = (const char *)(s->in + j);
-    const size_t stride = (size_t)s->in_stride * sizeof(float);
-    for (int i = 0; i < s->rows; i++) {
-        size_t r = s->order ? s->order[i] : (size_t)i;
-        float *out = s->out + r * (size_t)s->out_stride + j;
+    const float *in = s->in + j;
+    for (int i = 0; i < s->pairs; i++) {
+        size_t r = s->order[i];
+        float *even = s->out + 2 * r * (size_t)s->out_stride + j;
+        float *odd = even + s->out_stride;
         if (s->ahead) {
-            fetch(columns, s->ahead + (size_t)s->ahead_rows[i] * (size_t)s->ahead_stride + j);
+            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i] * (size_t)s->ahead_stride + j);
+            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i + 1] * (size_t)s->ahead_stride + j);
         }
-        if (s->accumulate && i + 2 < s->rows) {
-            size_t next = s->order ? s->order[i + 2] : (size_t)i + 2;
-            fetch(columns, s->out + next * (size_t)s->out_stride + j);
+        if (s->accumulate && i + 1 < s->pairs) {
+            const float *next = s->out + 2 * (size_t)s->order[i + 1] * (size_t)s->out_stride + j;
+            fetch(columns, next);
+            fetch(columns, next + s->out_stride);
         }
         vec sum[16];
         UNROLL
         for (int v = 0; v < columns; v++) {
-            sum[v] = s->accumulate ? vec_load(out + v * VEC_LANES) : vec_zero();
+            sum[v] = s->accumulate ? vec_load(even + v * VEC_LANES) : vec_zero();
+            sum[columns + v] = s->accumulate ? vec_load(odd + v * VEC_LANES) : vec_zero();
         }
         UNROLL
-        for (int v = columns; v < columns * sets; v++) {
+        for (int v = 2 * columns; v < 2 * columns * sets; v++) {
             sum[v] = vec_zero();
         }
         /* Counting up to zero leaves one counter for both arrays. */
         size_t end = s->start[r + 1];
-        const uint8_t *index = s->index + end;
-        const float *value = s->value + end;
+        const uint32_t *offset = s->offset + end;
+        const float *value = s->value + 2 * end;
         for (ptrdiff_t e = (ptrdiff_t)s->start[r] - (ptrdiff_t)end; e < 0; e += 2) {
-            uint16_t two;
-            memcpy(&two, index + e, sizeof two);
-            sparse_entry(columns, in, stride, two & 0xff, value + e, sum);
-            sparse_entry(columns, in, stride, two >> 8, value + e + 1, sum + (sets - 1) * columns);
+            sparse_entry(columns, in + offset[e], value + 2 * e, sum);
+            sparse_entry(columns, in + offset[e + 1], value + 2 * e + 2, sum + 2 * columns * (sets - 1));
         }
         UNROLL
         for (int v = 0; v < columns; v++) {
-            vec_store(out + v * VEC_LANES, sets == 2 ? vec_add(sum[v], sum[columns + v]) : sum[v]);
+            int other = 2 * columns * (sets - 1) + v;
+            vec_store(even + v * VEC_LANES, sets == 2 ? vec_add(sum[v], sum[other]) : sum[v]);
+            vec_store(odd + v * VEC_LANES,
+                      sets == 2 ? vec_add(sum[columns + v], sum[columns + other]) : sum[columns + v]);
         }
     }
 }
@@ -194,24 +199,12 @@ INLINE void sparse_columns(const int columns, const int sets, const struct spars
 static void simd_sparse(const struct sparse *s)
 {
     int j = 0;
-    for (; j + 8 * VEC_LANES <= s->n; j += 8 * VEC_LANES) {
-        sparse_columns(8, 1, s, j);
+    for (; j + 4 * VEC_LANES <= s->n; j += 4 * VEC_LANES) {
+        sparse_columns(4, VEC_SETS, s, j);
     }
     switch ((s->n - j) / VEC_LANES) {
-    case 7:
-        sparse_columns(7, 1, s, j);
-        break;
-    case 6:
-        sparse_columns(6, 1, s, j);
-        break;
-    case 5:
-        sparse_columns(5, 2, s, j);
-        break;
-    case 4:
-        sparse_columns(4, 2, s, j);
-        break;
     case 3:
-        sparse_columns(3, 2, s, j);
+        sparse_columns(3, VEC_SETS, s, j);
         break;
     case 2:
         sparse_columns(2, 2, s, j);
@@ -224,81 +217,23 @@ static void simd_sparse(const struct sparse *s)
     }
 }
 
-/* One entry of a pair: row `index` of `in`, times two values. */
-INLINE void pair_entry(const int columns, const char *in, size_t stride, size_t index, const float *value, vec *sum)
+INLINE void scatter_entry(float *out, const float *value, vec even, vec odd)
 {
-    const char *row = in + index * stride;
-    vec first = vec_broadcast(value);
-    vec second = vec_broadcast(value + 1);
-    UNROLL
-    for (int v = 0; v < columns; v++) {
-        vec right = vec_load((const float *)(const void *)row + v * VEC_LANES);
-        KEEP(right);
-        sum[v] = vec_fma(first, right, sum[v]);
-        sum[columns + v] = vec_fma(second, right, sum[columns + v]);
-    }
+    vec sum = vec_fma(vec_broadcast(value), even, vec_load(out));
+    vec_store(out, vec_fma(vec_broadcast(value + 1), odd, sum));
 }
 
-INLINE void pair_columns(const int columns, const struct sparse *s, int j)
+static void simd_scatter(const struct scatter *s)
 {
-    const char *in = (const char *)(s->in + j);
-    const size_t stride = (size_t)s->in_stride * sizeof(float);
-    for (int i = 0; i < s->rows; i++) {
-        size_t r = s->order ? s->order[i] : (size_t)i;
-        float *even = s->out + 2 * r * (size_t)s->out_stride + j;
-        float *odd = even + s->out_stride;
-        if (s->ahead) {
-            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i] * (size_t)s->ahead_stride + j);
-            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i + 1] * (size_t)s->ahead_stride + j);
+    for (int j = 0; j < s->n; j += VEC_LANES) {
+        for (int r = 0; r < s->pairs; r++) {
+            vec even = vec_load(s->in + (size_t)s->in_rows[2 * r] * (size_t)s->in_stride + j);
+            vec odd = vec_load(s->in + (size_t)s->in_rows[2 * r + 1] * (size_t)s->in_stride + j);
+            for (uint32_t e = s->start[r]; e < s->start[r + 1]; e += 2) {
+                scatter_entry(s->out + s->offset[e] + j, s->value + 2 * e, even, odd);
+                scatter_entry(s->out + s->offset[e + 1] + j, s->value + 2 * e + 2, even, odd);
+            }
         }
-        vec sum[2 * VEC_PAIRS];
-        UNROLL
-        for (int v = 0; v < columns; v++) {
-            sum[v] = s->accumulate ? vec_load(even + v * VEC_LANES) : vec_zero();
-            sum[columns + v] = s->accumulate ? vec_load(odd + v * VEC_LANES) : vec_zero();
-        }
-        /* Counting up to zero leaves one counter for both arrays. */
-        size_t end = s->start[r + 1];
-        const uint8_t *index = s->index + end;
-        const float *value = s->value + 2 * end;
-        for (ptrdiff_t e = (ptrdiff_t)s->start[r] - (ptrdiff_t)end; e < 0; e += 2) {
-            uint16_t two;
-            memcpy(&two, index + e, sizeof two);
-            pair_entry(columns, in, stride, two & 0xff, value + 2 * e, sum);
-            pair_entry(columns, in, stride, two >> 8, value + 2 * e + 2, sum);
-        }
-        UNROLL
-        for (int v = 0; v < columns; v++) {
-            vec_store(even + v * VEC_LANES, sum[v]);
-            vec_store(odd + v * VEC_LANES, sum[columns + v]);
-        }
-    }
-}
-
-static void simd_sparse_pairs(const struct sparse *s)
-{
-    int j = 0;
-    for (; j + VEC_PAIRS * VEC_LANES <= s->n; j += VEC_PAIRS * VEC_LANES) {
-        pair_columns(VEC_PAIRS, s, j);
-    }
-#if VEC_PAIRS > 4
-    if (j + 4 * VEC_LANES <= s->n) {
-        pair_columns(4, s, j);
-        j += 4 * VEC_LANES;
-    }
-#endif
-    switch ((s->n - j) / VEC_LANES) {
-    case 3:
-        pair_columns(3, s, j);
-        break;
-    case 2:
-        pair_columns(2, s, j);
-        break;
-    case 1:
-        pair_columns(1, s, j);
-        break;
-    default:
-        break;
     }
 }
 
@@ -316,11 +251,53 @@ static void simd_fill(int rows, int n, const float *row, float *to, int stride)
     }
 }
 
-static void simd_copy_bytes(int count, const uint8_t *from, uint8_t *to)
+INLINE int64_t gather_groups(const int groups, int rows, const uint8_t *from, size_t stride, const int32_t *indexes,
+                             uint8_t *to, uint8_t *seen)
 {
-    for (int i = 0; i < count; i += 16) {
-        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-        KEEP_LOOP;
+    __m128i any[KERNEL_BLOCK / 16];
+    UNROLL
+    for (int g = 0; g < groups; g++) {
+        any[g] = _mm_loadu_si128((const __m128i *)(const void *)(seen + 16 * g));
+    }
+    int64_t zeros = 0;
+    for (int r = 0; r < rows; r++, to += 16 * groups) {
+        const uint8_t *row = from + (size_t)(indexes ? indexes[r] : r) * stride;
+        __m128i zero = _mm_setzero_si128(); /* minus how many zeros, by lanes */
+        UNROLL
+        for (int g = 0; g < groups; g++) {
+            __m128i value = _mm_loadu_si128((const __m128i *)(const void *)(row + 16 * g));
+            _mm_storeu_si128((__m128i *)(void *)(to + 16 * g), value);
+            any[g] = _mm_or_si128(any[g], value);
+            zero = _mm_add_epi8(zero, _mm_cmpeq_epi8(value, _mm_setzero_si128()));
+        }
+        zero = _mm_sad_epu8(_mm_sub_epi8(_mm_setzero_si128(), zero), _mm_setzero_si128());
+        zeros += _mm_cvtsi128_si64(zero) + _mm_extract_epi64(zero, 1);
+    }
+    UNROLL
+    for (int g = 0; g < groups; g++) {
+        _mm_storeu_si128((__m128i *)(void *)(seen + 16 * g), any[g]);
+    }
+    return (int64_t)rows * 16 * groups - zeros;
+}
+
+static int64_t simd_gather(int rows, int cols, const uint8_t *from, size_t stride, const int32_t *indexes, uint8_t *to,
+                           uint8_t *seen)
+{
+    switch (cols / 16) {
+    case 1:
+        return gather_groups(1, rows, from, stride, indexes, to, seen);
+    case 2:
+        return gather_groups(2, rows, from, stride, indexes, to, seen);
+    case 3:
+        return gather_groups(3, rows, from, stride, indexes, to, seen);
+    case 4:
+        return gather_groups(4, rows, from, stride, indexes, to, seen);
+    case 5:
+        return gather_groups(5, rows, from, stride, indexes, to, seen);
+    case 6:
+        return gather_groups(6, rows, from, stride, indexes, to, seen);
+    default:
+        return gather_groups(KERNEL_BLOCK / 16, rows, from, stride, indexes, to, seen);
     }
 }
 
@@ -476,7 +453,7 @@ const struct kernels KERNELS_TABLE = {
     .dense_from = KERNELS_DENSE_FROM,
     .gemm = simd_gemm,
     .sparse = simd_sparse,
-    .sparse_pairs = simd_sparse_pairs,
+    .scatter = simd_scatter,
     .softmax = simd_softmax,
     .fill = simd_fill,
     .column_sums = loop_column_sums,
@@ -484,11 +461,9 @@ const struct kernels KERNELS_TABLE = {
     .activate = simd_activate,
     .derive = loop_derive,
     .transpose = loop_transpose,
-    .survey = loop_survey,
-    .copy_bytes = simd_copy_bytes,
+    .gather = simd_gather,
     .transpose_bytes = simd_transpose_bytes,
     .compress = simd_compress,
-    .compress_pairs = simd_compress_pairs,
     .scale = loop_scale,
 };
 #endif

@@ -16,9 +16,10 @@ struct strips {
     int lanes;
     int vectors; /* width / lanes, rounded up */
     int count;
+    int pitch; /* floats of the widest strip */
 };
 
-/* A matrix [capacity, width], each strip stored as rows of its own floats; or row by row if pitch is not 0. */
+/* A matrix [capacity, width], strip after strip, each [capacity, strips' pitch]; or row by row if pitch is not 0. */
 struct matrix {
     float *values;
     int capacity;
@@ -43,21 +44,20 @@ static inline int strip_units(const struct strips *strips, int strip)
     return (end < strips->width ? end : strips->width) - strip_col(strips, strip);
 }
 
-static inline int strip_stride(const struct matrix *matrix, const struct strips *strips, int strip)
+static inline int strip_stride(const struct matrix *matrix, const struct strips *strips)
 {
-    return matrix->pitch ? matrix->pitch : strip_floats(strips, strip);
+    return matrix->pitch ? matrix->pitch : strips->pitch;
 }
 
 static inline float *strip_row(const struct matrix *matrix, const struct strips *strips, int strip, int row)
 {
-    size_t col = (size_t)strip_col(strips, strip);
     if (matrix->pitch) {
-        return matrix->values + (size_t)row * (size_t)matrix->pitch + col;
+        return matrix->values + (size_t)row * (size_t)matrix->pitch + strip_col(strips, strip);
     }
-    return matrix->values + col * (size_t)matrix->capacity + (size_t)row * (size_t)strip_floats(strips, strip);
+    return matrix->values + ((size_t)strip * (size_t)matrix->capacity + (size_t)row) * (size_t)strips->pitch;
 }
 
-/* Samples are worked on in chunks of nearly equal size. */
+/* Samples are worked on in chunks of nearly equal size, all but the last an even number of them. */
 static inline int chunk_count(int samples)
 {
     return (samples + KERNEL_CHUNK - 1) / KERNEL_CHUNK;
@@ -65,7 +65,8 @@ static inline int chunk_count(int samples)
 
 static inline int chunk_first(int samples, int chunk)
 {
-    return (int)((int64_t)chunk * samples / chunk_count(samples));
+    int first = (int)((int64_t)chunk * samples / chunk_count(samples));
+    return chunk < chunk_count(samples) ? (first + 1) & ~1 : samples;
 }
 
 static inline int round_up(int n, int multiple)

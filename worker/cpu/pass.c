@@ -12,7 +12,18 @@ static void plan_strips(struct strips *strips, int width, const struct kernels *
     int count = (vectors + most - 1) / most;
     /* An even number of strips is shared best by two, four ... threads. */
     count += count > 1 && count % 2 != 0 && count < vectors;
-    *strips = (struct strips){.width = width, .lanes = kernels->lanes, .vectors = vectors, .count = count};
+    *strips = (struct strips){.width = width,
+                              .lanes = kernels->lanes,
+                              .vectors = vectors,
+                              .count = count,
+                              .pitch = (vectors + count - 1) / count * kernels->lanes};
+}
+
+/* Rows an odd number of cache lines apart do not fall into the same cache set. */
+static int logits_pitch(int classes)
+{
+    int lines = (classes + ALIGN_FLOATS - 1) / ALIGN_FLOATS;
+    return (lines | 1) * ALIGN_FLOATS;
 }
 
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels)
@@ -22,18 +33,36 @@ void network_plan(struct network *network, const struct model *model, const stru
         plan_strips(&network->strips[l], model->widths[l + 1], kernels);
     }
     network->narrow = model->widths[network->layers] <= KERNEL_NARROW;
+    if (network->narrow) {
+        network->partials =
+            network->layers > 1 ? network->strips[network->layers - 2].count : index_block_count(model->widths[0]);
+    }
+    network->first_delta_stride = network->layers > 1 ? network->strips[0].pitch
+                                  : network->narrow   ? KERNEL_NARROW
+                                                      : logits_pitch(model->widths[1]);
 }
 
 static size_t matrix_floats(const struct strips *strips, int capacity)
 {
-    return (size_t)strips->vectors * (size_t)strips->lanes * (size_t)capacity;
+    return (size_t)strips->count * (size_t)strips->pitch * (size_t)capacity;
 }
 
-/* Rows an odd number of cache lines apart do not fall into the same cache set. */
-static int logits_pitch(int classes)
+static const struct variable *weights_of(const struct network *network, int layer)
 {
-    int lines = (classes + ALIGN_FLOATS - 1) / ALIGN_FLOATS;
-    return (lines | 1) * ALIGN_FLOATS;
+    return &network->model->variables[2 * layer];
+}
+
+/* Softmax regression has so few outputs that the index by pixel serves both directions. */
+static bool is_scattered(const struct network *network)
+{
+    return network->narrow && network->layers == 1;
+}
+
+bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error)
+{
+    int row_stride = is_scattered(network) ? 0 : weights_of(network, 0)->stride;
+    return index_create(index, network->kernels, network->model->widths[0], capacity, row_stride,
+                        network->first_delta_stride, error);
 }
 
 static float *take(float **at, size_t floats)
@@ -55,11 +84,8 @@ static size_t workspace_layout(struct workspace *workspace, const struct network
             workspace->deltas[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
         }
     }
-    if (network->narrow && network->layers > 1) {
-        size_t strips = (size_t)network->strips[network->layers - 2].count;
-        for (int i = 0; i < (training ? 2 : 1); i++) {
-            workspace->partials[i] = take(&at, strips * (size_t)capacity * KERNEL_NARROW);
-        }
+    for (int i = 0; i < (training ? 2 : 1); i++) {
+        workspace->partials[i] = take(&at, (size_t)network->partials * (size_t)capacity * KERNEL_NARROW);
     }
     int pitch = logits_pitch(network->model->widths[network->layers]);
     workspace->logits =
@@ -77,6 +103,7 @@ static bool no_memory(int capacity, struct error *error)
 bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,
                       struct error *error)
 {
+    capacity = round_up(capacity, 2);
     *workspace = (struct workspace){.capacity = capacity};
     _Alignas(64) float none[1];
     size_t floats = workspace_layout(workspace, network, capacity, training, none);
@@ -84,6 +111,8 @@ bool workspace_create(struct workspace *workspace, const struct network *network
     if (!workspace->memory) {
         return no_memory(capacity, error);
     }
+    /* What pads the narrower strips is worked on with the rest: zero. */
+    memset(workspace->memory, 0, floats * sizeof(float));
     workspace_layout(workspace, network, capacity, training, workspace->memory);
     return true;
 }
@@ -118,11 +147,6 @@ void scratch_destroy(struct scratch *scratch)
     memset(scratch, 0, sizeof *scratch);
 }
 
-static const struct variable *weights_of(const struct network *network, int layer)
-{
-    return &network->model->variables[2 * layer];
-}
-
 static const float *weight_row(const struct network *network, const float *parameters, int layer, int row)
 {
     const struct variable *weights = weights_of(network, layer);
@@ -134,17 +158,16 @@ static const float *biases_of(const struct network *network, const float *parame
     return parameters + network->model->variables[2 * layer + 1].offset;
 }
 
-/*
- * Adds samples [first, end) of one pixel block times columns [col, col + n) of layer 0's weights to out; chunk: these
- * samples are a whole chunk.
- */
+/* Adds one pixel block times columns [col, col + n) of layer 0's weights to `out`, for the samples of one chunk. */
 static void first_block(const struct network *network, const float *parameters, const struct index_block *block,
-                        int first, int end, bool chunk, int col, int n, float *out, int out_stride)
+                        int count, int chunk, int col, int n, float *out, int out_stride)
 {
     const float *weights = weight_row(network, parameters, 0, block->first) + col;
     int stride = weights_of(network, 0)->stride;
+    int first = chunk_first(count, chunk);
+    int samples = chunk_first(count, chunk + 1) - first;
     if (block->dense) {
-        struct gemm gemm = {.m = end - first,
+        struct gemm gemm = {.m = samples,
                             .n = n,
                             .k = block->count,
                             .a = block->values + (size_t)first * (size_t)block->pitch,
@@ -156,15 +179,25 @@ static void first_block(const struct network *network, const float *parameters, 
                             .c_stride = out_stride,
                             .accumulate = true};
         network->kernels->gemm(&gemm);
+    } else if (is_scattered(network)) {
+        struct scatter scatter = {.pairs = (block->present_count + 1) / 2,
+                                  .n = n,
+                                  .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
+                                  .offset = block->column_offset,
+                                  .value = block->column_value,
+                                  .in = weights,
+                                  .in_rows = block->present,
+                                  .in_stride = stride,
+                                  .out = out};
+        network->kernels->scatter(&scatter);
     } else {
-        struct sparse sparse = {.rows = end - first,
+        struct sparse sparse = {.pairs = (samples + 1) / 2,
                                 .n = n,
-                                .order = chunk ? block->row_order + first : NULL,
-                                .start = block->row_start + first,
-                                .index = block->row_index,
+                                .order = block->row_order + (size_t)chunk * (KERNEL_CHUNK / 2),
+                                .start = block->row_start + (size_t)chunk * (KERNEL_CHUNK / 2 + 1),
+                                .offset = block->row_offset,
                                 .value = block->row_value,
                                 .in = weights,
-                                .in_stride = stride,
                                 .out = out,
                                 .out_stride = out_stride,
                                 .accumulate = true};
@@ -172,48 +205,44 @@ static void first_block(const struct network *network, const float *parameters, 
     }
 }
 
-static void activate_rows(const struct network *network, int rows, int n, float *z, int stride)
-{
-    if (stride == n) {
-        network->kernels->activate(network->model->activation, rows * n, z);
-        return;
-    }
-    for (int r = 0; r < rows; r++, z += stride) {
-        network->kernels->activate(network->model->activation, n, z);
-    }
-}
-
-static void first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
-                       struct matrix *out, int strip, int first, int end, bool chunk)
+/* Pixel blocks [block, end) x strip `strip` of layer 0, from `bias` (NULL: zero) on. */
+static void first_blocks(const struct network *network, const float *parameters, const struct batch_index *index,
+                         int block, int end, const float *bias, int count, struct matrix *out, int strip)
 {
     const struct strips *strips = &network->strips[0];
-    int col = strip_col(strips, strip);
     int n = strip_floats(strips, strip);
-    int stride = strip_stride(out, strips, strip);
-    float *z = strip_row(out, strips, strip, first);
-    network->kernels->fill(end - first, n, biases_of(network, parameters, 0) + col, z, stride);
-    for (int i = 0; i < index->block_count; i++) {
-        first_block(network, parameters, &index->blocks[i], first, end, chunk, col, n, z, stride);
-    }
-    if (network->layers > 1) {
-        activate_rows(network, end - first, n, z, stride);
+    int stride = strip_stride(out, strips);
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        int first = chunk_first(count, chunk);
+        int rows = round_up(chunk_first(count, chunk + 1) - first, 2);
+        float *z = strip_row(out, strips, strip, first);
+        network->kernels->fill(rows, n, bias, z, stride);
+        for (int i = block; i < end; i++) {
+            first_block(network, parameters, &index->blocks[i], count, chunk, strip_col(strips, strip), n, z, stride);
+        }
+        if (network->layers > 1) {
+            network->kernels->activate(network->model->activation, rows * stride, z);
+        }
     }
 }
 
 void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
                 struct matrix *out, int strip)
 {
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        first_rows(network, parameters, index, out, strip, chunk_first(count, chunk), chunk_first(count, chunk + 1),
-                   true);
-    }
+    const float *bias = biases_of(network, parameters, 0) + strip_col(&network->strips[0], strip);
+    first_blocks(network, parameters, index, 0, index->block_count, bias, count, out, strip);
 }
 
-void pass_first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
-                     struct matrix *out, int first, int end)
+void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
+                        int count, float *partials, int capacity, int block)
 {
+    struct matrix out = {.values = partials + (size_t)block * (size_t)capacity * KERNEL_NARROW,
+                         .capacity = capacity,
+                         .pitch = KERNEL_NARROW};
+    const float *bias = block == 0 ? biases_of(network, parameters, 0) : NULL;
     for (int strip = 0; strip < network->strips[0].count; strip++) {
-        first_rows(network, parameters, index, out, strip, first, end, false);
+        first_blocks(network, parameters, index, block, block + 1,
+                     bias ? bias + strip_col(&network->strips[0], strip) : NULL, count, &out, strip);
     }
 }
 
@@ -224,7 +253,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
     const struct strips *strips = &network->strips[layer];
     int col = strip_col(strips, strip);
     int n = strip_floats(strips, strip);
-    int stride = strip_stride(out, strips, strip);
+    int stride = strip_stride(out, strips);
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
         int first = chunk_first(count, chunk);
         int rows = chunk_first(count, chunk + 1) - first;
@@ -235,7 +264,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
                                 .n = n,
                                 .k = strip_units(inputs, i),
                                 .a = strip_row(below, inputs, i, first),
-                                .a_row = strip_stride(below, inputs, i),
+                                .a_row = strip_stride(below, inputs),
                                 .a_col = 1,
                                 .b = weight_row(network, parameters, layer, strip_col(inputs, i)) + col,
                                 .b_stride = weights_of(network, layer)->stride,
@@ -245,7 +274,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
             network->kernels->gemm(&gemm);
         }
         if (layer + 1 < network->layers) {
-            activate_rows(network, rows, n, z, stride);
+            network->kernels->activate(network->model->activation, rows * stride, z);
         }
     }
 }
@@ -262,7 +291,7 @@ void pass_partial(const struct network *network, const float *parameters, const 
                         .n = KERNEL_NARROW,
                         .k = strip_units(inputs, strip),
                         .a = strip_row(below, inputs, strip, 0),
-                        .a_row = strip_stride(below, inputs, strip),
+                        .a_row = strip_stride(below, inputs),
                         .a_col = 1,
                         .b = weight_row(network, parameters, layer, strip_col(inputs, strip)),
                         .b_stride = weights_of(network, layer)->stride,
@@ -274,9 +303,8 @@ void pass_partial(const struct network *network, const float *parameters, const 
 
 void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits)
 {
-    int strips = network->strips[network->layers - 2].count;
     memcpy(logits, partials, (size_t)count * KERNEL_NARROW * sizeof *logits);
-    for (int i = 1; i < strips; i++) {
+    for (int i = 1; i < network->partials; i++) {
         network->kernels->add(count * KERNEL_NARROW, partials + (size_t)i * (size_t)capacity * KERNEL_NARROW, logits);
     }
 }
@@ -299,16 +327,16 @@ static void backward_delta(const struct network *network, const float *parameter
                             .n = n,
                             .k = units,
                             .a = strip_row(upper, strips, i, 0),
-                            .a_row = strip_stride(upper, strips, i),
+                            .a_row = strip_stride(upper, strips),
                             .a_col = 1,
                             .b = scratch->pack,
                             .b_stride = n,
                             .c = strip_row(deltas, lower, strip, 0),
-                            .c_stride = n,
+                            .c_stride = lower->pitch,
                             .accumulate = i > 0};
         network->kernels->gemm(&gemm);
     }
-    network->kernels->derive(network->model->activation, count * n,
+    network->kernels->derive(network->model->activation, count * lower->pitch,
                              strip_row(&workspace->activations[layer - 1], lower, strip, 0),
                              strip_row(deltas, lower, strip, 0));
 }
@@ -329,9 +357,9 @@ static void backward_weights(const struct network *network, int layer, const str
                             .k = chunk_first(count, chunk + 1) - first,
                             .a = strip_row(activations, lower, strip, first),
                             .a_row = 1,
-                            .a_col = strip_stride(activations, lower, strip),
+                            .a_col = strip_stride(activations, lower),
                             .b = strip_row(upper, strips, i, first),
-                            .b_stride = strip_stride(upper, strips, i),
+                            .b_stride = strip_stride(upper, strips),
                             .c = scratch->tile,
                             .c_stride = n,
                             .accumulate = chunk > 0};
@@ -362,7 +390,7 @@ void pass_biases(const struct network *network, int layer, const struct matrix *
 {
     const struct strips *strips = &network->strips[layer];
     network->kernels->column_sums(count, strip_floats(strips, strip), strip_row(upper, strips, strip, 0),
-                                  strip_stride(upper, strips, strip), scratch->tile, false);
+                                  strip_stride(upper, strips), scratch->tile, false);
     struct gradient_block block = {.variable = 2 * layer + 1,
                                    .row = 0,
                                    .rows = 1,
@@ -404,7 +432,7 @@ static void first_gradient_dense(const struct network *network, const struct ind
                             .a_row = 1,
                             .a_col = block->pitch,
                             .b = strip_row(upper, strips, strip, first),
-                            .b_stride = strip_stride(upper, strips, strip),
+                            .b_stride = strip_stride(upper, strips),
                             .c = scratch->tile,
                             .c_stride = n,
                             .accumulate = chunk > 0};
@@ -412,31 +440,28 @@ static void first_gradient_dense(const struct network *network, const struct ind
     }
 }
 
-/* The pixels of one part that are present. The rows of the weights that the sink is about to change are fetched. */
+/* The pixels that are present. The rows of the weights that the sink is about to change are fetched. */
 static void first_gradient_sparse(const struct network *network, const float *parameters,
-                                  const struct index_block *block, int part, const struct matrix *upper, int count,
-                                  int strip, struct scratch *scratch)
+                                  const struct index_block *block, const struct matrix *upper, int count, int strip,
+                                  struct scratch *scratch)
 {
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
-    int pair = block->pair_first[part];
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        struct sparse sparse = {.rows = block->pair_first[part + 1] - pair,
+        struct sparse sparse = {.pairs = (block->present_count + 1) / 2,
                                 .n = n,
-                                .order = block->column_order + (size_t)chunk * KERNEL_BLOCK + pair,
-                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK + 1) + pair,
-                                .index = block->column_index,
+                                .order = block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2),
+                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
+                                .offset = block->column_offset,
                                 .value = block->column_value,
                                 .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
-                                .in_stride = strip_stride(upper, strips, strip),
                                 .out = scratch->tile,
                                 .out_stride = n,
                                 .accumulate = chunk > 0,
-                                .ahead = weight_row(network, parameters, 0, block->first + part * INDEX_PART) +
-                                         strip_col(strips, strip),
-                                .ahead_rows = block->present + block->part_first[part],
+                                .ahead = weight_row(network, parameters, 0, block->first) + strip_col(strips, strip),
+                                .ahead_rows = block->present,
                                 .ahead_stride = weights_of(network, 0)->stride};
-        network->kernels->sparse_pairs(&sparse);
+        network->kernels->sparse(&sparse);
     }
 }
 
@@ -448,13 +473,8 @@ void pass_first_gradient(const struct network *network, const float *parameters,
     if (block->dense) {
         first_gradient_dense(network, block, upper, count, strip, scratch);
         emit_first(network, block->first, block->count, NULL, block->count, strip, scratch, sink);
-        return;
-    }
-    for (int part = 0; part < block->part_count; part++) {
-        int row = part * INDEX_PART;
-        int rows = block->count - row < INDEX_PART ? block->count - row : INDEX_PART;
-        first_gradient_sparse(network, parameters, block, part, upper, count, strip, scratch);
-        emit_first(network, block->first + row, rows, block->present + block->part_first[part],
-                   block->part_first[part + 1] - block->part_first[part], strip, scratch, sink);
+    } else {
+        first_gradient_sparse(network, parameters, block, upper, count, strip, scratch);
+        emit_first(network, block->first, block->count, block->present, block->present_count, strip, scratch, sink);
     }
 }

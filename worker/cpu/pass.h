@@ -4,7 +4,8 @@
  * Layer l has weights [in, out]; its outputs are cut into strips. In the forward pass a strip of a layer needs all
  * strips of the layer below. In the backward pass whoever has strip j of layer l - 1's outputs computes their delta
  * from rows j of layer l's weights, and then the gradient of these rows, so that nobody else reads them any more. The
- * last layer, if it has few outputs, is computed as partial sums over the strips below, added up in strip order.
+ * last layer, if it has few outputs, is computed as partial sums over the strips below, added up in strip order; softmax
+ * regression, over the pixel blocks.
  *
  * Nothing here knows threads: callers see to it that what a function reads is there.
  */
@@ -25,18 +26,23 @@ struct network {
     const struct kernels *kernels;
     int layers;                               /* of weights */
     struct strips strips[NETWORK_MAX_LAYERS]; /* of each layer's outputs */
-    bool narrow;                              /* the last layer is computed as partial sums */
+    bool narrow;                              /* the last layer is computed as partial sums: */
+    int partials;           /* of the strips below, or of the pixel blocks if there is no layer below; else 0 */
+    int first_delta_stride; /* floats from one sample's deltas of layer 0 to the next */
 };
 
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels);
+
+/* An index of batches of up to `capacity` images for this network. */
+bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error);
 
 /* Buffers for batches of up to `capacity` samples, which threads share by strips. */
 struct workspace {
     int capacity;
     struct matrix activations[NETWORK_MAX_LAYERS]; /* outputs of the hidden layers */
     struct matrix deltas[NETWORK_MAX_LAYERS];      /* their gradients before the activation; none for evaluation */
-    float *partials[2];   /* narrow: [strips of the last hidden layer, capacity, KERNEL_NARROW]; steps take turns */
-    struct matrix logits; /* row by row; narrow networks with a hidden layer use struct scratch's instead */
+    float *partials[2];   /* narrow: [network's partials, capacity, KERNEL_NARROW]; steps take turns */
+    struct matrix logits; /* row by row; training of narrow networks uses struct scratch's instead */
     float *losses;        /* [capacity] */
     uint8_t *correct;     /* [capacity] */
     void *memory;
@@ -63,9 +69,9 @@ void scratch_destroy(struct scratch *scratch);
 void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
                 struct matrix *out, int strip);
 
-/* The same for all strips of samples [first, end) alone. */
-void pass_first_rows(const struct network *network, const float *parameters, const struct batch_index *index,
-                     struct matrix *out, int first, int end);
+/* Narrow, a single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
+void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
+                        int count, float *partials, int capacity, int block);
 
 /* Outputs of layer l > 0, strip `strip`, from all outputs below. */
 void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
@@ -75,7 +81,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
 void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
                   float *partials, int capacity, int strip);
 
-/* Narrow: adds up the strips' partial sums into logits [count, KERNEL_NARROW]. */
+/* Narrow: adds up the partial sums into logits [count, KERNEL_NARROW]. */
 void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits);
 
 /*
