@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from clusters import Cluster
 from runs import SMALL, checkpoints, run, same_tensors, newest, train
 
 ALL = {"scalars": 0, "histograms": 0, "images": 0, "tensors": 0}
@@ -206,3 +207,25 @@ def test_a_full_disk_does_not_end_training(trainer, tmp_path):
     warnings = [event["message"] for event in result.events if event.get("level") == "warning"]
     assert len(warnings) == 1 and "training goes on without summaries" in warnings[0]
     assert len(scalars(read(tmp_path / "s"), "loss")) > 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--issync=1"], ["--pipeline_depth=1"]], ids=["async", "sync", "pipelined"])
+def test_a_clusters_summaries_come_from_the_chief(trainer, tmp_path, flags):
+    with Cluster(trainer, tmp_path, flags=["--train_steps=600", "--learning_rate=0.1", "--validate_steps=200",
+                                           "--save_summaries_steps=50", "--train_dir=t", *flags]) as cluster:
+        cluster.start_all()
+        done = cluster.wait("worker 0").done
+        validations = {event["global_step"]: event for event in cluster.events("worker 0", "validation")}
+    (path,) = (tmp_path / "t" / "summaries").iterdir()
+    events = read(path)
+    loss = scalars(events, "loss")
+    assert 1 < len(loss) <= 12 and max(loss) <= 600 and all(value > 0 for value in loss.values())
+    assert scalars(events, "validation/accuracy") == pytest.approx(
+        {step: event["validation_accuracy"] for step, event in validations.items()}, rel=1e-6)
+    assert scalars(events, "test/accuracy") == pytest.approx({600: done["test_accuracy"]}, rel=1e-6)
+    sent, received = (list(scalars(events, f"cluster/bytes_{way}").values()) for way in ("sent", "received"))
+    assert sent == sorted(sent) and sent[-1] > sent[0] > 0 and received == sorted(received) and received[0] > 0
+    assert set(scalars(events, "cluster/dropped_gradients")) == set(scalars(events, "cluster/staleness")) == set(loss)
+    assert all(value >= 0 for value in scalars(events, "cluster/staleness").values())
+    assert {"layer0/weights", "layer0/weights/gradient", "layer0/activations"} <= set(events.Tags()["histograms"])
+    assert all(value > 0 for value in scalars(events, "global_step/sec").values())

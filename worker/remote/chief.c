@@ -41,7 +41,8 @@ struct chief {
     struct supervisor supervisor;
     struct checkpoint_info info;
     struct evaluation evaluation;
-    uint64_t snapshots; /* taken so far, on top of a random number: an earlier chief's must not be met */
+    struct summary *summary; /* borrowed; NULL: none */
+    uint64_t snapshots;      /* taken so far, on top of a random number: an earlier chief's must not be met */
     char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
     bool checkpoint_failed;
     pthread_mutex_t mutex;
@@ -462,11 +463,17 @@ static enum chief_verdict judge(struct chief *chief, int64_t step, struct error 
                                                   .loss = evaluation->loss,
                                                   .best_accuracy = info->best_accuracy,
                                                   .best_step = info->best_step});
+    summary_validation(chief->summary, step, info->validation_accuracy, evaluation->loss);
     if (is_best && chief->has_folder) {
         write_checkpoint(chief, CHECKPOINT_BEST, step);
     }
     info->validation_accuracy = -1; /* of the next checkpoint, which is of another step */
     return chief_verdict(chief);
+}
+
+void chief_watch(struct chief *chief, struct summary *summary)
+{
+    chief->summary = summary;
 }
 
 enum chief_verdict chief_validate(struct chief *chief, struct error *error)

@@ -18,6 +18,7 @@
 #include "worker/engine.h"
 #include "worker/plan.h"
 #include "worker/remote/push_pull.h"
+#include "worker/summary/summary.h"
 
 struct chief;
 
@@ -55,6 +56,9 @@ void chief_note_step(struct chief *chief, int64_t global_step);
 
 /* What a validation leads to. */
 enum chief_verdict { CHIEF_GO_ON, CHIEF_TARGET, CHIEF_PATIENCE, CHIEF_FAILED };
+
+/* Validations go into these summaries too, from now on. Borrowed; NULL: none. */
+void chief_watch(struct chief *chief, struct summary *summary);
 
 /*
  * Validates a snapshot of the shards, and keeps it if it is the best so far. The engine holds its parameters afterwards:

@@ -26,6 +26,7 @@
 #include "worker/remote/outbox.h"
 #include "worker/remote/pipeline.h"
 #include "worker/remote/push_pull.h"
+#include "worker/remote/watch.h"
 #include "worker/report.h"
 #include "worker/sampler.h"
 
@@ -66,6 +67,7 @@ struct remote_worker {
     struct chief *chief;
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct feed *feed;               /* the others' with it, or NULL: dataset holds numbers only then, and no images */
+    struct watch watch;              /* the chief's */
     struct sampler sampler;
     int32_t *indexes; /* [batch_size] */
     int64_t first_draw, local_step, global_step;
@@ -378,6 +380,25 @@ static bool learn_data(struct remote_worker *worker)
     return true;
 }
 
+/* Summaries come from the chief. */
+static bool begin_watch(struct remote_worker *worker)
+{
+    struct summary_options options = {.config = &worker->config,
+                                      .model = &worker->model,
+                                      .engine = worker->engine,
+                                      .train = &worker->dataset.train,
+                                      .digest = worker->self.digest,
+                                      .global_step = worker->global_step};
+    if (worker->chief && !watch_open(&worker->watch, &options, &worker->traffic, &worker->error)) {
+        stop(worker, END_FAILED);
+        return false;
+    }
+    if (worker->chief) {
+        chief_watch(worker->chief, worker->watch.summary);
+    }
+    return true;
+}
+
 /* Everybody comes in here at the start, and again after the shards were restored. */
 static bool join(struct remote_worker *worker, struct chief_start *start)
 {
@@ -469,6 +490,7 @@ static void do_what_is_due(struct remote_worker *worker, int64_t before)
     }
     if (worker->chief) {
         chief_note_step(worker->chief, worker->global_step);
+        watch_look(&worker->watch, before, worker->global_step, worker->dropped);
         if (worker->dataset.validation.count > 0 &&
             validations_due(&worker->plan, worker->global_step) > validations_due(&worker->plan, before)) {
             validate(worker);
@@ -484,6 +506,7 @@ static void account(struct remote_worker *worker, const struct train_result *don
     worker->last_loss = done->last_loss;
     worker->since_report.loss_sum += done->last_loss;
     worker->since_report.images += done->images;
+    watch_count(&worker->watch, done, worker->staleness);
     worker->bad_steps = 0;
     if (worker->local_step == WARM_UP_STEPS) {
         worker->warm = begin_tally(worker);
@@ -686,6 +709,7 @@ static bool finish_chief(struct remote_worker *worker, struct error *error)
     if (done) {
         struct error trouble;
         describe_end(worker, reason, sizeof reason);
+        summary_test(worker->watch.summary, worker->global_step, evaluation_accuracy(&test));
         chief_note_step(worker->chief, worker->global_step);
         if (!chief_end_job(worker->chief, false, evaluation_accuracy(&test), reason, &trouble)) {
             log_warning("not every ps could be told that the job is over: %s", trouble.text);
@@ -808,7 +832,7 @@ int remote_worker_run(const struct config *config)
     if (!open_worker(&worker, &error)) {
         log_error("%s", error.text);
     } else {
-        if (learn_data(&worker) && join(&worker, &start)) {
+        if (learn_data(&worker) && join(&worker, &start) && begin_watch(&worker)) {
             tell_start(&worker, &start);
             enum chief_verdict verdict = worker.chief ? chief_verdict(worker.chief) : CHIEF_GO_ON;
             if (verdict != CHIEF_GO_ON) {
@@ -818,6 +842,7 @@ int remote_worker_run(const struct config *config)
         }
         status = end_worker(&worker);
     }
+    watch_close(&worker.watch, status == COMMAND_DONE);
     close_worker(&worker, status == COMMAND_DONE ? "done" : "stopped");
     return status;
 }

@@ -1,0 +1,60 @@
+#include "worker/remote/watch.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+
+static void begin(struct watch *watch, int64_t step)
+{
+    watch->begun_s = clock_monotonic_s();
+    watch->begun_step = step;
+    watch->steps = watch->images = watch->correct = 0;
+    watch->loss_sum = watch->staleness_sum = 0;
+}
+
+bool watch_open(struct watch *watch, const struct summary_options *options, const struct traffic *traffic,
+                struct error *error)
+{
+    watch->traffic = traffic;
+    begin(watch, options->global_step);
+    return summary_open(&watch->summary, options, error);
+}
+
+void watch_count(struct watch *watch, const struct train_result *done, uint32_t staleness)
+{
+    watch->steps++;
+    watch->images += done->images;
+    watch->correct += done->correct;
+    watch->loss_sum += done->last_loss;
+    watch->staleness_sum += staleness;
+}
+
+void watch_look(struct watch *watch, int64_t before, int64_t step, int64_t dropped)
+{
+    double now_s = watch->summary ? clock_monotonic_s() : 0;
+    if (watch->steps == 0 || !summary_is_due(watch->summary, before, step, now_s)) {
+        return;
+    }
+    double seconds = fmax(now_s - watch->begun_s, 1e-9), steps = (double)watch->steps;
+    struct summary_cluster cluster = {.staleness = watch->staleness_sum / steps,
+                                      .dropped_gradients = dropped,
+                                      .bytes_sent = atomic_load(&watch->traffic->bytes_out),
+                                      .bytes_received = atomic_load(&watch->traffic->bytes_in)};
+    summary_write(watch->summary, &(struct summary_step){
+                                      .global_step = step,
+                                      .cross_entropy = watch->loss_sum / steps,
+                                      .accuracy = (double)watch->correct / fmax(1, (double)watch->images),
+                                      .steps_per_s = (double)(step - watch->begun_step) / seconds,
+                                      .examples_per_s = (double)watch->images / seconds,
+                                      .seconds_per_batch = seconds / steps,
+                                      .cluster = &cluster,
+                                  });
+    begin(watch, step);
+}
+
+void watch_close(struct watch *watch, bool succeeded)
+{
+    summary_close(watch->summary, succeeded);
+    watch->summary = NULL;
+}
