@@ -25,7 +25,7 @@ enum {
     CONFIG_DIGEST_HEX = 64, /* BLAKE2b-256 in hex */
 };
 
-enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER };
+enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAGRAD, OPTIMIZER_ADADELTA, OPTIMIZER_ADAM };
@@ -155,8 +155,8 @@ struct config_setting {
 bool config_defaults(struct config *config, struct error *error);
 
 /*
- * Defaults, then the file, then the settings; ranges and relations checked. path NULL: config.json in the current
- * folder if there is one, else the defaults. On failure the config is left empty, and nothing is to be freed.
+ * Defaults, then the file, then what TF_CONFIG in the environment stands for (base/config/tf_config.h), then the settings;
+ * ranges and relations checked. path NULL: config.json in the current folder if there is one, else the defaults. On failure the config is left empty, and nothing is to be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);

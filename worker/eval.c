@@ -20,7 +20,7 @@
 #include "worker/export/trained.h"
 #include "worker/report.h"
 
-static const double TOLD_EVERY_S = 60, DEFAULT_TIMEOUT_S = 86400;
+static const double TOLD_EVERY_S = 60;
 
 /* Everything an evaluation owns; zeros are fine to release. */
 struct eval {
@@ -177,7 +177,7 @@ static int run_follow(const struct command_call *call, const char *train_dir)
 {
     struct eval_follow follow = {.train_dir = train_dir,
                                  .interval_s = positive(command_value(call, "interval_secs"), 1),
-                                 .timeout_s = positive(command_value(call, "timeout_secs"), DEFAULT_TIMEOUT_S)};
+                                 .timeout_s = positive(command_value(call, "timeout_secs"), EVAL_DEFAULT_TIMEOUT_S)};
     double last_step = positive(command_value(call, "until_step"), 0);
     if (follow.interval_s < 0 || follow.timeout_s < 0 || last_step < 0) {
         log_error("--interval_secs, --timeout_secs and --until_step: must be numbers above 0");

@@ -6,6 +6,8 @@
 
 #include "base/config.h"
 
+enum { EVAL_DEFAULT_TIMEOUT_S = 86400 };
+
 struct eval_follow {
     const char *train_dir;
     double interval_s; /* between two looks at the folder */

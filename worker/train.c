@@ -12,6 +12,7 @@
 #include "worker/commands.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
+#include "worker/eval.h"
 #include "worker/evaluate.h"
 #include "worker/load.h"
 #include "worker/plan.h"
@@ -19,6 +20,8 @@
 #include "worker/report.h"
 #include "worker/sampler.h"
 #include "worker/session.h"
+
+static const double EVALUATOR_INTERVAL_S = 1;
 
 /* Everything a run owns; zeros are fine to release. */
 struct run {
@@ -97,6 +100,19 @@ static bool test_and_report(const struct run *run, const struct session_result *
     return done;
 }
 
+/* Ends with the checkpoint of the job's last step; where epochs bound the job, with a signal. */
+static int run_evaluator(const struct config *config)
+{
+    if (config->output.train_dir[0] == '\0') {
+        log_error("an evaluator needs --train_dir, the folder that the chief keeps its checkpoints in");
+        return COMMAND_MISUSED;
+    }
+    return eval_follow_run(config, &(struct eval_follow){.train_dir = config->output.train_dir,
+                                                         .interval_s = EVALUATOR_INTERVAL_S,
+                                                         .timeout_s = EVAL_DEFAULT_TIMEOUT_S,
+                                                         .last_step = config->train.train_steps});
+}
+
 static int run_train(const struct command_call *call)
 {
     struct run run = {.config = *call->config, .begin_s = clock_monotonic_s()};
@@ -108,6 +124,9 @@ static int run_train(const struct command_call *call)
     }
     if (call->config->cluster.job_name == JOB_WORKER) {
         return remote_worker_run(call->config);
+    }
+    if (call->config->cluster.job_name == JOB_EVALUATOR) {
+        return run_evaluator(call->config);
     }
     signals_catch();
     if (!open_run(&run, &error)) {

@@ -214,6 +214,9 @@ static void print_files(void)
 {
     printf("Read:\n");
     print_entry("config.json", "in the current folder, if it is there; --config=FILE names another");
+    print_entry("TF_CONFIG", "an environment variable, no file: job_name, task_index, ps_hosts and worker_hosts as "
+                             "TensorFlow's controllers give them; it replaces what config.json says of them, and "
+                             "flags replace what it says");
     print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
                              "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own; "
                              "or train*.tfrecord* and test*.tfrecord*; or pictures in train/CLASS/ and test/CLASS/");

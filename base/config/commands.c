@@ -46,6 +46,8 @@ static void source_text(const struct config *config, const struct config_key *ke
         snprintf(text, size, "%s:%d:%d", config->path, origin->line, origin->column);
     } else if (origin->source == SOURCE_FLAG) {
         snprintf(text, size, "--%s", key->name);
+    } else if (origin->source == SOURCE_ENVIRONMENT) {
+        snprintf(text, size, "TF_CONFIG");
     } else {
         snprintf(text, size, "default");
     }

@@ -11,7 +11,7 @@
 /* 2^53 - 1: the largest integer that every JSON reader keeps exact. */
 #define MAX_EXACT 9007199254740991.0
 
-static const char *const job_names[] = {"local", "ps", "worker", NULL};
+static const char *const job_names[] = {"local", "ps", "worker", "evaluator", NULL};
 static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", NULL};
@@ -26,7 +26,7 @@ static const char *const log_formats[] = {"text", "json", NULL};
 const struct config_key config_keys[] = {
     {"cluster", "job_name", KEY_WORD, AT(cluster.job_name), .words = job_names, .initial = "local",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "role of this process: local trains on this box alone"},
+     .description = "role of this process: local trains on this box alone; evaluator evaluates each checkpoint in train_dir"},
     {"cluster", "task_index", KEY_COUNT, AT(cluster.task_index), .maximum = CONFIG_MAX_HOSTS - 1, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "which entry of the role's host list this process is; worker 0 is the chief"},

@@ -36,7 +36,7 @@ enum key_change {
 };
 
 /* Where a value came from, the stronger the later. */
-enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_FLAG };
+enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_ENVIRONMENT, SOURCE_FLAG };
 
 struct config_origin {
     enum config_source source;

@@ -15,6 +15,7 @@
 
 #include "base/config/keys.h"
 #include "base/config/relations.h"
+#include "base/config/tf_config.h"
 #include "base/file.h"
 #include "base/text/json.h"
 #include "base/text/suggest.h"
@@ -179,16 +180,17 @@ static bool read_file_text(struct reader *reader)
     return done;
 }
 
-static bool read_setting(struct config *config, const struct config_setting *setting, struct error *error)
+static bool read_setting(struct config *config, const struct config_setting *setting, enum config_source source,
+                         struct error *error)
 {
     const struct config_key *key = config_key_by_flag(setting->flag);
     if (key == NULL) {
         return error_set(error, "unknown flag --%.64s", setting->flag);
     }
     if (!config_key_set_text(key, config, setting->text, error)) {
-        return error_wrap(error, "--%s", key->name);
+        return error_wrap(error, source == SOURCE_ENVIRONMENT ? "TF_CONFIG: %s" : "--%s", key->name);
     }
-    config_origin_of(config, key)->source = SOURCE_FLAG;
+    config_origin_of(config, key)->source = source;
     return true;
 }
 
@@ -206,8 +208,10 @@ static bool set_defaults(struct config *config, struct error *error)
     return true;
 }
 
-bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
-                  const struct config_setting *settings, int setting_count, struct error *error)
+/* environment: what TF_CONFIG stands for; a flag replaces what it says of the same key. */
+static bool parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
+                  const struct tf_config *environment, const struct config_setting *settings, int setting_count,
+                  struct error *error)
 {
     *config = (struct config){.path = NULL};
     if (!set_defaults(config, error)) {
@@ -224,8 +228,13 @@ bool config_parse(struct config *config, const char *name, const uint8_t *bytes,
             goto fail;
         }
     }
+    for (int i = 0; i < environment->count; i++) {
+        if (!read_setting(config, &environment->settings[i], SOURCE_ENVIRONMENT, error)) {
+            goto fail;
+        }
+    }
     for (int i = 0; i < setting_count; i++) {
-        if (!read_setting(config, &settings[i], error)) {
+        if (!read_setting(config, &settings[i], SOURCE_FLAG, error)) {
             goto fail;
         }
     }
@@ -239,11 +248,19 @@ fail:
     return false;
 }
 
+bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
+                  const struct config_setting *settings, int setting_count, struct error *error)
+{
+    static const struct tf_config nothing = {.count = 0};
+    return parse(config, name, bytes, size, &nothing, settings, setting_count, error);
+}
+
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error)
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
+    struct tf_config environment;
     *config = (struct config){.path = NULL};
     if (path == NULL && file_exists(default_path)) {
         path = default_path;
@@ -251,7 +268,9 @@ bool config_load(struct config *config, const char *path, const struct config_se
     if (path != NULL && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    bool done = config_parse(config, path, bytes, size, settings, setting_count, error);
+    bool done = tf_config_parse(&environment, getenv("TF_CONFIG"), error) &&
+                parse(config, path, bytes, size, &environment, settings, setting_count, error);
+    tf_config_free(&environment);
     free(bytes);
     return done;
 }

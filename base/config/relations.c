@@ -21,6 +21,9 @@ static bool blame(const struct config *config, const char *section, const char *
     if (from->source == SOURCE_FLAG) {
         return error_wrap(error, "--%s", name);
     }
+    if (from->source == SOURCE_ENVIRONMENT) {
+        return error_wrap(error, "TF_CONFIG: %s", name);
+    }
     error_wrap(error, "%s.%s", section, name);
     return from->source == SOURCE_DEFAULT ? false
                                           : error_wrap(error, "%s:%d:%d", config->path, from->line, from->column);
@@ -159,7 +162,7 @@ bool config_check_relations(const struct config *config, struct error *error)
 bool config_check_role(const struct config *config, struct error *error)
 {
     const struct config_cluster *cluster = &config->cluster;
-    if (cluster->job_name == JOB_LOCAL) {
+    if (cluster->job_name == JOB_LOCAL || cluster->job_name == JOB_EVALUATOR) {
         return true;
     }
     bool is_ps = cluster->job_name == JOB_PS;

@@ -1,0 +1,183 @@
+#include "base/config/tf_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+
+#include "base/text/json.h"
+
+#define SHOWN "64"
+
+/* What the text holds, as far as it matters here. */
+struct content {
+    const cJSON *chief, *worker, *ps; /* lists of hosts; NULL if they are not there */
+    const char *type;
+    int index;
+};
+
+static bool find_hosts(const cJSON **hosts, const cJSON *cluster, const char *name, struct error *error)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(cluster, name);
+    const cJSON *host;
+    if (!list) {
+        return true;
+    }
+    if (!cJSON_IsArray(list)) {
+        return error_set(error, "cluster.%s must be a list of addresses", name);
+    }
+    cJSON_ArrayForEach(host, list)
+    {
+        if (!cJSON_IsString(host) || strchr(host->valuestring, ',')) {
+            return error_set(error, "cluster.%s must hold strings host:port", name);
+        }
+    }
+    *hosts = list->child ? list : NULL;
+    return true;
+}
+
+static bool find_cluster(struct content *content, const cJSON *cluster, struct error *error)
+{
+    const cJSON *master = NULL;
+    if (!cJSON_IsObject(cluster)) {
+        return error_set(error, "cluster must be an object of lists: {\"worker\": [...], \"ps\": [...]}");
+    }
+    if (!find_hosts(&content->chief, cluster, "chief", error) || !find_hosts(&master, cluster, "master", error) ||
+        !find_hosts(&content->worker, cluster, "worker", error) || !find_hosts(&content->ps, cluster, "ps", error)) {
+        return false;
+    }
+    if (content->chief && master) {
+        return error_set(error, "cluster has a chief and a master, which are the same");
+    }
+    content->chief = content->chief ? content->chief : master;
+    return !content->chief || !content->chief->child->next || error_set(error, "cluster.chief must be one address");
+}
+
+static bool find_task(struct content *content, const cJSON *task, struct error *error)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(task, "type");
+    const cJSON *index = cJSON_GetObjectItemCaseSensitive(task, "index");
+    if (!cJSON_IsString(type)) {
+        return error_set(error, "task.type is missing; it says which member of the cluster this process is");
+    }
+    if (index && (!cJSON_IsNumber(index) || index->valuedouble < 0 || index->valuedouble >= CONFIG_MAX_HOSTS ||
+                  index->valuedouble != index->valueint)) {
+        return error_set(error, "task.index must be an integer from 0 to %d", CONFIG_MAX_HOSTS - 1);
+    }
+    content->type = type->valuestring;
+    content->index = index ? index->valueint : 0;
+    return true;
+}
+
+/* The addresses of two lists, separated by commas; NULL without memory. */
+static char *join(const cJSON *first, const cJSON *second)
+{
+    const cJSON *lists[] = {first, second}, *host;
+    size_t size = 1, used = 0;
+    for (int i = 0; i < 2; i++) {
+        cJSON_ArrayForEach(host, lists[i])
+        {
+            size += strlen(host->valuestring) + 1;
+        }
+    }
+    char *text = calloc(size, 1);
+    for (int i = 0; i < 2 && text; i++) {
+        cJSON_ArrayForEach(host, lists[i])
+        {
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", host->valuestring);
+        }
+    }
+    return text;
+}
+
+static void add(struct tf_config *parsed, const char *flag, const char *text)
+{
+    parsed->settings[parsed->count++] = (struct config_setting){flag, text};
+}
+
+/* job_name for the task's type, and how far its index moves; NULL for a type that is not known. */
+static const char *role_of(const struct content *content, int *shift)
+{
+    static const struct {
+        const char *type, *job_name;
+    } roles[] = {
+        {"chief", "worker"}, {"master", "worker"}, {"worker", "worker"}, {"ps", "ps"}, {"evaluator", "evaluator"}};
+    *shift = strcmp(content->type, "worker") == 0 && content->chief ? 1 : 0;
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        if (strcmp(content->type, roles[i].type) == 0) {
+            return roles[i].job_name;
+        }
+    }
+    return NULL;
+}
+
+static bool make_settings(struct tf_config *parsed, const struct content *content, struct error *error)
+{
+    int shift, workers = cJSON_GetArraySize(content->worker) + (content->chief ? 1 : 0);
+    const char *job_name = role_of(content, &shift);
+    if (!job_name) {
+        return error_set(error, "task.type is \"%." SHOWN "s\"; chief, master, worker, ps and evaluator are known",
+                         content->type);
+    }
+    if (strcmp(job_name, "worker") == 0 && shift == 0 && content->chief && content->index != 0) {
+        return error_set(error, "task.index of the chief must be 0, not %d", content->index);
+    }
+    if (strcmp(job_name, "worker") == 0 && !content->ps && workers <= 1) {
+        job_name = "local";
+    }
+    parsed->texts[0] = join(content->ps, NULL);
+    parsed->texts[1] = join(content->chief, content->worker);
+    if (!parsed->texts[0] || !parsed->texts[1]) {
+        return error_set(error, "out of memory");
+    }
+    bool is_member = strcmp(job_name, "ps") == 0 || strcmp(job_name, "worker") == 0;
+    snprintf(parsed->index, sizeof parsed->index, "%d", is_member ? content->index + shift : 0);
+    add(parsed, "job_name", job_name);
+    add(parsed, "task_index", parsed->index);
+    add(parsed, "ps_hosts", parsed->texts[0]);
+    add(parsed, "worker_hosts", parsed->texts[1]);
+    return true;
+}
+
+static bool read_root(struct tf_config *parsed, const cJSON *root, struct error *error)
+{
+    const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(root, "cluster");
+    const cJSON *task = cJSON_GetObjectItemCaseSensitive(root, "task");
+    struct content content = {.chief = NULL};
+    if (!cJSON_IsObject(root)) {
+        return error_set(error, "must be an object: {\"cluster\": {...}, \"task\": {...}}");
+    }
+    if (!cluster || (cJSON_IsObject(cluster) && !cluster->child)) {
+        return true;
+    }
+    return find_cluster(&content, cluster, error) && find_task(&content, task, error) &&
+           make_settings(parsed, &content, error);
+}
+
+bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *error)
+{
+    struct json_place place;
+    *parsed = (struct tf_config){.count = 0};
+    size_t size = text ? strlen(text) : 0;
+    if (size == 0) {
+        return true;
+    }
+    if (size > TF_CONFIG_MAX_TEXT) {
+        return error_set(error, "TF_CONFIG: is longer than %d bytes", TF_CONFIG_MAX_TEXT);
+    }
+    if (!json_check(text, size, &place, error)) {
+        return error_wrap(error, "TF_CONFIG:%d:%d", place.line, place.column);
+    }
+    cJSON *root = cJSON_ParseWithLength(text, size);
+    bool done = root ? read_root(parsed, root, error) : error_set(error, "out of memory");
+    cJSON_Delete(root);
+    return done || error_wrap(error, "TF_CONFIG");
+}
+
+void tf_config_free(struct tf_config *parsed)
+{
+    free(parsed->texts[0]);
+    free(parsed->texts[1]);
+    *parsed = (struct tf_config){.count = 0};
+}
