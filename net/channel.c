@@ -32,8 +32,7 @@ static bool reserve(struct channel *channel, struct channel_buffer *buffer, size
         return error_set(error, "out of memory for a message of %zu bytes with %s", size,
                          connection_name(channel->connection));
     }
-    buffer->bytes = bytes;
-    buffer->size = wanted;
+    *buffer = (struct channel_buffer){bytes, wanted};
     return true;
 }
 

@@ -76,6 +76,7 @@ struct optimizer_rows {
     size_t gradient_stride;
     float *parameters, *slot0, *slot1, *average;
     size_t stride;
+    size_t following; /* rows behind these whose turn comes next: fetched into the cache meanwhile */
 };
 
 /* Applies one update. */

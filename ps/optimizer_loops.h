@@ -57,9 +57,20 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
     }
 }
 
+enum { OPTIMIZER_AHEAD = 4 /* rows */ };
+
 static inline __attribute__((always_inline)) float *optimizer_row(float *values, size_t at)
 {
     return values ? values + at : NULL;
+}
+
+/* Slots come from far, and pieces of rows are out of the reach of the CPU's own prefetching. */
+static inline __attribute__((always_inline)) void optimizer_fetch(const float *row, size_t cols)
+{
+    enum { LINE = 64 / sizeof(float) };
+    for (size_t i = 0; row != NULL && i < cols; i += LINE) {
+        __builtin_prefetch(row + i, 1);
+    }
 }
 
 static inline __attribute__((always_inline)) void optimizer_rows_body(enum optimizer_formula formula, bool with_l2,
@@ -69,6 +80,13 @@ static inline __attribute__((always_inline)) void optimizer_rows_body(enum optim
 {
     for (size_t r = 0; r < rows->rows; r++) {
         size_t at = r * rows->stride;
+        if ((formula != FORMULA_SGD || with_average) && r + OPTIMIZER_AHEAD < rows->rows + rows->following) {
+            size_t next = at + OPTIMIZER_AHEAD * rows->stride;
+            optimizer_fetch(rows->parameters + next, rows->cols);
+            optimizer_fetch(optimizer_row(rows->slot0, next), rows->cols);
+            optimizer_fetch(optimizer_row(rows->slot1, next), rows->cols);
+            optimizer_fetch(optimizer_row(rows->average, next), rows->cols);
+        }
         optimizer_loop_body(formula, with_l2, with_average, with_gradient, update, rows->cols,
                             with_gradient ? rows->gradient + r * rows->gradient_stride : NULL, rows->parameters + at,
                             optimizer_row(rows->slot0, at), optimizer_row(rows->slot1, at),

@@ -149,15 +149,17 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
         float *values = store->vectors[vector];
         at[vector] = values == NULL ? NULL : values + offset;
     }
-    loop(&store->update[variable->is_weights], &(struct optimizer_rows){.rows = (size_t)rows,
-                                                                        .cols = (size_t)block->cols,
-                                                                        .gradient = gradient,
-                                                                        .gradient_stride = (size_t)block->stride,
-                                                                        .parameters = at[STORE_PARAMETERS],
-                                                                        .slot0 = at[STORE_SLOT0],
-                                                                        .slot1 = at[STORE_SLOT1],
-                                                                        .average = at[STORE_AVERAGES],
-                                                                        .stride = (size_t)variable->stride});
+    loop(&store->update[variable->is_weights],
+         &(struct optimizer_rows){.rows = (size_t)rows,
+                                  .cols = (size_t)block->cols,
+                                  .gradient = gradient,
+                                  .gradient_stride = (size_t)block->stride,
+                                  .parameters = at[STORE_PARAMETERS],
+                                  .slot0 = at[STORE_SLOT0],
+                                  .slot1 = at[STORE_SLOT1],
+                                  .average = at[STORE_AVERAGES],
+                                  .stride = (size_t)variable->stride,
+                                  .following = (size_t)(block->rows - row - rows)});
 }
 
 static bool is_present(const struct gradient_block *block, int row, int next)
