@@ -55,6 +55,7 @@ struct config_cluster {
     enum wire_dtype wire_dtype;      /* of gradients and parameters on their way */
     int pipeline_depth;              /* pushes that may be under way while the next step computes */
     double lease_secs;               /* a member not heard of for so long counts as lost */
+    double recovery_wait_secs;       /* between two looks whether a ps that is gone is back, at most */
     char *bind;                      /* address to listen on; "" = every one */
     bool serve_forever;              /* a ps stays when the job is over */
 };

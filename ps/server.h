@@ -13,7 +13,8 @@
  *  - every frame that is sent carries the present generation; push and pull of another one get ERROR_OLD_GENERATION;
  *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed since_version;
  *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once. The answer of a push that
- *    is held back for max_staleness comes within SERVER_HOLD_S, if need be as ERROR_TOO_LATE: then send it again;
+ *    is held back for slower workers comes within a lease (SERVER_HOLD_S at most), if need be as ERROR_TOO_LATE: then
+ *    send it again. So a worker knows soon whether anybody still answers at all;
  *  - writes are answered (by done) where the frame is flagged FRAME_LAST, so that many may be on their way;
  *  - a snapshot is answered by done with its global step; one at a time, for worker 0 alone;
  *  - a ping may come at any time between requests, with request 0, and wants a pong within JOB_PROBE_MS;
@@ -36,7 +37,7 @@ enum {
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
     SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */
     SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken */
-    SERVER_HOLD_S = 60,            /* that an answer is held back at most */
+    SERVER_HOLD_S = 60,            /* that an answer is held back at most, if a lease is not shorter */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
 };
 

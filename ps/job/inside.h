@@ -37,6 +37,9 @@ bool job_create_gathering(struct job *job, int ps, struct error *error);
 void job_gather(struct job *job, double now_s);
 void job_consider(struct job *job, double now_s);
 
+/* A ps that stood still itself (stopped, or its machine asleep) must not hold that against anybody. */
+void job_forgive(struct job *job, double seconds);
+
 /* Time passes for the leases; false once all are looked at, true if actions have to be taken first. */
 bool job_tick_leases(struct job *job, double now_s);
 

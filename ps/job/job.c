@@ -26,6 +26,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     }
     job->began_s = now_s;
     job->told_s = now_s;
+    job->ticked_s = now_s;
     job->test_accuracy = NAN;
     job->coordinator = -1;
     return !config->cluster.issync || job_create_gathering(job, ps, error);
@@ -180,6 +181,11 @@ void job_start_if_complete(struct job *job)
 bool job_tick(struct job *job, double now_s)
 {
     char sentence[256];
+    double missed_s = now_s - job->ticked_s - JOB_TICK_MS / 1000.0;
+    if (job->ticked_s > 0 && missed_s > 0) {
+        job_forgive(job, missed_s);
+    }
+    job->ticked_s = now_s;
     if (job_tick_leases(job, now_s)) {
         return true;
     }

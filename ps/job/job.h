@@ -35,6 +35,7 @@ enum {
     JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
     JOB_MAX_ACTIONS = 16,      /* that one event leaves */
     JOB_PROBE_MS = 1000,       /* a worker has so long to show that it lives, when another claims its place */
+    JOB_TICK_MS = 1000,        /* ticks that are further apart than this tell of a ps that stood still */
     JOB_END_MS = 4000,         /* workers have so long to leave once the job is over */
     JOB_WAITED_FOR_MS = 10000, /* between two log lines about what is being waited for */
 };
@@ -127,6 +128,7 @@ struct job {
     bool told_absent;            /* said once that some workers never came */
 
     double began_s, ended_s, told_s;
+    double ticked_s; /* when job_tick was called last */
     float test_accuracy;
     char sentence[256]; /* of the chief's end_job */
     struct job_action actions[JOB_MAX_ACTIONS];

@@ -220,6 +220,13 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *sen
     job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, sentence[0] != '\0' ? ": " : "", sentence);
 }
 
+void job_forgive(struct job *job, double seconds)
+{
+    for (int i = 0; i < job->worker_count; i++) {
+        job->workers[i].heard_s += seconds;
+    }
+}
+
 bool job_tick_leases(struct job *job, double now_s)
 {
     double lease_s = job->config->cluster.lease_secs;

@@ -31,6 +31,12 @@ void serve_tell_generation(struct visitor *visitor)
     visitor->channel.generation = visitor->server->job.generation;
 }
 
+double serve_hold_deadline(const struct server *server)
+{
+    double lease_s = server->config->cluster.lease_secs;
+    return clock_monotonic_s() + (lease_s < SERVER_HOLD_S ? lease_s : SERVER_HOLD_S);
+}
+
 bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
                 struct error *error)
 {
@@ -306,7 +312,7 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
                      : shard_changes(server->shard, generation, stage, push->base_version, dtype, &changes);
     server_lock(server);
     bool at_once = may_answer(visitor, 0);
-    bool alive = hold(visitor, may_answer, 0, clock_monotonic_s() + SERVER_HOLD_S);
+    bool alive = hold(visitor, may_answer, 0, serve_hold_deadline(server));
     bool in_time = may_answer(visitor, 0);
     serve_tell_generation(visitor);
     server_unlock(server);

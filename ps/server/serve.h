@@ -103,6 +103,7 @@ bool serve_send(struct visitor *visitor, enum message_type type, uint64_t reques
 /* A refusal that the connection survives; one of ERROR_BAD_REQUEST it does not. */
 bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
                       struct error *error);
+double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 bool serve_peer_hung_up(const struct visitor *visitor);
 /* Puts the present generation into what this connection sends. Locked. */
 void serve_tell_generation(struct visitor *visitor);

@@ -65,7 +65,7 @@ static enum wait_end await_step(struct visitor *visitor, const struct job_push *
 {
     struct server *server = visitor->server;
     double now_s = clock_monotonic_s(), looked_s = now_s;
-    const double deadline_s = now_s + SERVER_HOLD_S;
+    const double deadline_s = serve_hold_deadline(server);
     enum wait_end end = WAIT_SETTLED;
     uint64_t helped = 0;
     job_hold(&server->job, visitor->worker, visitor->incarnation, 1, now_s);

@@ -24,8 +24,9 @@
 
 enum {
     SNAPSHOT_TRIES = 5,
-    SNAPSHOT_WAIT_MS = 250, /* for a step that is about to come */
-    SAVE_WAIT_MS = 50,      /* the same, when nobody waits for it */
+    SNAPSHOT_WAIT_MS = 250,   /* for a step that is about to come */
+    SNAPSHOT_PATIENCE_S = 60, /* with connections that break */
+    SAVE_WAIT_MS = 50,        /* the same, when nobody waits for it */
 };
 
 static const double LOOK_S = 0.02;     /* the saving thread looks at clock and step so often */
@@ -42,6 +43,7 @@ struct chief {
     struct checkpoint_info info;
     struct evaluation evaluation;
     struct summary *summary; /* borrowed; NULL: none */
+    uint32_t generation;     /* the last one written or found */
     uint64_t snapshots;      /* taken so far, on top of a random number: an earlier chief's must not be met */
     char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
     bool checkpoint_failed;
@@ -186,6 +188,7 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
     }
     start->global_step = chief->info.global_step;
     start->restored_from = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL;
+    chief->generation = generation;
     if (generation > 1) {
         log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
                  source);
@@ -208,9 +211,11 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     *start = (struct chief_start){.resumed = true};
     if (!is_whole(chief, status, &newest, &start->global_step)) {
         start->resumed = false;
-        return write_shards(chief, newest + 1, start, error);
+        /* Above what all ps forgot, too: what workers still send of it must not be taken for the new one's. */
+        uint32_t above = newest > chief->generation ? newest : chief->generation;
+        return write_shards(chief, above + 1, start, error);
     }
-    chief->shards.generation = newest;
+    chief->shards.generation = chief->generation = newest;
     return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
 }
 
@@ -267,18 +272,23 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, int64_t 
 {
     enum push_pull_end end = PUSH_PULL_AGAIN;
     int workers = chief->options.config->cluster.worker_hosts.count;
+    const double deadline_s = clock_monotonic_s() + SNAPSHOT_PATIENCE_S;
     for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
         int64_t ahead = atomic_load(&chief->global_step) + 2 + workers;
         bool exact = i > 0 && !last && ahead < chief->options.plan->last_step;
         uint64_t number = ++chief->snapshots;
+        chief->shards.broken = false;
         end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
         if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !last))) {
             end = PUSH_PULL_AGAIN;
         } else if (end == PUSH_PULL_DONE) {
             *global_step = answer.global_step;
             end = transfer_read(&chief->shards, number, which, &chief->state, error);
+        }
+        if (end == PUSH_PULL_AGAIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
+            i--; /* a connection that broke says nothing about the snapshot */
         }
     }
     return end;

@@ -13,6 +13,15 @@
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
 static const double CONNECT_S = 2.0; /* the others wait meanwhile */
 
+/* What a ps said of itself with its last lease. */
+struct ps_news {
+    bool known;
+    uint8_t job_state;
+    uint32_t generation;
+    double heard_s;
+    double asked_s; /* when the question went out that is not answered yet; 0: none */
+};
+
 struct heartbeat {
     const struct config *config;
     struct shard_link *links; /* [count]; the thread's */
@@ -28,6 +37,7 @@ struct heartbeat {
     struct vitals vitals;
     char sentence[256];
     struct job_news news;
+    struct ps_news *ps; /* [count]; asked_s is the thread's alone */
 };
 
 static double interval_s(struct heartbeat *heartbeat)
@@ -37,6 +47,12 @@ static double interval_s(struct heartbeat *heartbeat)
         return HURRIED_S;
     }
     return third < LONGEST_S ? third : LONGEST_S;
+}
+
+/* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */
+static double silence_s(const struct heartbeat *heartbeat)
+{
+    return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
 static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
@@ -58,16 +74,23 @@ static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, stru
                                      .host = heartbeat->host,
                                      .device = heartbeat->device,
                                      .sentence = sentence};
+    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();
     return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, FRAME_LAST, &beat, NULL, 0,
                         clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
 /* The first ps that knows the end tells it. */
-static void take_lease(struct heartbeat *heartbeat, const struct message_lease *lease)
+static void take_lease(struct heartbeat *heartbeat, const struct shard_link *link, const struct message_lease *lease)
 {
     enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
     pthread_mutex_lock(&heartbeat->mutex);
     struct job_news *news = &heartbeat->news;
+    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    *ps = (struct ps_news){.known = true,
+                           .heard_s = clock_monotonic_s(),
+                           .job_state = lease->job_state,
+                           .generation = link->channel.frame.generation};
     news->known = true;
     if (!news->over && (lease->job_state == STATE_JOB_DONE || lease->job_state == STATE_JOB_FAILED)) {
         news->over = true;
@@ -110,7 +133,7 @@ static bool take_frames(struct heartbeat *heartbeat, struct shard_link *link, st
                 return false;
             }
         } else if (link->channel.frame.type == MESSAGE_lease) {
-            take_lease(heartbeat, &link->channel.message.lease);
+            take_lease(heartbeat, link, &link->channel.message.lease);
         }
     }
 }
@@ -143,8 +166,18 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
             return;
         }
         beat = true;
+        heartbeat->ps[link->member.index].asked_s = 0;
     }
-    if ((beat && !send_beat(heartbeat, link, &error)) || !take_frames(heartbeat, link, &error)) {
+    if (!take_frames(heartbeat, link, &error)) {
+        shard_link_lost(link, error.text);
+        return;
+    }
+    double asked_s = heartbeat->ps[link->member.index].asked_s;
+    if (asked_s > 0 && clock_monotonic_s() - asked_s > silence_s(heartbeat)) {
+        shard_link_lost(link, "a heartbeat was not answered");
+        return;
+    }
+    if (beat && !send_beat(heartbeat, link, &error)) {
         shard_link_lost(link, error.text);
         return;
     }
@@ -201,14 +234,17 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     int count = config->cluster.ps_hosts.count;
     struct heartbeat *new = calloc(1, sizeof *new);
     struct shard_link *links = calloc((size_t)count, sizeof *links);
-    if (!new || !links || !wake_create(&new->wake, error)) {
+    struct ps_news *ps = calloc((size_t)count, sizeof *ps);
+    if (!new || !links || !ps || !wake_create(&new->wake, error)) {
         free(new);
         free(links);
+        free(ps);
         return error_set(error, "not enough memory for heartbeats");
     }
     pthread_mutex_init(&new->mutex, NULL);
     new->config = config;
     new->links = links;
+    new->ps = ps;
     new->count = count;
     new->traffic = traffic;
     new->vitals = (struct vitals){.state = STATE_STARTING, .global_step = -1, .loss = NAN};
@@ -248,6 +284,7 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *sentence)
         shard_link_destroy(&heartbeat->links[i]);
     }
     free(heartbeat->links);
+    free(heartbeat->ps);
     wake_destroy(&heartbeat->wake);
     pthread_mutex_destroy(&heartbeat->mutex);
     free(heartbeat);
@@ -272,6 +309,25 @@ void heartbeat_hurry(struct heartbeat *heartbeat)
     if (!atomic_exchange(&heartbeat->hurry, true)) {
         wake_raise(&heartbeat->wake);
     }
+}
+
+bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256])
+{
+    enum { STATE_JOB_TRAINING = 1, STATE_JOB_DONE = 3 };
+    bool unwell = false;
+    pthread_mutex_lock(&heartbeat->mutex);
+    for (int i = 0; i < heartbeat->count && !unwell; i++) {
+        const struct ps_news *ps = &heartbeat->ps[i];
+        unwell = ps->known && ps->heard_s > since_s && ps->job_state < STATE_JOB_DONE &&
+                 (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation);
+        if (unwell && ps->generation > generation) {
+            snprintf(why, 256, "%.200s has generation %u of the model", heartbeat->links[i].name, ps->generation);
+        } else if (unwell) {
+            snprintf(why, 256, "%.200s has no model", heartbeat->links[i].name);
+        }
+    }
+    pthread_mutex_unlock(&heartbeat->mutex);
+    return unwell;
 }
 
 void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)

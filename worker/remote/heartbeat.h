@@ -52,6 +52,12 @@ void heartbeat_say(struct heartbeat *heartbeat, const char *sentence);
 /* From now on it asks more often how the job is: something is about to end. */
 void heartbeat_hurry(struct heartbeat *heartbeat);
 
+/*
+ * Does some ps say that it has nothing to train on in this generation, or has it a later one? Of what it said before since_s
+ * nothing counts. why: in words.
+ */
+bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
+
 void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news);
 
 /* True once the job is over, or this process is out; and the second alone. Cheap. */

@@ -1,5 +1,6 @@
 #include "worker/remote/push_pull.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ enum {
     LANDING_BYTES = 64 * 1024, /* stays in the innermost caches on its way */
     STEP_WAIT_MS = 1000,       /* for a step that others make */
     MODEL_WAIT_MS = 500,       /* a signal is looked for so often */
-    ANSWER_PATIENCE_S = 120,   /* a push without an answer for so long is sent again, on a new connection */
+    HOLD_S = 60,               /* a ps holds an answer back for a lease, and no longer than this */
 };
 
 static const double SLICE_S = 0.25;
@@ -29,6 +30,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
                                    .model = options->model,
                                    .engine = options->engine,
                                    .given_up = options->given_up,
+                                   .is_unwell = options->is_unwell,
                                    .context = options->context,
                                    .count = cluster->ps_hosts.count};
     exchange->parts = calloc((size_t)exchange->count, sizeof *exchange->parts);
@@ -36,7 +38,9 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->bulk = calloc(FRAME_RANGES, sizeof *exchange->bulk);
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
-    if (!exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing || !exchange->widened) {
+    exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
+    if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
+        !exchange->widened) {
         push_pull_destroy(exchange);
         return error_set(error, "not enough memory for connections to %d parameter servers", cluster->ps_hosts.count);
     }
@@ -58,6 +62,7 @@ void push_pull_destroy(struct push_pull *exchange)
         shard_link_destroy(&exchange->parts[i].link);
     }
     free(exchange->parts);
+    free(exchange->polled);
     free(exchange->ranges);
     free(exchange->bulk);
     free(exchange->landing);
@@ -74,6 +79,10 @@ static enum push_pull_end open_link(struct push_pull *exchange, struct shard_par
 {
     switch (shard_link_open(&part->link, exchange->given_up, exchange->context, error)) {
     case LINK_OPEN:
+        if (part->incarnation != 0 && part->link.incarnation != part->incarnation) {
+            error_set(error, "%s is another process now, and knows nothing of our parameters", part->link.name);
+            return PUSH_PULL_AGAIN;
+        }
         return PUSH_PULL_DONE;
     case LINK_REFUSED:
         return PUSH_PULL_REFUSED;
@@ -224,12 +233,14 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
     for (int i = 0; i < exchange->count && *ready; i++) {
         struct shard_part *part = &exchange->parts[i];
         uint32_t generation = 0;
+        part->incarnation = 0; /* whoever it is now */
         enum push_pull_end end = open_link(exchange, part, error);
         end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
         if (end != PUSH_PULL_DONE) {
             return end;
         }
         first = i == 0 ? generation : first;
+        part->incarnation = part->link.incarnation;
         *ready = *ready && generation == first;
     }
     exchange->generation = first;
@@ -359,6 +370,7 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
         enum push_pull_end end = ask_models(exchange, &ready, error);
         if (end == PUSH_PULL_DONE && ready) {
             exchange->global_step = 0;
+            exchange->joined_s = clock_monotonic_s();
             end = push_pull_refresh(exchange, error);
             if (end == PUSH_PULL_DONE) {
                 return end;
@@ -429,32 +441,107 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
     return send_frame(exchange, part, &push, &frame, true, error);
 }
 
-/* Waits for the first byte of an answer, which may take as long as slower workers do. */
-static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part *part, struct error *error)
+/* The push has to be sent again; what the others answer may wait for this very one, so at once. */
+static void lose_answer(struct shard_part *part, const char *why)
+{
+    part->sent = false;
+    shard_link_lost(&part->link, why);
+}
+
+/* Looks once at all that owe us an answer. *part: one with something to read; NULL: none, or one was lost (*lost). */
+static void look_for_answer(struct push_pull *exchange, struct shard_part **found, bool *lost)
+{
+    *found = NULL;
+    *lost = false;
+    for (int i = 0; i < exchange->count && !*found && !*lost; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        struct error error;
+        bool ready = false;
+        if (!part->pending || !part->sent) {
+            continue;
+        }
+        if (!connection_wait(part->link.channel.connection, 0, &ready, &error)) {
+            lose_answer(part, error.text);
+            *lost = true;
+        } else if (ready) {
+            *found = part;
+        }
+    }
+}
+
+/* Waits a while for anything on a link that owes us an answer; false: nothing came. */
+static bool wait_for_any(struct push_pull *exchange)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        const struct shard_part *part = &exchange->parts[i];
+        int fd = part->pending && part->sent ? connection_fd(part->link.channel.connection) : -1;
+        exchange->polled[i] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    return poll(exchange->polled, (nfds_t)exchange->count, (int)(SLICE_S * 1e3)) != 0;
+}
+
+static void tell_awaited(struct push_pull *exchange, double begin_s)
+{
+    double now_s = clock_monotonic_s();
+    if (now_s - begin_s < LINK_TOLD_EVERY_S || now_s - exchange->told_s < LINK_TOLD_EVERY_S) {
+        return;
+    }
+    exchange->told_s = now_s;
+    for (int i = 0; i < exchange->count; i++) {
+        const struct shard_part *part = &exchange->parts[i];
+        if (part->pending && part->sent) {
+            log_info("waiting for %s to answer push %llu, %.0f s", part->link.name, (unsigned long long)part->sequence,
+                     now_s - begin_s);
+            return;
+        }
+    }
+}
+
+/* Nobody answered for longer than any ps holds an answer back: these connections are dead. */
+static void give_up_answers(struct push_pull *exchange, double seconds)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (part->pending && part->sent) {
+            struct error error;
+            error_set(&error, "%s: no answer to a push for %.0f s", part->link.name, seconds);
+            lose_answer(part, error.text);
+        }
+    }
+}
+
+/*
+ * Waits for the first byte of some answer, which may take as long as slower workers do. *part: whose; NULL: something
+ * has to be sent again first.
+ */
+static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
 {
     double begin_s = clock_monotonic_s();
+    double lease_s = exchange->config->cluster.lease_secs;
+    const double patience_s = 5 + 2 * (lease_s < HOLD_S ? lease_s : HOLD_S);
+    char why[256];
     for (;;) {
-        bool ready;
-        double now_s = clock_monotonic_s();
-        if (!connection_wait(part->link.channel.connection, now_s + SLICE_S, &ready, error)) {
-            return PUSH_PULL_AGAIN;
-        }
-        if (ready) {
+        bool lost;
+        look_for_answer(exchange, part, &lost);
+        if (*part || lost) {
             return PUSH_PULL_DONE;
+        }
+        if (wait_for_any(exchange)) {
+            continue;
         }
         if (must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
         }
-        now_s = clock_monotonic_s();
-        if (now_s - begin_s >= ANSWER_PATIENCE_S) {
-            error_set(error, "%s: no answer to a push for %.0f s", part->link.name, now_s - begin_s);
+        if (exchange->is_unwell &&
+            exchange->is_unwell(exchange->context, exchange->generation, exchange->joined_s, why)) {
+            error_set(error, "%s", why);
             return PUSH_PULL_AGAIN;
         }
-        if (now_s - begin_s >= LINK_TOLD_EVERY_S && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
-            exchange->told_s = now_s;
-            log_info("waiting for %s to answer push %llu, %.0f s", part->link.name, (unsigned long long)part->sequence,
-                     now_s - begin_s);
+        if (clock_monotonic_s() - begin_s >= patience_s) {
+            give_up_answers(exchange, clock_monotonic_s() - begin_s);
+            return PUSH_PULL_DONE;
         }
+        tell_awaited(exchange, begin_s);
     }
 }
 
@@ -503,13 +590,22 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
     }
 }
 
-/* Sends to those that have not got it, reads from those that have not answered; a link that breaks stays pending. */
-static enum push_pull_end exchange_once(struct push_pull *exchange, const struct outbox *outbox,
-                                        const struct push_note *note, struct push_answer *answer, struct error *error)
+static bool is_pending(const struct push_pull *exchange)
+{
+    bool pending = false;
+    for (int i = 0; i < exchange->count; i++) {
+        pending = pending || exchange->parts[i].pending;
+    }
+    return pending;
+}
+
+/* Sends to those that have not got it; a link that breaks is tried again. */
+static enum push_pull_end send_pushes(struct push_pull *exchange, const struct outbox *outbox,
+                                      const struct push_note *note, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        if (part->pending) {
+        while (part->pending && !part->sent) {
             enum push_pull_end end = open_link(exchange, part, error);
             if (end != PUSH_PULL_DONE) {
                 return end;
@@ -520,26 +616,27 @@ static enum push_pull_end exchange_once(struct push_pull *exchange, const struct
             }
         }
     }
-    for (int i = 0; i < exchange->count; i++) {
-        struct shard_part *part = &exchange->parts[i];
-        uint16_t code = 0;
-        if (!part->pending || !part->sent) {
-            continue;
-        }
-        enum push_pull_end end = await_answer(exchange, part, error);
-        if (end == PUSH_PULL_STOPPED) {
-            return end;
-        }
-        if (end == PUSH_PULL_DONE && receive_answer(exchange, part, answer, &code, error)) {
-            part->pending = false;
-            shard_link_count(&part->link);
-        } else if (code == ERROR_TOO_LATE) {
-            part->sent = false; /* slower workers are still being waited for: the same push again */
-        } else if (code != 0) {
-            return by_code(code);
-        } else {
-            shard_link_lost(&part->link, error->text);
-        }
+    return PUSH_PULL_DONE;
+}
+
+/* Reads one answer, in whatever order they come. */
+static enum push_pull_end take_answer(struct push_pull *exchange, struct push_answer *answer, struct error *error)
+{
+    struct shard_part *part;
+    uint16_t code = 0;
+    enum push_pull_end end = await_answer(exchange, &part, error);
+    if (end != PUSH_PULL_DONE || !part) {
+        return end;
+    }
+    if (receive_answer(exchange, part, answer, &code, error)) {
+        part->pending = false;
+        shard_link_count(&part->link);
+    } else if (code == ERROR_TOO_LATE) {
+        part->sent = false; /* slower workers are still being waited for: the same push again */
+    } else if (code != 0) {
+        return by_code(code);
+    } else {
+        lose_answer(part, error->text);
     }
     return PUSH_PULL_DONE;
 }
@@ -547,33 +644,31 @@ static enum push_pull_end exchange_once(struct push_pull *exchange, const struct
 enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
                                       const struct push_note *note, struct push_answer *answer, struct error *error)
 {
-    bool again;
+    enum push_pull_end end = PUSH_PULL_DONE;
     *answer = (struct push_answer){.over = true};
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->pending = part->span_count > 0;
+        part->sent = false;
         part->sequence += part->pending;
     }
-    do {
-        enum push_pull_end end = exchange_once(exchange, outbox, note, answer, error);
-        again = false;
+    while (end == PUSH_PULL_DONE && is_pending(exchange)) {
+        end = send_pushes(exchange, outbox, note, error);
+        end = end == PUSH_PULL_DONE ? take_answer(exchange, answer, error) : end;
+    }
+    if (end != PUSH_PULL_DONE) {
+        /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
         for (int i = 0; i < exchange->count; i++) {
-            again = again || exchange->parts[i].pending;
-        }
-        if (end != PUSH_PULL_DONE) {
-            /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
-            for (int i = 0; i < exchange->count; i++) {
-                if (exchange->parts[i].pending) {
-                    shard_link_close(&exchange->parts[i].link);
-                }
+            if (exchange->parts[i].pending) {
+                shard_link_close(&exchange->parts[i].link);
             }
-            return end;
         }
-    } while (again);
+        return end;
+    }
     for (int i = 0; i < exchange->count; i++) {
         answer->over = answer->over && (exchange->parts[i].span_count == 0 || exchange->parts[i].over);
     }
-    enum push_pull_end end = answer->over ? PUSH_PULL_DONE : align(exchange, error);
+    end = answer->over ? PUSH_PULL_DONE : align(exchange, error);
     answer->global_step = exchange->global_step;
     return end;
 }

@@ -26,13 +26,14 @@
 struct shard_part {
     struct shard_link link;
     struct span spans[PLACEMENT_MAX_SPANS];
-    int span_count;      /* 0: it holds nothing, and is asked for nothing */
-    uint64_t version;    /* that our parameters have */
-    uint64_t sequence;   /* of the last push */
-    int64_t global_step; /* at that version */
-    uint64_t request;    /* of the push under way */
-    bool pending, sent;  /* of the push under way */
-    bool over;           /* it takes no more pushes */
+    int span_count;       /* 0: it holds nothing, and is asked for nothing */
+    uint64_t version;     /* that our parameters have */
+    uint64_t sequence;    /* of the last push */
+    int64_t global_step;  /* at that version */
+    uint64_t request;     /* of the push under way */
+    bool pending, sent;   /* of the push under way */
+    uint64_t incarnation; /* of the ps that the parameters are from: another one knows nothing of them */
+    bool over;            /* it takes no more pushes */
 };
 
 struct push_pull {
@@ -41,12 +42,15 @@ struct push_pull {
     struct engine *engine;
     float *mirror; /* NULL, or where parameters go instead of into the engine: [float_count] */
     bool (*given_up)(void *context);
+    bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
     struct shard_part *parts;
+    struct pollfd *polled; /* [count] */
     int count;
     uint32_t generation;
     int64_t global_step; /* the highest that is known */
-    double told_s;
+    double told_s, joined_s;
+    bool broken;        /* set where a connection broke; for whoever wants to know */
     uint8_t *ranges;    /* of the frame being sent */
     struct iovec *bulk; /* likewise */
     uint8_t *landing;   /* received bytes on their way into the engine */
@@ -60,6 +64,8 @@ struct push_pull_options {
     const struct self *self;
     struct traffic *traffic;
     bool (*given_up)(void *context);
+    /* Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is awaited. May be NULL. */
+    bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
     bool quiet; /* no lines about waiting */
 };

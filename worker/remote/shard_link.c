@@ -11,7 +11,7 @@
 #include "base/signals.h"
 #include "net/endpoint.h"
 
-static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 2.0;
+static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double PAUSE_S = 0.1;
 static const double UNNAMED_S = 1.0; /* shorter waits are nobody's business */
 
@@ -20,6 +20,7 @@ bool shard_link_create_to(struct shard_link *link, struct member member, const c
 {
     char who[MEMBER_TEXT];
     *link = (struct shard_link){.member = member,
+                                .longest_delay_s = LONGEST_DELAY_S,
                                 .patience_s = LINK_CONNECT_S,
                                 .self = self,
                                 .traffic = traffic,
@@ -36,8 +37,12 @@ bool shard_link_create_to(struct shard_link *link, struct member member, const c
 bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct self *self,
                        struct traffic *traffic, struct wake *wake, struct error *error)
 {
-    return shard_link_create_to(link, (struct member){MEMBER_PS, ps}, config->cluster.ps_hosts.items[ps], self, traffic,
-                                wake, error);
+    if (!shard_link_create_to(link, (struct member){MEMBER_PS, ps}, config->cluster.ps_hosts.items[ps], self, traffic,
+                              wake, error)) {
+        return false;
+    }
+    link->longest_delay_s = config->cluster.recovery_wait_secs;
+    return true;
 }
 
 void shard_link_count(struct shard_link *link)
@@ -83,10 +88,10 @@ void shard_link_pause(double until_s)
 static void back_off(struct shard_link *link)
 {
     double delay = FIRST_DELAY_S;
-    for (int i = 0; i < link->failures && delay < LONGEST_DELAY_S; i++) {
+    for (int i = 0; i < link->failures && delay < link->longest_delay_s; i++) {
         delay *= 2;
     }
-    delay = delay < LONGEST_DELAY_S ? delay : LONGEST_DELAY_S;
+    delay = delay < link->longest_delay_s ? delay : link->longest_delay_s;
     double share = 0.5 + 0.5 * (double)randombytes_uniform(1000) / 1000.0;
     link->next_try_s = clock_monotonic_s() + delay * share;
     link->failures++;

@@ -43,9 +43,10 @@ struct shard_link {
     struct channel channel;     /* closed: channel.connection is NULL */
     uint64_t incarnation;       /* of the ps, at the last handshake */
     uint64_t counted_in, counted_out;
-    int failures;      /* in a row */
-    double next_try_s; /* not before */
-    double missed_s;   /* since when it is wanted; 0: it is there */
+    double longest_delay_s; /* between two tries */
+    int failures;           /* in a row */
+    double next_try_s;      /* not before */
+    double missed_s;        /* since when it is wanted; 0: it is there */
     double told_s;
 };
 

@@ -13,11 +13,13 @@ static double soon(void)
 }
 
 /* A failed request: what to do about it. A broken connection is opened again by whoever needs it next. */
-static enum push_pull_end failed(struct shard_part *part, uint16_t code, const struct error *error)
+static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
+                                 const struct error *error)
 {
     switch (code) {
     case 0:
     case ERROR_BAD_REQUEST:
+        exchange->broken = true;
         shard_link_lost(&part->link, error->text);
         return PUSH_PULL_AGAIN;
     case ERROR_NOT_ALLOWED:
@@ -63,7 +65,7 @@ enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_stat
             return end;
         }
         if (!ask_status(part, &status[i], &code, error)) {
-            return failed(part, code, error);
+            return failed(exchange, part, code, error);
         }
     }
     return PUSH_PULL_DONE;
@@ -138,14 +140,14 @@ enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generat
             return end;
         }
         if (!restore_part(part, state, source, &code, error)) {
-            return failed(part, code, error);
+            return failed(exchange, part, code, error);
         }
     }
     /* Only when all have all of it is anybody released. */
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         if (!channel_call(&part->link.channel, MESSAGE_end_restore, &end_restore, MESSAGE_done, soon(), &code, error)) {
-            return failed(part, code, error);
+            return failed(exchange, part, code, error);
         }
     }
     return PUSH_PULL_DONE;
@@ -178,7 +180,7 @@ enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number
             continue;
         }
         if (code != ERROR_TOO_LATE) {
-            return failed(part, code, error);
+            return failed(exchange, part, code, error);
         }
         answer->taken = false;
     }
@@ -234,13 +236,13 @@ static enum push_pull_end read_part(struct push_pull *exchange, struct shard_par
         code = 0;
         if (!channel_send(channel, MESSAGE_read, request, FRAME_LAST, &read, NULL, 0, soon(), error) ||
             !receive_vector(exchange, part, request, state->vectors[v], &code, error)) {
-            end = failed(part, code, error);
+            end = failed(exchange, part, code, error);
         }
     }
     struct message_release release = {.snapshot = number};
     if (end == PUSH_PULL_DONE &&
         !channel_call(channel, MESSAGE_release, &release, MESSAGE_done, soon(), &code, error)) {
-        end = failed(part, code, error);
+        end = failed(exchange, part, code, error);
     }
     shard_link_count(&part->link);
     return end;

@@ -163,6 +163,12 @@ static bool is_over(void *context)
     return worker->is_chief ? heartbeat_is_out(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
 }
 
+static bool is_unwell(void *context, uint32_t generation, double since_s, char why[256])
+{
+    const struct remote_worker *worker = context;
+    return heartbeat_is_unwell(worker->heartbeat, generation, since_s, why);
+}
+
 static bool create_parts(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
@@ -175,6 +181,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .self = &worker->self,
                                          .traffic = &worker->traffic,
                                          .given_up = is_over,
+                                         .is_unwell = is_unwell,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
     if (!push_pull_create(&worker->exchange, &exchange, error) ||

@@ -117,11 +117,14 @@ static void begin(struct scene *scene, int workers)
 
 static void pass(struct scene *scene, double seconds)
 {
-    scene->now_s += seconds;
-    while (job_tick(&scene->job, scene->now_s)) {
+    const double end_s = scene->now_s + seconds;
+    while (scene->now_s < end_s) {
+        scene->now_s = scene->now_s + 0.5 < end_s ? scene->now_s + 0.5 : end_s;
+        while (job_tick(&scene->job, scene->now_s)) {
+            play(scene);
+        }
         play(scene);
     }
-    play(scene);
 }
 
 static void test_waiting_names_who_is_awaited(void **state)
@@ -198,6 +201,20 @@ static void test_a_push_counts_once(void **state)
     job_destroy(&scene.job);
 }
 
+static void test_a_ps_that_stood_still_blames_nobody(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 2);
+    pass(&scene, 9);
+    scene.now_s += 600; /* stopped, or its machine asleep: whatever was said meanwhile still waits to be read */
+    pass(&scene, 0.5);
+    assert_true(scene.job.workers[1].present);
+    pass(&scene, 1);
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost"));
+    job_destroy(&scene.job);
+}
+
 static void test_not_finite_is_refused_and_counted(void **state)
 {
     (void)state;
@@ -268,7 +285,7 @@ static void test_leases(void **state)
     pass(&scene, 6);
     job_heard(&scene.job, 0, 1, scene.now_s);
     pass(&scene, 5);
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard of for 11 s"));
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard of for 10 s"));
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
     assert_int_equal(job_present(&scene.job), 1);
     job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
@@ -365,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_waiting_names_who_is_awaited),
         cmocka_unit_test(test_only_the_chief_restores),
         cmocka_unit_test(test_a_push_counts_once),
+        cmocka_unit_test(test_a_ps_that_stood_still_blames_nobody),
         cmocka_unit_test(test_not_finite_is_refused_and_counted),
         cmocka_unit_test(test_a_second_process_is_probed),
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),

@@ -165,13 +165,16 @@ static int apply(struct scene *scene, int ps)
 
 static void pass(struct scene *scene, double seconds)
 {
-    scene->now_s += seconds;
-    for (int ps = 0; ps < scene->ps_count; ps++) {
-        while (job_tick(&scene->jobs[ps], scene->now_s)) {
-            play(scene);
+    const double end_s = scene->now_s + seconds;
+    while (scene->now_s < end_s) {
+        scene->now_s = scene->now_s + 0.5 < end_s ? scene->now_s + 0.5 : end_s;
+        for (int ps = 0; ps < scene->ps_count; ps++) {
+            while (job_tick(&scene->jobs[ps], scene->now_s)) {
+                play(scene);
+            }
         }
+        play(scene);
     }
-    play(scene);
 }
 
 static void hear(struct scene *scene, int worker)

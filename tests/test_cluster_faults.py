@@ -1,0 +1,346 @@
+"""What a cluster does when its parts die: real processes, killed and frozen, links cut in the middle of a push.
+
+The strictest judge of synchronous training is arithmetic: with one gradient of every worker in each step (min_replicas),
+a run that was hit by whatever it was ends with bit for bit the parameters of one local process. A push that is lost,
+counted twice or applied to another step would show.
+"""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+
+import protocol
+import pytest
+
+from clusters import Cluster
+from relay import Relay
+from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
+
+FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
+
+
+def generator():
+    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
+    print(f"TRAINER_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+def repeats(short, full):
+    return full if FULL else short
+
+
+def reached(cluster, name="ps 0", what="global_step"):
+    """How far a member is, by `trainer status`; 0 if it does not answer."""
+    return cluster.status()[1][name][what] or 0
+
+
+def assert_bits_of_one_process(trainer, cluster, steps, workers, *flags):
+    done = cluster.events("worker 0", "done")
+    assert done and done[-1]["steps"] == steps, cluster.text("worker 0")[-3000:]
+    train(trainer, *SMALL, *flags, f"--micro_batches={workers}", f"--train_steps={steps}", "--train_dir=local",
+          cwd=cluster.folder)
+    assert same_tensors(newest(cluster.folder / "kept"), newest(cluster.folder / "local")) == []
+
+
+def sync(steps, *flags):
+    return ("--issync=1", "--min_replicas=2", "--min_workers=2", f"--train_steps={steps}", "--train_dir=kept",
+            "--lease_secs=2", "--recovery_wait_secs=0.2", *flags)
+
+
+# ---- Workers ----
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
+    """Worker 1 dies and comes back, or stands still past its lease, again and again: every step has its gradient once."""
+    dice, steps, flags = generator(), 100000, ("--optimizer=momentum", "--learning_rate=0.01")
+    with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags, "--save_steps=200")) as cluster:
+        cluster.start_all()
+        wait_for(lambda: reached(cluster) > 10, "step 10")
+        for i in range(repeats(10, 50)):
+            before = reached(cluster)
+            if i % 5 == 4:
+                cluster.kill("worker 1", signal.SIGSTOP)
+                time.sleep(dice.uniform(0.2, 2))
+                cluster.kill("worker 1", signal.SIGCONT)
+            else:
+                cluster.kill("worker 1")
+                time.sleep(dice.uniform(0, 0.3))
+                cluster.start("worker 1")
+            wait_for(lambda: reached(cluster) > before + dice.randrange(20), "step after worker 1 is back", 20)
+        last = reached(cluster)
+        cluster.kill("worker 0", signal.SIGTERM)  # a last checkpoint, of some step
+        cluster.wait("worker 0", status=143)
+        step = max(checkpoints(tmp_path / "kept"))
+        assert step >= last
+        train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={step}", "--train_dir=local", cwd=tmp_path)
+        assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
+
+
+def test_the_others_go_on_without_a_worker(trainer, tmp_path):
+    """Asynchronous: worker 1 is killed, frozen and started again, and worker 0 does not even slow down for long."""
+    dice = generator()
+    with Cluster(trainer, tmp_path, workers=3, flags=("--train_steps=1000000", "--lease_secs=1",
+                                                      "--learning_rate=0.05")) as cluster:
+        cluster.start_all()
+        wait_for(lambda: reached(cluster) > 10, "step 10")
+        for i in range(repeats(6, 50)):
+            cluster.kill("worker 1", signal.SIGSTOP if i % 3 == 2 else signal.SIGKILL)
+            before = reached(cluster)
+            time.sleep(dice.uniform(0.05, 0.2))
+            wait_for(lambda: reached(cluster) > before + 10, "steps of the others", 10)
+            if i % 3 == 2:
+                wait_for(lambda: cluster.status()[1]["worker 1"]["state"] == "lost", "lost lease", 10)
+                cluster.kill("worker 1", signal.SIGCONT)
+            else:
+                cluster.start("worker 1")
+            wait_for(lambda: cluster.status()[1]["worker 1"]["state"] == "training", "worker 1 at work", 20)
+
+
+def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
+    """Steps are made without it, at once. It is played by the protocol's second implementation."""
+    flags = ("--issync=1", "--train_steps=1000000", "--lease_secs=30", "--layers=784,10", "--num_threads=1")
+    with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
+        cluster.start("ps 0")
+        cluster.start("worker 0")
+        wait_for(lambda: cluster.status()[1]["worker 0"]["config_digest"], "worker 0")
+        digest = cluster.status()[1]["worker 0"]["config_digest"]
+        port = int(cluster.ps_hosts[0].split(":")[1])
+        with protocol.Client(port, str(tmp_path / "fleet.key")) as client:
+            name, fields = client.hello(index=1, incarnation=7, digest=digest)
+            assert name == "welcome", fields
+            client.generation = fields["generation"]
+            while client.call("get_model", wait_ms=1000)[1]["state"] != 2:
+                pass
+            client.send("pull", since_version=0, after_step=-1)
+            last = False
+            while not last:
+                _, fields, _ = client.receive()
+                last = fields["last"]
+            client.generation = fields["generation"]
+            step = fields["global_step"]
+            for sequence in range(1, 20):
+                client.send("push", sequence=sequence, base_version=fields["version"], base_step=step, token=step,
+                            examples=50, loss=1.0, ranges=[(0, 1)], bulk=b"\0\0\xc0\x7f")
+                last = False
+                while not last:
+                    name, fields, _ = client.receive()
+                    last = fields["last"]
+                assert (name, fields["outcome"]) == ("pushed", 4), fields
+                assert fields["global_step"] == step + 1  # the step was made without it, at once
+                step = fields["global_step"]
+            members = cluster.status()[1]
+            assert members["worker 1"]["dropped"] == 19 and members["worker 0"]["dropped"] == 0
+        assert "worker 1 (127.0.0.1:" in cluster.text("ps 0") and "is not finite" in cluster.text("ps 0")
+
+
+# ---- The chief ----
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
+    dice = generator()
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.2",
+             *(("--issync=1",) if mode == "sync" else ()))
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
+        cluster.start_all()
+        wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint")
+        for _ in range(repeats(3, 20)):
+            time.sleep(dice.uniform(0, 0.3))
+            cluster.kill("worker 0")
+            before = reached(cluster)
+            assert before > 0
+            wait_for(lambda: reached(cluster) > before, "step without the chief", 10)
+            cluster.start("worker 0")
+            newest_before = max(checkpoints(tmp_path / "kept"))
+            wait_for(lambda: max(checkpoints(tmp_path / "kept")) > newest_before, "checkpoint of the new chief", 20)
+            members = cluster.status()[1]
+            assert members["ps 0"]["global_step"] > before and members["ps 0"]["generation"] == 1
+
+
+# ---- Parameter servers ----
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
+    """One, the other or both: all shards go back to the same checkpoint, workers rejoin, nobody is started by hand."""
+    dice = generator()
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.1",
+             "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
+    slowest = 0
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
+        cluster.start_all()
+        wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint")
+        for i in range(repeats(6, 30)):
+            time.sleep(dice.uniform(0.05, 0.3))
+            generation = max(reached(cluster, name, "generation") for name in ("ps 0", "ps 1"))
+            names = dice.choice([["ps 0"], ["ps 1"], ["ps 0", "ps 1"], ["ps 1", "ps 0"]])
+            kept = max(checkpoints(tmp_path / "kept"))
+            for name in names:
+                cluster.kill(name)
+            time.sleep(dice.uniform(0, 0.4))
+            for name in dice.sample(names, len(names)):
+                cluster.start(name)
+            begun = time.monotonic()
+            wait_for(lambda: all(member["generation"] > generation and (member["global_step"] or 0) > kept + 3
+                                 for name, member in cluster.status()[1].items() if name.startswith("ps")),
+                     f"training after {names}", 20)
+            slowest = max(slowest, time.monotonic() - begun)
+        print(f"training again {slowest:.2f} s after the restart, at the latest")
+        members = cluster.status()[1]
+        assert members["ps 0"]["generation"] == members["ps 1"]["generation"]
+        for worker in ("worker 0", "worker 1"):
+            assert cluster.members[worker].poll() is None
+
+
+def test_a_synchronous_run_through_lost_ps_has_the_bits_of_one_process(trainer, tmp_path):
+    dice, steps, flags = generator(), 3000, ("--optimizer=adam", "--lr_decay=0.9")
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=sync(steps, *flags, "--save_steps=100")) as cluster:
+        cluster.start_all()
+        for i in range(repeats(4, 20)):
+            wait_for(lambda: len(checkpoints(tmp_path / "kept")) > 0, "checkpoint")
+            time.sleep(dice.uniform(0.05, 0.3))
+            if max(checkpoints(tmp_path / "kept")) > steps - 1000:
+                break
+            names = dice.choice([["ps 0"], ["ps 1"], ["ps 0", "ps 1"], ["worker 0"], ["worker 1", "ps 1"]])
+            for name in names:
+                cluster.kill(name)
+            for name in names:
+                cluster.start(name)
+            before = max(checkpoints(tmp_path / "kept"))
+            wait_for(lambda: max(checkpoints(tmp_path / "kept")) > before, f"checkpoint after {names}", 30)
+        cluster.wait_all(60)
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+
+
+def test_all_killed_at_once_lose_the_time_since_the_last_checkpoint(trainer, tmp_path):
+    dice, steps, flags = generator(), 2000, ("--optimizer=momentum", "--learning_rate=0.02")
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=sync(steps, *flags, "--save_steps=50")) as cluster:
+        for i in range(repeats(4, 20)):
+            cluster.start_all()
+            before = max(checkpoints(tmp_path / "kept"), default=0)
+            wait_for(lambda: max(checkpoints(tmp_path / "kept"), default=0) > before, "checkpoint", 30)
+            time.sleep(dice.uniform(0, 0.05))
+            for name in dice.sample(list(cluster.members), 4):
+                cluster.kill(name)
+            assert max(checkpoints(tmp_path / "kept")) > before
+        cluster.start_all()
+        cluster.wait_all(60)
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+
+
+# ---- Links ----
+
+
+def relayed(cluster, dice):
+    """Relays before every ps: 127.0.0.2 has them, 127.0.0.1 the ps themselves."""
+    ports = [int(host.split(":")[1]) for host in cluster.ps_hosts]
+    cluster.ps_hosts = [f"127.0.0.2:{port}" for port in ports]
+    return [Relay(port, dice.randrange(1 << 30)) for port in ports]
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
+    """Every connection is reset after some random number of bytes, for so many steps: no update is lost or counted twice."""
+    dice, steps, flags = generator(), repeats(150, 2000), ("--optimizer=adam",)
+    with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags)) as cluster:
+        relays = relayed(cluster, dice)
+        for relay in relays:
+            relay.cut_after = (20_000, 1_000_000)
+        cluster.start_all("--bind=127.0.0.1")
+        cluster.wait_all(90)
+        for relay in relays:
+            relay.__exit__()
+        print(f"{sum(relay.cuts for relay in relays)} cuts of {sum(relay.connections for relay in relays)} connections")
+        assert sum(relay.cuts for relay in relays) >= 20
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+
+
+def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_path):
+    """One worker, so that the order of its pushes is given: the bits of one process again."""
+    dice, steps, flags = generator(), repeats(300, 2000), ("--optimizer=adam",)
+    with Cluster(trainer, tmp_path, ps=2, workers=1, flags=(f"--train_steps={steps}", "--train_dir=kept", "--lease_secs=1",
+                                                            "--recovery_wait_secs=0.2", *flags)) as cluster:
+        relays = relayed(cluster, dice)
+        for relay in relays:
+            relay.cut_after = (20_000, 1_000_000)
+        cluster.start_all("--bind=127.0.0.1")
+        cluster.wait_all(90)
+        for relay in relays:
+            relay.__exit__()
+        assert sum(relay.cuts for relay in relays) >= 10
+        assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
+
+
+@pytest.mark.skipif(not FULL, reason="a frame under way is given 30 s; make test-full")
+def test_half_open_links_are_given_up(trainer, tmp_path):
+    dice, steps, flags = generator(), 2000, ("--optimizer=momentum", "--learning_rate=0.02")
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
+        relays = relayed(cluster, dice)
+        relays[0].delay_s = 0.002
+        cluster.start_all("--bind=127.0.0.1")
+        for relay in relays:
+            before = reached(cluster)
+            wait_for(lambda: reached(cluster) > before + 10, "steps", 30)
+            before = reached(cluster)
+            relay.stall()
+            wait_for(lambda: reached(cluster) > before + 10, "steps over new links", 90)
+        cluster.wait_all(90)
+        for relay in relays:
+            relay.__exit__()
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+
+
+@pytest.mark.parametrize("delay_s, bytes_per_s", [(0.1, 0), (0, 125_000)])
+def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
+    """200 ms there and back, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""
+    dice, steps, flags = generator(), 8, ("--layers=784,10",)
+    with Cluster(trainer, tmp_path, workers=2, flags=sync(steps, *flags, "--lease_secs=5")) as cluster:
+        relays = relayed(cluster, dice)
+        cluster.start_all("--bind=127.0.0.1")
+        relays[0].delay_s, relays[0].bytes_per_s = delay_s, bytes_per_s
+        cluster.wait_all(90)
+        relays[0].__exit__()
+        assert "is lost" not in cluster.text("ps 0")
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{usage.ru_utime + usage.ru_stime:.1f} s of processor time, so far in all tests")
+
+
+# ---- Disks ----
+
+
+def test_a_full_disk_at_checkpoint_time(trainer, tmp_path):
+    """Training goes on, the old checkpoint stays, the error is loud and shows in the exit status."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"can't mount a small tmpfs here: {mounted.stderr.strip()}")
+    try:
+        with Cluster(trainer, tmp_path, workers=2, flags=("--train_steps=1000000", "--lease_secs=2", "--max_to_keep=1",
+                                                          "--learning_rate=0.02", "--save_model_secs=0.2",
+                                                          "--validation_size=0", f"--train_dir={disk}/kept")) as cluster:
+            cluster.start_all()
+            wait_for(lambda: checkpoints(disk / "kept"), "checkpoint")
+            with open(disk / "ballast", "wb", buffering=0) as ballast:
+                try:
+                    while True:
+                        ballast.write(bytes(4096))
+                except OSError:
+                    pass
+            cluster.until("worker 0", lambda text: "No space left on device" in text and "status 1" in text,
+                          "error about the checkpoint")
+            kept, before = checkpoints(disk / "kept"), reached(cluster)
+            wait_for(lambda: reached(cluster) > before + 50, "further steps")
+            assert checkpoints(disk / "kept") == kept and tensors(newest(disk / "kept"))[0]
+            (disk / "ballast").unlink()
+            wait_for(lambda: max(checkpoints(disk / "kept")) > max(kept), "checkpoint once there is room")
+            cluster.kill("worker 0", signal.SIGTERM)
+            cluster.wait("worker 0", status=1)
+            assert not [path for path in (disk / "kept").iterdir() if ".tmp" in path.name]
+    finally:
+        subprocess.run(["umount", disk], check=True)
