@@ -90,7 +90,8 @@ struct config_train {
     double target_accuracy; /* stop once validation reaches it; 0 = never */
     int patience;           /* stop after so many validations without a new best; 0 = never */
     int64_t seed;
-    int num_threads; /* 0 = the CPUs this process may use */
+    char *warm_start; /* a checkpoint whose parameters a new run begins with; "" = none */
+    int num_threads;  /* 0 = the CPUs this process may use */
     enum device_kind device;
     int device_index; /* of gpu:N */
     enum cpu_kernels cpu_kernels;

@@ -18,6 +18,7 @@
 #include "ps/checkpoint_writer.h"
 #include "ps/supervisor.h"
 #include "worker/evaluate.h"
+#include "worker/initial.h"
 #include "worker/plan.h"
 #include "worker/report.h"
 #include "worker/summary/summary.h"
@@ -474,8 +475,9 @@ static bool initialise(struct session *session, struct error *error)
     if (!values && !(values = memory = malloc(floats * sizeof *values))) {
         return error_set(error, "not enough memory for %zu initial parameters", floats);
     }
-    model_initialise(options->model, &options->config->model, options->config->train.seed, values);
-    bool done = table->write(options->engine, STORE_PARAMETERS, 0, floats, values, error) &&
+    char source[256];
+    bool done = initial_parameters(options->config, options->model, values, source, sizeof source, error) &&
+                table->write(options->engine, STORE_PARAMETERS, 0, floats, values, error) &&
                 (!averaged(session) || table->write(options->engine, STORE_AVERAGES, 0, floats, values, error));
     for (int slot = 0; done && slot < optimizer_slots(options->config->train.optimizer); slot++) {
         float initial = optimizer_slot_initial(&options->config->train, slot);

@@ -19,6 +19,7 @@
 #include "ps/checkpoint_folder.h"
 #include "ps/supervisor.h"
 #include "worker/evaluate.h"
+#include "worker/initial.h"
 #include "worker/remote/transfer.h"
 #include "worker/report.h"
 
@@ -122,12 +123,14 @@ void chief_destroy(struct chief *chief)
     }
 }
 
-static void initial_state(struct chief *chief)
+static bool initial_state(struct chief *chief, char *source, size_t size, struct error *error)
 {
     const struct config *config = chief->options.config;
     const struct model *model = chief->options.model;
     struct checkpoint_state *state = &chief->state;
-    model_initialise(model, &config->model, config->train.seed, state->vectors[STORE_PARAMETERS]);
+    if (!initial_parameters(config, model, state->vectors[STORE_PARAMETERS], source, size, error)) {
+        return false;
+    }
     if (state->vectors[STORE_AVERAGES]) {
         memcpy(state->vectors[STORE_AVERAGES], state->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));
     }
@@ -137,6 +140,7 @@ static void initial_state(struct chief *chief)
             state->vectors[STORE_SLOT0 + slot][i] = initial;
         }
     }
+    return true;
 }
 
 /* What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the counters. */
@@ -156,8 +160,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
         checkpoint_close(file);
     } else if (load) {
         chief->info.global_step = 0;
-        initial_state(chief);
-        snprintf(source, size, "initialised with seed %lld", (long long)config->train.seed);
+        done = initial_state(chief, source, size, error);
     }
     chief->info.seed = config->train.seed;
     chief->info.fleet_version = config->fleet.version;

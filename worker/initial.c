@@ -1,0 +1,33 @@
+#include "worker/initial.h"
+
+#include <stdio.h>
+
+#include "base/log.h"
+#include "ps/checkpoint.h"
+#include "worker/export/trained.h"
+
+static bool take_over(const struct config *config, const struct model *model, float *values, char *source,
+                      size_t source_size, struct error *error)
+{
+    struct checkpoint_file *file = NULL;
+    bool done = trained_find(&file, config->train.warm_start, "", error) &&
+                checkpoint_load_parameters(file, model, CHECKPOINT_RAW, values, NULL, error);
+    if (done) {
+        snprintf(source, source_size, "with the parameters of %.180s at step %lld", checkpoint_path(file),
+                 (long long)checkpoint_file_info(file)->global_step);
+        log_info("begins %s", source);
+    }
+    checkpoint_close(file);
+    return done || error_wrap(error, "train.warm_start");
+}
+
+bool initial_parameters(const struct config *config, const struct model *model, float *values, char *source,
+                        size_t source_size, struct error *error)
+{
+    if (config->train.warm_start[0] != '\0') {
+        return take_over(config, model, values, source, source_size, error);
+    }
+    model_initialise(model, &config->model, config->train.seed, values);
+    snprintf(source, source_size, "initialised with seed %lld", (long long)config->train.seed);
+    return true;
+}
