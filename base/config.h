@@ -28,7 +28,16 @@ enum {
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
-enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAGRAD, OPTIMIZER_ADADELTA, OPTIMIZER_ADAM };
+enum optimizer_kind {
+    OPTIMIZER_SGD,
+    OPTIMIZER_MOMENTUM,
+    OPTIMIZER_ADAGRAD,
+    OPTIMIZER_ADADELTA,
+    OPTIMIZER_ADAM,
+    OPTIMIZER_RMSPROP,
+    OPTIMIZER_FTRL,
+    OPTIMIZER_KINDS
+};
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512 };
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
@@ -75,14 +84,19 @@ struct config_train {
     double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
     int64_t lr_decay_steps; /* 0 = the steps of one epoch */
     bool lr_staircase;
+    int64_t lr_warmup_steps; /* over which the learning rate rises; 0 = none */
+    int64_t lr_cosine_steps; /* over which it falls by half a cosine; 0 = it does not */
+    double lr_cosine_end;    /* to this part of itself */
     double momentum;
     bool nesterov;
-    double adagrad_init; /* initial accumulator */
+    double adagrad_init; /* initial accumulator of adagrad and ftrl */
     double rho;          /* adadelta */
     double beta1, beta2; /* adam */
-    double epsilon;      /* adam and adadelta */
-    double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
-    double ema_decay;    /* 0 = no moving averages */
+    double epsilon;      /* adam, adadelta and rmsprop */
+    double rmsprop_decay, rmsprop_momentum;
+    double l1;        /* ftrl */
+    double l2;        /* weights only: adds l2/2 x |w|^2 to the loss */
+    double ema_decay; /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
     int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no bound */

@@ -18,7 +18,8 @@ static const struct {
 } kinds[] = {
     [OPTIMIZER_SGD] = {0, {NULL, NULL}},          [OPTIMIZER_MOMENTUM] = {1, {"Momentum", NULL}},
     [OPTIMIZER_ADAGRAD] = {1, {"Adagrad", NULL}}, [OPTIMIZER_ADADELTA] = {2, {"Adadelta", "Adadelta_1"}},
-    [OPTIMIZER_ADAM] = {2, {"Adam", "Adam_1"}},
+    [OPTIMIZER_ADAM] = {2, {"Adam", "Adam_1"}},   [OPTIMIZER_RMSPROP] = {2, {"RMSProp", "RMSProp_1"}},
+    [OPTIMIZER_FTRL] = {2, {"Ftrl", "Ftrl_1"}},
 };
 
 int optimizer_slots(enum optimizer_kind kind)
@@ -35,20 +36,40 @@ const char *optimizer_slot_name(enum optimizer_kind kind, int slot)
 float optimizer_slot_initial(const struct config_train *config, int slot)
 {
     assert(slot >= 0 && slot < kinds[config->optimizer].slots);
-    return config->optimizer == OPTIMIZER_ADAGRAD ? (float)config->adagrad_init : 0.0f;
+    bool accumulates = config->optimizer == OPTIMIZER_ADAGRAD || config->optimizer == OPTIMIZER_FTRL;
+    if (slot == 0 && accumulates) {
+        return (float)config->adagrad_init;
+    }
+    return slot == 0 && config->optimizer == OPTIMIZER_RMSPROP ? 1.0f : 0.0f; /* as TensorFlow's mean square begins */
 }
 
-double schedule_learning_rate(const struct config_train *config, int64_t global_step)
+static double exponential_decay(const struct config_train *config, int64_t global_step)
 {
     if (config->lr_decay == 1.0) {
-        return config->learning_rate;
+        return 1.0;
     }
     assert(config->lr_decay_steps > 0);
     double exponent = (double)global_step / (double)config->lr_decay_steps;
     if (config->lr_staircase) {
         exponent = floor(exponent);
     }
-    return config->learning_rate * pow(config->lr_decay, exponent);
+    return pow(config->lr_decay, exponent);
+}
+
+static double cosine_decay(const struct config_train *config, int64_t global_step)
+{
+    if (config->lr_cosine_steps == 0) {
+        return 1.0;
+    }
+    double done = fmin(1.0, (double)global_step / (double)config->lr_cosine_steps);
+    return config->lr_cosine_end + (1.0 - config->lr_cosine_end) * 0.5 * (1.0 + cos(acos(-1.0) * done));
+}
+
+double schedule_learning_rate(const struct config_train *config, int64_t global_step)
+{
+    double warmth =
+        global_step < config->lr_warmup_steps ? ((double)global_step + 1.0) / (double)config->lr_warmup_steps : 1.0;
+    return config->learning_rate * exponential_decay(config, global_step) * cosine_decay(config, global_step) * warmth;
 }
 
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step)
@@ -63,9 +84,14 @@ void update_prepare(struct update *update, const struct config_train *config, in
         .beta1 = (float)config->beta1,
         .beta2 = (float)config->beta2,
         .epsilon = (float)config->epsilon,
+        .l1 = (float)config->l1,
         .l2 = (float)config->l2,
         .ema_decay = -1.0f,
     };
+    if (config->optimizer == OPTIMIZER_RMSPROP) {
+        update->momentum = (float)config->rmsprop_momentum;
+        update->rho = (float)config->rmsprop_decay;
+    }
     if (config->optimizer == OPTIMIZER_ADAM) {
         /* From the rounded betas: the correction has to fit the averages, which are kept with those. */
         double correction1 = 1.0 - pow((double)update->beta1, applied);
@@ -80,8 +106,10 @@ void update_prepare(struct update *update, const struct config_train *config, in
 
 bool update_zero_is_noop_at_start(const struct update *update)
 {
-    /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. */
-    return update->l2 == 0.0f && update->ema_decay < 0.0f;
+    /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. Rmsprop's mean square starts at 1 and
+     * sinks, and ftrl's parameter becomes what its slots say. */
+    bool rests = update->kind != OPTIMIZER_RMSPROP && update->kind != OPTIMIZER_FTRL;
+    return rests && update->l2 == 0.0f && update->ema_decay < 0.0f;
 }
 
 bool update_zero_is_noop(const struct update *update)
@@ -122,6 +150,12 @@ static enum optimizer_formula formula_of(const struct update *update)
         return FORMULA_ADADELTA;
     case OPTIMIZER_ADAM:
         return FORMULA_ADAM;
+    case OPTIMIZER_RMSPROP:
+        return FORMULA_RMSPROP;
+    case OPTIMIZER_FTRL:
+        return FORMULA_FTRL;
+    case OPTIMIZER_KINDS:
+        break;
     }
     assert(false); /* every kind is above */
     return FORMULA_SGD;

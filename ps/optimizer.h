@@ -24,7 +24,8 @@ struct update {
     enum optimizer_kind kind;
     bool nesterov;
     float learning_rate; /* of this step; for adam with the bias correction sqrt(1-beta2^t)/(1-beta1^t) folded in */
-    float momentum, rho, beta1, beta2, epsilon;
+    float momentum, rho, beta1, beta2, epsilon; /* momentum and rho also of rmsprop */
+    float l1;
     float l2;        /* 0 for biases */
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
@@ -39,7 +40,9 @@ float optimizer_slot_initial(const struct config_train *config, int slot);
 
 /*
  * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay:
- * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase. Unless lr_decay is 1,
+ * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase; times tf.train.cosine_decay's
+ * factor, lr_cosine_end + (1 - lr_cosine_end) x (1 + cos(pi x step / lr_cosine_steps)) / 2, where that is asked for, and
+ * times (step + 1) / lr_warmup_steps until that is 1. Unless lr_decay is 1,
  * lr_decay_steps must be positive by now: who knows how many steps an epoch has fills in that default.
  */
 double schedule_learning_rate(const struct config_train *config, int64_t global_step);

@@ -11,6 +11,8 @@ enum optimizer_formula {
     FORMULA_ADAGRAD,
     FORMULA_ADADELTA,
     FORMULA_ADAM,
+    FORMULA_RMSPROP,
+    FORMULA_FTRL,
     FORMULA_COUNT
 };
 

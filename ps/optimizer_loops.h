@@ -4,7 +4,7 @@
  * names first. It is included nowhere else.
  *
  * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
- * 6 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each
+ * 8 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each
  * element sees the same correctly rounded operations in the same order.
  */
 #ifndef PS_OPTIMIZER_LOOPS_H
@@ -25,7 +25,7 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
 {
     const struct update update = *shared; /* a copy that no store below can alias */
     const bool moves = with_gradient || with_l2 || formula == FORMULA_MOMENTUM || formula == FORMULA_NESTEROV ||
-                       formula == FORMULA_ADAM;
+                       formula == FORMULA_ADAM || formula == FORMULA_RMSPROP || formula == FORMULA_FTRL;
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC ivdep
 #endif
@@ -45,6 +45,10 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
             optimizer_adagrad(&update, g, &parameter, &slot0[i]);
         } else if (formula == FORMULA_ADADELTA) {
             optimizer_adadelta(&update, g, &parameter, &slot0[i], &slot1[i]);
+        } else if (formula == FORMULA_RMSPROP) {
+            optimizer_rmsprop(&update, g, &parameter, &slot0[i], &slot1[i]);
+        } else if (formula == FORMULA_FTRL) {
+            optimizer_ftrl(&update, g, &parameter, &slot0[i], &slot1[i]);
         } else {
             optimizer_adam(&update, g, &parameter, &slot0[i], &slot1[i]);
         }
@@ -124,6 +128,8 @@ DEFINE_LOOPS(FORMULA_NESTEROV)
 DEFINE_LOOPS(FORMULA_ADAGRAD)
 DEFINE_LOOPS(FORMULA_ADADELTA)
 DEFINE_LOOPS(FORMULA_ADAM)
+DEFINE_LOOPS(FORMULA_RMSPROP)
+DEFINE_LOOPS(FORMULA_FTRL)
 
 const struct optimizer_kernels OPTIMIZER_KERNELS = {
     .name = OPTIMIZER_KERNELS_NAME,
@@ -135,6 +141,8 @@ const struct optimizer_kernels OPTIMIZER_KERNELS = {
             [FORMULA_ADAGRAD] = LIST_LOOPS(FORMULA_ADAGRAD),
             [FORMULA_ADADELTA] = LIST_LOOPS(FORMULA_ADADELTA),
             [FORMULA_ADAM] = LIST_LOOPS(FORMULA_ADAM),
+            [FORMULA_RMSPROP] = LIST_LOOPS(FORMULA_RMSPROP),
+            [FORMULA_FTRL] = LIST_LOOPS(FORMULA_FTRL),
         },
 };
 

@@ -2,7 +2,7 @@
  * One element of each optimizer, as TensorFlow 1.x defines it, for C and CUDA alike.
  *
  * Source: tensorflow/core/kernels/training_ops.cc (ApplyGradientDescent, ApplyMomentum, ApplyAdagrad, ApplyAdadelta,
- * ApplyAdam) and tensorflow/python/training/moving_averages.py. Where TensorFlow multiplies by an approximate
+ * ApplyAdam, ApplyRMSProp, ApplyFtrl) and tensorflow/python/training/moving_averages.py. Where TensorFlow multiplies by an approximate
  * reciprocal square root, this divides by the correctly rounded square root, so that every instruction set gives the
  * same bits. For the same reason it must be compiled without contraction (-ffp-contract=off, nvcc -fmad=false).
  *
@@ -69,6 +69,27 @@ OPTIMIZER_INLINE void optimizer_adam(const struct update *update, float gradient
     *mean += (gradient - *mean) * (1.0f - update->beta1);
     *variance += (gradient * gradient - *variance) * (1.0f - update->beta2);
     *parameter -= *mean * update->learning_rate / (sqrtf(*variance) + update->epsilon);
+}
+
+OPTIMIZER_INLINE void optimizer_rmsprop(const struct update *update, float gradient, float *parameter,
+                                        float *mean_square, float *momentum)
+{
+    *mean_square += (gradient * gradient - *mean_square) * (1.0f - update->rho);
+    *momentum = *momentum * update->momentum + gradient * update->learning_rate / sqrtf(*mean_square + update->epsilon);
+    *parameter -= *momentum;
+}
+
+/* With learning_rate_power -0.5, and L2 as part of the gradient: a parameter is a function of the two slots. */
+OPTIMIZER_INLINE void optimizer_ftrl(const struct update *update, float gradient, float *parameter, float *accumulator,
+                                     float *linear)
+{
+    float before = sqrtf(*accumulator);
+    *accumulator += gradient * gradient;
+    float root = sqrtf(*accumulator);
+    *linear += gradient - (root - before) / update->learning_rate * *parameter;
+    float excess = fabsf(*linear) - update->l1;
+    float magnitude = excess > 0.0f ? excess * update->learning_rate / root : 0.0f;
+    *parameter = *linear > 0.0f ? -magnitude : magnitude;
 }
 
 /* The average follows the parameter as it is after the update. */

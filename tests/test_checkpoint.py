@@ -20,6 +20,8 @@ SLOTS = {
     "adagrad": ["Adagrad"],
     "adadelta": ["Adadelta", "Adadelta_1"],
     "adam": ["Adam", "Adam_1"],
+    "rmsprop": ["RMSProp", "RMSProp_1"],
+    "ftrl": ["Ftrl", "Ftrl_1"],
 }
 
 

@@ -108,8 +108,8 @@ def test_help_names_every_command_and_key(run):
 
 def test_help_tells_default_learning_rates(run):
     """The rates that `help` shows are those that are in effect."""
-    text = run("help", "learning_rate").stdout
-    for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam"):
+    text = " ".join(run("help", "learning_rate").stdout.split())
+    for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
         shown = json.loads(run("config", "show", "--json", f"--optimizer={optimizer}").stdout)
         assert f"{optimizer} {shown['keys']['train.learning_rate']['value']}" in text
 

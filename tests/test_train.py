@@ -260,3 +260,26 @@ def test_memory_is_two_copies_of_the_state_and_little_else(trainer, tmp_path):
     assert process.returncode == 0
     data_bytes = 3500 * (784 + 4)
     assert usage.ru_maxrss * 1024 <= data_bytes + 4 * parameters * 2 * (1 + 2) + 16 * 2**20
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "ftrl"])
+def test_resumed_with_slots_that_begin_above_zero(trainer, tmp_path, optimizer):
+    """Their first slots begin at 1 and 0.1: what a checkpoint keeps of them gives the same bits, warm-up included."""
+    flags = (*SMALL, f"--optimizer={optimizer}", "--lr_warmup_steps=30", "--lr_cosine_steps=60", "--lr_cosine_end=0.1")
+    train(trainer, *flags, "--train_steps=60", "--train_dir=whole", cwd=tmp_path)
+    for stop in (25, 60):
+        result = train(trainer, *flags, f"--train_steps={stop}", "--train_dir=parts", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
+    assert result.done["test_accuracy"] > 0.15
+    assert "falling to 0.1 of itself over 60 steps after a warm-up of 30 steps" in run(
+        trainer, *flags, "--train_steps=1", cwd=tmp_path).stdout
+
+
+def test_l1_makes_zeros(trainer, tmp_path):
+    kept = {}
+    for l1 in ("0", "2"):
+        train(trainer, *SMALL, "--layers=784,10", "--optimizer=ftrl", f"--l1={l1}", "--train_steps=100",
+              f"--train_dir=l1-{l1}", cwd=tmp_path)
+        values = tensors(newest(tmp_path / f"l1-{l1}"))[0]["layer0/weights"][1]
+        kept[l1] = sum(any(values[i : i + 4]) for i in range(0, len(values), 4))
+    assert 0 < kept["2"] < 0.7 * kept["0"]

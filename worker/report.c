@@ -46,10 +46,19 @@ static void format_layers(char *text, size_t size, const struct model *model)
 
 static void format_optimizer(char *text, size_t size, const struct config_train *train)
 {
-    char decay[96] = "", l2[40] = "", averages[48] = "", micro[40] = "";
+    char decay[224] = "", l2[40] = "", averages[48] = "", micro[40] = "";
     if (train->lr_decay != 1) {
         snprintf(decay, sizeof decay, " x %g every %lld steps%s", train->lr_decay, (long long)train->lr_decay_steps,
                  train->lr_staircase ? " (in stairs)" : "");
+    }
+    size_t used = strlen(decay);
+    if (train->lr_cosine_steps > 0) {
+        used += (size_t)snprintf(decay + used, sizeof decay - used, " falling to %g of itself over %lld steps",
+                                 train->lr_cosine_end, (long long)train->lr_cosine_steps);
+    }
+    if (train->lr_warmup_steps > 0) {
+        snprintf(decay + used, sizeof decay - used, " after a warm-up of %lld steps",
+                 (long long)train->lr_warmup_steps);
     }
     if (train->l2 > 0) {
         snprintf(l2, sizeof l2, ", L2 %g", train->l2);
@@ -93,7 +102,7 @@ static void start_as_json(const struct report_start *start, const char *layers)
 void report_start(const struct report_start *start)
 {
     const struct config *config = start->config;
-    char layers[128], optimizer[320];
+    char layers[128], optimizer[448];
     char parameters[REPORT_COUNT_SIZE], step[REPORT_COUNT_SIZE];
     format_layers(layers, sizeof layers, start->model);
     format_optimizer(optimizer, sizeof optimizer, &config->train);

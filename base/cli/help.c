@@ -105,7 +105,7 @@ static void print_learning_rates(void)
 {
     char text[256], rate[32];
     size_t used = 0;
-    for (int kind = OPTIMIZER_SGD; kind <= OPTIMIZER_ADAM && used < sizeof text; kind++) {
+    for (int kind = OPTIMIZER_SGD; kind < OPTIMIZER_KINDS && used < sizeof text; kind++) {
         config_number_text(config_default_learning_rate((enum optimizer_kind)kind), rate);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", kind > 0 ? ", " : "",
                                  config_optimizer_name((enum optimizer_kind)kind), rate);

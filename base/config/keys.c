@@ -14,7 +14,7 @@
 static const char *const job_names[] = {"local", "ps", "worker", "evaluator", NULL};
 static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", NULL};
+static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl", NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
@@ -91,13 +91,21 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "0 = the steps of one epoch"},
     {"train", "lr_staircase", KEY_SWITCH, AT(train.lr_staircase), .initial = "true",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay in whole stairs: the exponent is rounded down"},
+    {"train", "lr_warmup_steps", KEY_LONG, AT(train.lr_warmup_steps), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "steps over which the learning rate rises evenly to its full value; 0 = none"},
+    {"train", "lr_cosine_steps", KEY_LONG, AT(train.lr_cosine_steps), .maximum = MAX_EXACT, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "steps over which the learning rate falls by half a cosine, as cosine_decay; 0 = it does not"},
+    {"train", "lr_cosine_end", KEY_NUMBER, AT(train.lr_cosine_end), .maximum = 1, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "the part of the learning rate that the cosine ends at"},
     {"train", "momentum", KEY_NUMBER, AT(train.momentum), .maximum = 1, .below_maximum = true, .initial = "0.9",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "of optimizer momentum"},
     {"train", "nesterov", KEY_SWITCH, AT(train.nesterov), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "Nesterov's momentum, with optimizer momentum"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
      .initial = "0.1", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "where the accumulators of optimizer adagrad begin"},
+     .description = "where the accumulators of optimizers adagrad and ftrl begin"},
     {"train", "rho", KEY_NUMBER, AT(train.rho), .maximum = 1, .below_maximum = true, .initial = "0.95",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay of optimizer adadelta's averages"},
     {"train", "beta1", KEY_NUMBER, AT(train.beta1), .maximum = 1, .below_maximum = true, .initial = "0.9",
@@ -105,7 +113,13 @@ const struct config_key config_keys[] = {
     {"train", "beta2", KEY_NUMBER, AT(train.beta2), .maximum = 1, .below_maximum = true, .initial = "0.999",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "decay of optimizer adam's second moment"},
     {"train", "epsilon", KEY_NUMBER, AT(train.epsilon), .maximum = 1, .above_minimum = true, .initial = "1e-08",
-     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "keeps adam and adadelta from dividing by zero"},
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "keeps adam, adadelta and rmsprop from dividing by zero"},
+    {"train", "rmsprop_decay", KEY_NUMBER, AT(train.rmsprop_decay), .maximum = 1, .below_maximum = true,
+     .initial = "0.9", .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "of optimizer rmsprop's mean square"},
+    {"train", "rmsprop_momentum", KEY_NUMBER, AT(train.rmsprop_momentum), .maximum = 1, .below_maximum = true,
+     .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "of optimizer rmsprop"},
+    {"train", "l1", KEY_NUMBER, AT(train.l1), .maximum = 1000, .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "of optimizer ftrl: drives parameters to exact zeros"},
     {"train", "l2", KEY_NUMBER, AT(train.l2), .maximum = 1000, .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "adds l2/2 x the sum of the squared weights to the loss"},
     {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
@@ -274,8 +288,8 @@ const char *config_cpu_kernels_name(enum cpu_kernels choice)
 double config_default_learning_rate(enum optimizer_kind kind)
 {
     static const double rates[] = {
-        [OPTIMIZER_SGD] = 0.5,      [OPTIMIZER_MOMENTUM] = 0.05, [OPTIMIZER_ADAGRAD] = 0.05,
-        [OPTIMIZER_ADADELTA] = 1.0, [OPTIMIZER_ADAM] = 0.001,
+        [OPTIMIZER_SGD] = 0.5,    [OPTIMIZER_MOMENTUM] = 0.05, [OPTIMIZER_ADAGRAD] = 0.05, [OPTIMIZER_ADADELTA] = 1.0,
+        [OPTIMIZER_ADAM] = 0.001, [OPTIMIZER_RMSPROP] = 0.001, [OPTIMIZER_FTRL] = 0.1,
     };
     return rates[kind];
 }

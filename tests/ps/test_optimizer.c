@@ -165,10 +165,10 @@ static struct arrays random_arrays(struct test_random *random)
 static struct update random_update(struct test_random *random, int variant)
 {
     struct config_train config = {
-        .optimizer = (enum optimizer_kind)(variant % 5),
-        .nesterov = variant / 5 % 2,
-        .l2 = variant / 10 % 2 ? 1e-3 : 0,
-        .ema_decay = variant / 20 % 2 ? 0.99 : 0,
+        .optimizer = (enum optimizer_kind)(variant % OPTIMIZER_KINDS),
+        .nesterov = variant / OPTIMIZER_KINDS % 2,
+        .l2 = variant / (2 * OPTIMIZER_KINDS) % 2 ? 1e-3 : 0,
+        .ema_decay = variant / (4 * OPTIMIZER_KINDS) % 2 ? 0.99 : 0,
         .learning_rate = 0.01,
         .lr_decay = 1,
         .momentum = 0.9,
@@ -176,13 +176,16 @@ static struct update random_update(struct test_random *random, int variant)
         .beta1 = 0.9,
         .beta2 = 0.999,
         .epsilon = 1e-7,
+        .rmsprop_decay = 0.9,
+        .rmsprop_momentum = 0.5,
+        .l1 = 0.1,
     };
     struct update update;
     update_prepare(&update, &config, test_random_below(random, 1000));
     return update;
 }
 
-enum { VARIANTS = 40 };
+enum { VARIANTS = 8 * OPTIMIZER_KINDS };
 
 static void apply(optimizer_loop loop, const struct update *update, struct arrays *arrays, int first, int n)
 {
@@ -266,8 +269,9 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
         /* And with slots as they are at the start. */
         memset(fresh.values[1], 0, sizeof fresh.values[1]);
         memset(fresh.values[2], 0, sizeof fresh.values[2]);
-        for (int i = 0; update.kind == OPTIMIZER_ADAGRAD && i < MAX_N; i++) {
-            fresh.values[1][i] = 0.1f;
+        bool accumulates = update.kind == OPTIMIZER_ADAGRAD || update.kind == OPTIMIZER_FTRL;
+        for (int i = 0; i < MAX_N; i++) {
+            fresh.values[1][i] = accumulates ? 0.1f : update.kind == OPTIMIZER_RMSPROP ? 1.0f : 0.0f;
         }
         start = fresh;
         apply(optimizer_loop_get(kernels[k], &update, false), &update, &fresh, 0, MAX_N);
@@ -313,6 +317,21 @@ static void learning_rate_decays_as_exponential_decay(void **state)
     assert_true(schedule_learning_rate(&config, 1 << 30) == 0.8);
 }
 
+static void warm_up_and_cosine(void **state)
+{
+    (void)state;
+    struct config_train config = {.learning_rate = 0.8, .lr_decay = 1, .lr_warmup_steps = 4};
+    assert_true(schedule_learning_rate(&config, 0) == 0.8 / 4);
+    assert_true(schedule_learning_rate(&config, 3) == 0.8);
+    assert_true(schedule_learning_rate(&config, 1000) == 0.8);
+    config.lr_cosine_steps = 100;
+    config.lr_cosine_end = 0.5;
+    assert_true(fabs(schedule_learning_rate(&config, 50) - 0.8 * 0.75) < 1e-15);
+    assert_true(fabs(schedule_learning_rate(&config, 100) - 0.8 * 0.5) < 1e-15);
+    assert_true(fabs(schedule_learning_rate(&config, 5000) - 0.8 * 0.5) < 1e-15);
+    assert_true(schedule_learning_rate(&config, 25) > 0.8 * 0.75);
+}
+
 static void averages_have_tensorflows_ramp(void **state)
 {
     (void)state;
@@ -337,6 +356,7 @@ int main(void)
         cmocka_unit_test(no_gradient_is_a_gradient_of_zeros),
         cmocka_unit_test(tiny_numbers_become_zero_and_the_threads_mode_stays),
         cmocka_unit_test(learning_rate_decays_as_exponential_decay),
+        cmocka_unit_test(warm_up_and_cosine),
         cmocka_unit_test(averages_have_tensorflows_ramp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,9 +41,16 @@ CASES = [
     ("adam_decay_l2_ema", "ADAM",
      dict(learning_rate=0.01, beta1=0.8, beta2=0.99, epsilon=1e-4, lr_decay=0.9, lr_decay_steps=20, l2=1e-2,
           ema_decay=0.9)),
+    ("rmsprop", "RMSPROP", dict(learning_rate=0.001, rmsprop_decay=0.9, epsilon=1e-8)),
+    ("rmsprop_momentum_l2_ema", "RMSPROP",
+     dict(learning_rate=0.01, rmsprop_decay=0.8, rmsprop_momentum=0.9, epsilon=1e-4, l2=1e-2, ema_decay=0.9)),
+    ("ftrl", "FTRL", dict(learning_rate=0.05, adagrad_init=0.1)),
+    ("ftrl_l1_l2_ema", "FTRL", dict(learning_rate=0.2, adagrad_init=0.5, l1=0.3, l2=1e-2, ema_decay=0.9)),
+    ("cosine", "SGD", dict(learning_rate=0.5, lr_cosine_steps=70, lr_cosine_end=0.1)),
 ]
 DEFAULTS = dict(learning_rate=0.5, lr_decay=1.0, lr_decay_steps=1, lr_staircase=False, momentum=0.9, nesterov=False,
-                adagrad_init=0.1, rho=0.95, beta1=0.9, beta2=0.999, epsilon=1e-8, l2=0.0, ema_decay=0.0)
+                adagrad_init=0.1, rho=0.95, beta1=0.9, beta2=0.999, epsilon=1e-8, l2=0.0, ema_decay=0.0,
+                rmsprop_decay=0.9, rmsprop_momentum=0.0, l1=0.0, lr_cosine_steps=0, lr_cosine_end=0.0)
 
 
 def gradient(step, i):
@@ -67,6 +74,12 @@ def optimizer(kind, settings, rate):
         return tf.train.AdagradOptimizer(rate, initial_accumulator_value=settings["adagrad_init"])
     if kind == "ADADELTA":
         return tf.train.AdadeltaOptimizer(rate, rho=settings["rho"], epsilon=settings["epsilon"])
+    if kind == "RMSPROP":
+        return tf.train.RMSPropOptimizer(rate, decay=settings["rmsprop_decay"], momentum=settings["rmsprop_momentum"],
+                                         epsilon=settings["epsilon"])
+    if kind == "FTRL":
+        return tf.train.FtrlOptimizer(rate, initial_accumulator_value=settings["adagrad_init"],
+                                      l1_regularization_strength=settings["l1"])
     return tf.train.AdamOptimizer(rate, beta1=settings["beta1"], beta2=settings["beta2"], epsilon=settings["epsilon"])
 
 
@@ -84,6 +97,8 @@ def run(kind, settings):
         if settings["lr_decay"] != 1.0:
             rate = tf.train.exponential_decay(rate, step, settings["lr_decay_steps"], settings["lr_decay"],
                                               staircase=settings["lr_staircase"])
+        if settings["lr_cosine_steps"]:
+            rate = tf.train.cosine_decay(rate, step, settings["lr_cosine_steps"], alpha=settings["lr_cosine_end"])
         chosen = optimizer(kind, settings, rate)
         train = chosen.minimize(loss, global_step=step)
         slots = [[chosen.get_slot(v, name) for v in (w, b)] for name in chosen.get_slot_names()]
@@ -93,7 +108,7 @@ def run(kind, settings):
             with tf.control_dependencies([train]):
                 train = ema.apply([w, b])
             averages = [ema.average(w), ema.average(b)]
-        order = {"m": 0, "v": 1, "accum": 0, "accum_update": 1}
+        order = {"m": 0, "v": 1, "accum": 0, "accum_update": 1, "rms": 0, "momentum": 1, "linear": 1}
         slots = [pair for _, pair in sorted(zip(chosen.get_slot_names(), slots), key=lambda s: order.get(s[0], 0))]
         vectors = [[w, b]] + (slots + [None, None])[:2] + [averages]
         names = [pair and pair[0].op.name[len("w/"):] for pair in vectors[1:]]

@@ -87,7 +87,8 @@ static void put_training(struct proto *graph, const struct model *model, const s
     static const char *const operators[] = {
         [OPTIMIZER_SGD] = "ApplyGradientDescent", [OPTIMIZER_MOMENTUM] = "ApplyMomentum",
         [OPTIMIZER_ADAGRAD] = "ApplyAdagrad",     [OPTIMIZER_ADADELTA] = "ApplyAdadelta",
-        [OPTIMIZER_ADAM] = "ApplyAdam",
+        [OPTIMIZER_ADAM] = "ApplyAdam",           [OPTIMIZER_RMSPROP] = "ApplyRMSProp",
+        [OPTIMIZER_FTRL] = "ApplyFtrl",
     };
     put_node(graph, "softmax", "Softmax", (const char *[]){logits, NULL});
     put_node(graph, "loss/cross_entropy", "SparseSoftmaxCrossEntropyWithLogits",

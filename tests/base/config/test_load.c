@@ -78,7 +78,7 @@ static void wrong_types(void **state)
     refuse("{\"train\": {\"nesterov\": 1}}", "config.json:1:24: train.nesterov: must be true or false, not 1");
     refuse("{\"train\": {\"optimizer\": \"adma\"}}",
            "config.json:1:25: train.optimizer: must be sgd, momentum, adagrad, "
-           "adadelta or adam, not \"adma\"; did you mean adam?");
+           "adadelta, adam, rmsprop or ftrl, not \"adma\"; did you mean adam?");
     refuse("{\"model\": {\"layers\": 784}}",
            "config.json:1:22: model.layers: must be a list of 2 to 16 integers from 1 to 65536, not 784");
     refuse("{\"model\": {\"layers\": [784, \"500\", 10]}}",
@@ -263,7 +263,7 @@ static void learning_rates(void **state)
 {
     (void)state;
     struct config config;
-    for (int kind = OPTIMIZER_SGD; kind <= OPTIMIZER_ADAM; kind++) {
+    for (int kind = OPTIMIZER_SGD; kind < OPTIMIZER_KINDS; kind++) {
         accept(&config, "{}", "optimizer", config_optimizer_name((enum optimizer_kind)kind));
         assert_int_equal(config.train.optimizer, kind);
         assert_true(config.train.learning_rate > 0);

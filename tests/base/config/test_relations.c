@@ -82,6 +82,7 @@ static void steps_that_are_too_large(void **state)
     accept(&config, "{}", FLAGS("batch_size", "65536", "micro_batches", "16"));
     config_free(&config);
     refuse("{}", FLAGS("nesterov", "true", "optimizer", "adam"), "--nesterov: goes with optimizer momentum, not adam");
+    refuse("{}", FLAGS("l1", "0.1", "optimizer", "adam"), "--l1: goes with optimizer ftrl, not adam");
 }
 
 static void which_bound_ends_the_run(void **state)
