@@ -1,7 +1,12 @@
 """Summaries, read with TensorBoard's own package."""
 
 import io
+import json
+import pathlib
 import resource
+import subprocess
+import sys
+import urllib.request
 
 import numpy
 import pytest
@@ -11,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from clusters import Cluster
-from runs import SMALL, checkpoints, run, same_tensors, newest, train
+from clusters import Cluster, free_ports
+from runs import SMALL, checkpoints, newest, run, same_tensors, train, wait_for
 
 ALL = {"scalars": 0, "histograms": 0, "images": 0, "tensors": 0}
 
@@ -229,3 +234,42 @@ def test_a_clusters_summaries_come_from_the_chief(trainer, tmp_path, flags):
     assert all(value >= 0 for value in scalars(events, "cluster/staleness").values())
     assert {"layer0/weights", "layer0/weights/gradient", "layer0/activations"} <= set(events.Tags()["histograms"])
     assert all(value > 0 for value in scalars(events, "global_step/sec").values())
+
+
+def ask(port, path, **content):
+    data = json.dumps(content).encode() if content else None
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/data/{path}", data=data,
+                                     headers={"Content-Type": "application/json"} if content else {})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.read()
+
+
+def test_tensorboard_itself_serves_every_page(watched):
+    """The server behind TensorBoard's pages: each finds its data, and HParams ties the run's values to its metrics."""
+    folder, result, _ = watched
+    (port,) = free_ports(1)
+    server = subprocess.Popen([pathlib.Path(sys.executable).with_name("tensorboard"), f"--logdir={folder / 't'}",
+                               f"--port={port}", "--host=127.0.0.1", "--load_fast=false"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        def loaded():
+            try:
+                return json.loads(ask(port, "plugin/scalars/tags")) != {}
+            except OSError:
+                return False
+
+        wait_for(loaded, "answer from TensorBoard", timeout=120)
+        pages = {name for name, page in json.loads(ask(port, "plugins_listing")).items() if page["enabled"]}
+        assert {"scalars", "images", "graphs", "distributions", "histograms", "text", "hparams"} <= pages
+        (run_name,) = json.loads(ask(port, "plugin/scalars/tags"))
+        assert b'name: "layer1/MatMul"' in ask(port, f"plugin/graphs/graph?run={run_name}")
+        groups = json.loads(ask(
+            port, "plugin/hparams/session_groups", experimentName="", startIndex=0, sliceSize=10,
+            allowedStatuses=["STATUS_SUCCESS"], colParams=[{"metric": {"group": "", "tag": "test/accuracy"}}]))
+        (group,) = groups["sessionGroups"]
+        assert group["hparams"]["l2"] == 1e-3 and group["hparams"]["activation"] == "tanh"
+        metrics = {metric["name"]["tag"]: metric["value"] for metric in group["metricValues"]}
+        assert metrics["test/accuracy"] == pytest.approx(result.done["test_accuracy"])
+    finally:
+        server.terminate()
+        server.wait(20)
