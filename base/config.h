@@ -22,7 +22,8 @@ enum {
     CONFIG_MAX_LAYERS = 16,   /* entries of model.layers: the input, hidden layers, the output */
     CONFIG_MAX_WIDTH = 65536, /* units in a layer */
     CONFIG_MAX_HOSTS = 1024,
-    CONFIG_DIGEST_HEX = 64, /* BLAKE2b-256 in hex */
+    CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, where the config lets them */
+    CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */
 };
 
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
@@ -59,6 +60,7 @@ struct config_cluster {
     int replicas_to_aggregate;       /* gradients of a synchronous step; 0 = one of every worker */
     int min_replicas;                /* fewer never make a synchronous step, whoever is lost */
     enum placement_policy placement; /* which ps holds what */
+    bool elastic;                    /* workers beyond worker_hosts may join */
     int min_workers;                 /* training starts once so many are there */
     int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no bound */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on their way */
@@ -68,6 +70,19 @@ struct config_cluster {
     char *bind;                      /* address to listen on; "" = every one */
     bool serve_forever;              /* a ps stays when the job is over */
 };
+
+/* Workers that there is room for: those of worker_hosts, and with `elastic` so many more. */
+static inline int config_worker_room(const struct config_cluster *cluster)
+{
+    int room = cluster->worker_hosts.count + (cluster->elastic ? CONFIG_ELASTIC_WORKERS : 0);
+    return room < CONFIG_MAX_HOSTS ? room : CONFIG_MAX_HOSTS;
+}
+
+/* A worker's address in worker_hosts; "not listed" for one beyond them. */
+static inline const char *config_worker_host(const struct config_cluster *cluster, int index)
+{
+    return index < cluster->worker_hosts.count ? cluster->worker_hosts.items[index] : "not listed";
+}
 
 struct config_model {
     int layers[CONFIG_MAX_LAYERS]; /* units: input, hidden ..., classes */

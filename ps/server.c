@@ -346,7 +346,7 @@ static void accept_all(struct server *server, int listener)
 
 static bool create_lists(struct server *server, struct error *error)
 {
-    int workers = server->config->cluster.worker_hosts.count;
+    int workers = config_worker_room(&server->config->cluster);
     server->visitor_count = workers * SERVER_CONNECTIONS_PER_WORKER +
                             server->config->cluster.ps_hosts.count * SERVER_CONNECTIONS_PER_PS +
                             SERVER_SPARE_CONNECTIONS;

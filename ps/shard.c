@@ -107,7 +107,7 @@ static void plan_make(struct plan *plan, const struct model *model, const struct
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         plan->vectors += plan->has[vector];
     }
-    plan->workers = config->cluster.worker_hosts.count;
+    plan->workers = config_worker_room(&config->cluster);
     plan->vector_bytes = shard_round_up(plan->floats * sizeof(float));
     plan->present_bytes = shard_round_up(plan->blocks);
     plan->range_bytes = shard_round_up(plan->blocks * RANGE_BYTES);

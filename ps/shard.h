@@ -77,7 +77,7 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
  * Ranges may come in any order; what comes twice counts as it came last.
  */
 struct stage;
-struct stage *shard_stage(struct shard *shard, int worker); /* worker < worker_hosts */
+struct stage *shard_stage(struct shard *shard, int worker); /* worker < config_worker_room */
 void stage_begin(struct stage *stage);
 bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error);
 void stage_check(struct stage *stage, const float *values, size_t count);

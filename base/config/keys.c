@@ -45,6 +45,8 @@ const struct config_key config_keys[] = {
     {"cluster", "placement", KEY_WORD, AT(cluster.placement), .words = placements, .initial = "ranges",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "which ps holds what: equal ranges, variables in turn, or each variable where there is least"},
+    {"cluster", "elastic", KEY_SWITCH, AT(cluster.elastic), .initial = "false", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "up to 64 workers beyond worker_hosts may join, by a task_index that is not listed"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_HOSTS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "training starts once this many workers are there, the chief among them"},

@@ -157,10 +157,20 @@ static bool check_synchronous(const struct config *config, struct error *error)
     return true;
 }
 
+/* A worker that is not listed has no part of the data, and is no customer of the chief. */
+static bool check_elastic(const struct config *config, struct error *error)
+{
+    if (config->cluster.elastic && config->data.data_sharding != SHARDING_SHUFFLED) {
+        error_set(error, "goes with data_sharding shuffled alone: workers that join have no part of the data");
+        return blame(config, "cluster", "elastic", error);
+    }
+    return true;
+}
+
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_validation(config, error) &&
-           check_checkpoints(config, error) && check_synchronous(config, error);
+           check_checkpoints(config, error) && check_synchronous(config, error) && check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)
@@ -179,10 +189,11 @@ bool config_check_role(const struct config *config, struct error *error)
         error_set(error, "is empty; job_name=%s needs the address of every worker", role);
         return blame(config, "cluster", "worker_hosts", error);
     }
-    int count = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
+    int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
+    int count = is_ps ? listed : config_worker_room(cluster);
     if (cluster->task_index >= count) {
-        error_set(error, "must be from 0 to %d, for %s_hosts lists %d, not %d", count - 1, role, count,
-                  cluster->task_index);
+        error_set(error, "must be from 0 to %d, for %s_hosts lists %d%s, not %d", count - 1, role, listed,
+                  count > listed ? " and elastic lets some more join" : "", cluster->task_index);
         return blame(config, "cluster", "task_index", error);
     }
     if (cluster->min_workers > cluster->worker_hosts.count) {

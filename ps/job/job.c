@@ -15,7 +15,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     memset(job, 0, sizeof *job);
     job->config = config;
     job->self = (struct member){MEMBER_PS, ps};
-    job->worker_count = config->cluster.worker_hosts.count;
+    job->worker_count = config_worker_room(&config->cluster);
     job->workers = calloc((size_t)job->worker_count, sizeof *job->workers);
     if (job->workers == NULL) {
         return error_set(error, "out of memory");
@@ -174,7 +174,7 @@ void job_start_if_complete(struct job *job)
     }
     job->started = true;
     job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers here",
-            (long long)job->global_step, present, job->worker_count);
+            (long long)job->global_step, present, job->config->cluster.worker_hosts.count);
 }
 /* --- Time -------------------------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
  * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and says so
  * (job_step_applied): only then are the pushes of that step answered.
  *
- * Members are the workers of worker_hosts, 0 being the chief; operators only ask and are not kept track of. A worker may
+ * Members are the workers of worker_hosts (and, with cluster.elastic, some beyond), 0 being the chief; operators only ask and are not kept track of. A worker may
  * have several connections at once, all of one incarnation.
  *
  * Life of the job: WAITING until the chief begins a restore, RESTORING until it ends it, TRAINING until the chief ends
@@ -106,7 +106,7 @@ struct job {
     const struct config *config; /* borrowed */
     struct member self;
     struct job_worker *workers; /* [worker_count] */
-    int worker_count;
+    int worker_count;           /* config_worker_room */
     enum job_state state;
     uint32_t generation;
     int64_t global_step; /* pushes accepted, on top of the step that was restored */

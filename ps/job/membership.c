@@ -135,7 +135,8 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
         return REFUSAL_MEMBER;
     }
     if (who->index < 0 || who->index >= job->worker_count) {
-        error_set(sentence, "there is no worker %d: worker_hosts lists %d", who->index, job->worker_count);
+        error_set(sentence, "there is no worker %d: worker_hosts lists %d", who->index,
+                  job->config->cluster.worker_hosts.count);
         return REFUSAL_MEMBER;
     }
     uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, sentence);

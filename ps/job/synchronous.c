@@ -79,7 +79,8 @@ static bool is_coordinator(const struct job *job)
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
-    bool may_come = worker->incarnation == 0 && now_s - job->began_s < job->config->cluster.lease_secs;
+    bool may_come = worker->incarnation == 0 && index < job->config->cluster.worker_hosts.count &&
+                    now_s - job->began_s < job->config->cluster.lease_secs;
     return worker->present || may_come;
 }
 
@@ -90,7 +91,7 @@ static void tell_absent(struct job *job, double now_s)
         return;
     }
     job->told_absent = true;
-    for (int i = 0; i < job->worker_count; i++) {
+    for (int i = 0; i < job->config->cluster.worker_hosts.count; i++) {
         if (job->workers[i].incarnation == 0) {
             first = first < 0 ? i : first;
             absent++;
@@ -314,7 +315,9 @@ void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *
 
 static const char *worker_host(const struct job *job, int index)
 {
-    return job->config->cluster.worker_hosts.items[index];
+    const struct job_worker *worker = &job->workers[index];
+    bool listed = index < job->config->cluster.worker_hosts.count;
+    return listed ? config_worker_host(&job->config->cluster, index) : worker->peer;
 }
 
 /* The first whose gradient is wanted and not here, at any shard; false if there is none. */
@@ -366,11 +369,11 @@ bool job_awaited(struct job *job, double now_s, char sentence[256])
         }
     } else if (is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
         int ps = ps_of_shard(job, shard);
-        snprintf(sentence, 256, "waiting for worker %d (%s) to push step %lld to ps %d (%s), %.0f s", worker,
+        snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
                  worker_host(job, worker), step, ps, job->config->cluster.ps_hosts.items[ps], seconds);
     } else {
         bool refused = aggregation_get(&job->gathered, shard, worker) == PART_NOT_FINITE;
-        snprintf(sentence, 256, "waiting for worker %d (%s) to push step %lld%s, %.0f s", worker,
+        snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,
                  worker_host(job, worker), step, refused ? " again, since its gradient was not finite" : "", seconds);
     }
     return true;

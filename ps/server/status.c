@@ -94,10 +94,23 @@ static void describe_worker(const struct job *job, int index, const struct job_w
         .program = worker->program,
         .host = worker->host[0] != '\0'   ? worker->host
                 : worker->peer[0] != '\0' ? worker->peer
-                                          : job->config->cluster.worker_hosts.items[index],
+                                          : config_worker_host(&job->config->cluster, index),
         .device = worker->device,
         .sentence = worker->sentence,
     };
+}
+
+/* The next worker from `index` on that is listed, or is here though it is not; worker_count: none. */
+static int next_shown(struct server *server, int index)
+{
+    const struct job *job = &server->job;
+    server_lock(server);
+    while (index >= job->config->cluster.worker_hosts.count && index < job->worker_count &&
+           job_worker_state(job, index) == STATE_ABSENT) {
+        index++;
+    }
+    server_unlock(server);
+    return index;
 }
 
 bool serve_status(struct visitor *visitor, uint64_t request, bool members, double deadline_s, struct error *error)
@@ -105,22 +118,25 @@ bool serve_status(struct visitor *visitor, uint64_t request, bool members, doubl
     struct server *server = visitor->server;
     struct message_status status;
     char host[256], sentence[256];
-    int workers = members ? server->job.worker_count : 0;
+    const int workers = members ? server->job.worker_count : 0;
+    int next = members ? next_shown(server, 0) : 0;
     server_lock(server);
     describe_self(server, &status, host, sentence);
     server_unlock(server);
-    if (!channel_send(&visitor->channel, MESSAGE_status, request, workers == 0 ? FRAME_LAST : 0, &status, NULL, 0,
+    if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
                       deadline_s, error)) {
         return false;
     }
-    for (int i = 0; i < workers; i++) {
+    while (next < workers) {
+        const int i = next;
         /* A copy, since sending must not hold up the others. */
         struct job_worker worker;
         server_lock(server);
         worker = server->job.workers[i];
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
         server_unlock(server);
-        if (!channel_send(&visitor->channel, MESSAGE_status, request, i + 1 == workers ? FRAME_LAST : 0, &status, NULL,
+        next = next_shown(server, i + 1);
+        if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL,
                           0, deadline_s, error)) {
             return false;
         }

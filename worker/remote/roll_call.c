@@ -44,7 +44,8 @@ bool roll_call_create(struct roll_call **out, const struct config *config, struc
     }
     roll->config = config;
     roll->ps_count = config->cluster.ps_hosts.count;
-    roll->members = roll->ps_count + config->cluster.worker_hosts.count;
+    /* Whoever asks may not know that the job is elastic. */
+    roll->members = roll->ps_count + config->cluster.worker_hosts.count + CONFIG_ELASTIC_WORKERS;
     roll->questions = calloc((size_t)roll->ps_count, sizeof *roll->questions);
     roll->answers = calloc((size_t)roll->ps_count * (size_t)roll->members, sizeof *roll->answers);
     roll->entries = calloc((size_t)roll->members, sizeof *roll->entries);
@@ -88,15 +89,16 @@ static void clear_entries(const struct roll_call *roll, struct roll_entry *entri
     for (int i = 0; i < roll->members; i++) {
         bool is_ps = i < roll->ps_count;
         int index = is_ps ? i : i - roll->ps_count;
-        const struct string_list *hosts = is_ps ? &roll->config->cluster.ps_hosts : &roll->config->cluster.worker_hosts;
-        entries[i] = (struct roll_entry){.member = {is_ps ? MEMBER_PS : MEMBER_WORKER, index},
-                                         .address = hosts->items[index],
-                                         .state = STATE_ABSENT,
-                                         .is_missing = true,
-                                         .silent_ms = UINT32_MAX,
-                                         .global_step = -1,
-                                         .local_step = -1,
-                                         .loss = NAN};
+        const struct config_cluster *cluster = &roll->config->cluster;
+        entries[i] =
+            (struct roll_entry){.member = {is_ps ? MEMBER_PS : MEMBER_WORKER, index},
+                                .address = is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index),
+                                .state = STATE_ABSENT,
+                                .is_missing = true,
+                                .silent_ms = UINT32_MAX,
+                                .global_step = -1,
+                                .local_step = -1,
+                                .loss = NAN};
     }
 }
 
@@ -191,6 +193,11 @@ const struct roll_entry *roll_call_ask(struct roll_call *roll, double patience_s
             }
         }
     }
-    *count = roll->members;
+    *count = roll->ps_count + roll->config->cluster.worker_hosts.count;
+    for (int i = *count; i < roll->members; i++) { /* of those who are not listed, the ones that joined */
+        if (roll->entries[i].state != STATE_ABSENT) {
+            roll->entries[(*count)++] = roll->entries[i];
+        }
+    }
     return roll->entries;
 }
