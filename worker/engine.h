@@ -23,6 +23,8 @@ struct batch {
     const int32_t *labels;  /* [examples] */
     const int32_t *indexes; /* [count]: which of them */
     int count;              /* 1..batch_size of the engine */
+    uint32_t task;          /* who drew it, and for which of its steps: dropout goes by that */
+    int64_t step;
 };
 
 struct train_result {

@@ -16,6 +16,7 @@
 
 #include "ps/collect.h"
 #include "tests/random.h"
+#include "worker/dropout.h"
 #include "worker/engine.h"
 #include "worker/sampler.h"
 
@@ -181,6 +182,21 @@ static double derivative_of(enum activation activation, double a)
 
 enum { MOST_WIDTH = 1024 };
 
+/* What dropout multiplies each unit of each layer with, for one image: all ones, until a test says otherwise. */
+static double masks[CONFIG_MAX_LAYERS][MOST_WIDTH];
+
+static void make_masks(const struct fixture *fixture, const struct dropout_batch *batch, int place)
+{
+    struct dropout dropout = dropout_make((uint64_t)fixture->config.train.seed, fixture->config.train.dropout);
+    for (int l = 0; l <= fixture->model.layer_count; l++) {
+        for (int i = 0; i < fixture->model.widths[l]; i++) {
+            bool hidden = l > 0 && l < fixture->model.layer_count;
+            bool drops = hidden && batch && dropout_drops(&dropout, batch, l - 1, place, i);
+            masks[l][i] = drops ? 0.0 : hidden && batch ? (double)dropout.scale : 1.0;
+        }
+    }
+}
+
 static void naive_forward(const struct naive *naive, const uint8_t *image, double values[][MOST_WIDTH])
 {
     const struct model *model = &naive->fixture->model;
@@ -194,7 +210,7 @@ static void naive_forward(const struct naive *naive, const uint8_t *image, doubl
         for (int j = 0; j < weights->cols; j++) {
             double z = biases[j];
             for (int i = 0; i < weights->rows; i++) {
-                z += values[l][i] * w[i * weights->stride + j];
+                z += values[l][i] * masks[l][i] * w[i * weights->stride + j];
             }
             values[l + 1][j] = l + 1 < model->layer_count ? activation_of(model->activation, z) : z;
         }
@@ -231,10 +247,11 @@ static void naive_backward(struct naive *naive, double values[][MOST_WIDTH], dou
         for (int i = 0; i < weights->rows; i++) {
             double sum = 0;
             for (int j = 0; j < weights->cols; j++) {
-                naive->gradient[weights->offset + (size_t)(i * weights->stride + j)] += scale * values[l][i] * delta[j];
+                naive->gradient[weights->offset + (size_t)(i * weights->stride + j)] +=
+                    scale * values[l][i] * masks[l][i] * delta[j];
                 sum += delta[j] * w[i * weights->stride + j];
             }
-            below_delta[i] = sum * derivative_of(model->activation, values[l][i]);
+            below_delta[i] = sum * masks[l][i] * derivative_of(model->activation, values[l][i]);
         }
         for (int j = 0; j < weights->cols; j++) {
             naive->gradient[model->variables[2 * l + 1].offset + (size_t)j] += scale * delta[j];
@@ -243,7 +260,7 @@ static void naive_backward(struct naive *naive, double values[][MOST_WIDTH], dou
     }
 }
 
-static void naive_step(struct naive *naive, const int32_t *indexes, int count)
+static void naive_step(struct naive *naive, const int32_t *indexes, int count, const struct dropout_batch *dropout)
 {
     const struct fixture *fixture = naive->fixture;
     static double values[CONFIG_MAX_LAYERS][MOST_WIDTH];
@@ -251,6 +268,7 @@ static void naive_step(struct naive *naive, const int32_t *indexes, int count)
     naive->correct = 0;
     memset(naive->gradient, 0, fixture->model.float_count * sizeof(double));
     for (int s = 0; s < count; s++) {
+        make_masks(fixture, dropout, s);
         naive_forward(naive, fixture->examples.images + (size_t)indexes[s] * (size_t)fixture->model.widths[0], values);
         double *delta = values[fixture->model.layer_count];
         naive->loss +=
@@ -291,14 +309,14 @@ static void test_naive_gradient_by_finite_differences(void **state)
         const int32_t indexes[] = {0, 1, 2, 3, 4, 5, 6, 7};
         for (int check = 0; check < 40; check++) {
             size_t i = (size_t)below((int)fixture.model.float_count);
-            naive_step(&naive, indexes, 8);
+            naive_step(&naive, indexes, 8, NULL);
             double gradient = naive.gradient[i];
             double kept = naive.parameters[i];
             naive.parameters[i] = kept + 1e-6;
-            naive_step(&naive, indexes, 8);
+            naive_step(&naive, indexes, 8, NULL);
             double above = naive.loss;
             naive.parameters[i] = kept - 1e-6;
-            naive_step(&naive, indexes, 8);
+            naive_step(&naive, indexes, 8, NULL);
             naive.parameters[i] = kept;
             double measured = (above - naive.loss) / 2e-6;
             assert_true(fabs(measured - gradient) < 1e-5 * (1 + fabs(gradient)));
@@ -309,13 +327,19 @@ static void test_naive_gradient_by_finite_differences(void **state)
     }
 }
 
+static const struct dropout_batch the_batch = {.task = 3, .step = 12345678901};
+
 /* The whole gradient of one batch, as the engine's step hands it over. */
 static struct train_result engine_gradient(struct fixture *fixture, const int32_t *indexes, int count, float *gradient)
 {
     struct collector collector = {.model = &fixture->model, .sum = gradient, .weight = 1.0f, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
-    struct batch batch = {
-        .images = fixture->examples.images, .labels = fixture->examples.labels, .indexes = indexes, .count = count};
+    struct batch batch = {.images = fixture->examples.images,
+                          .labels = fixture->examples.labels,
+                          .indexes = indexes,
+                          .count = count,
+                          .task = the_batch.task,
+                          .step = the_batch.step};
     struct train_result result;
     struct error error;
     /* Whatever is not handed over stays NaN and fails the comparison. */
@@ -348,6 +372,7 @@ static void test_gradient(void **state)
     for (int round = 0; round < 40; round++) {
         struct fixture fixture;
         random_fixture(&fixture);
+        fixture.config.train.dropout = round % 3 == 0 ? below(100) / 100.0 : 0.0;
         if (fixture.model.activation == ACTIVATION_RELU) {
             /* Where a unit is at the very edge, rounding decides whether it is active. */
             fixture.model.activation = below(4) ? ACTIVATION_TANH : ACTIVATION_RELU;
@@ -363,7 +388,7 @@ static void test_gradient(void **state)
         float *gradient = calloc(fixture.model.float_count, sizeof *gradient);
         struct train_result result = engine_gradient(&fixture, indexes, count, gradient);
         struct naive naive = naive_create(&fixture);
-        naive_step(&naive, indexes, count);
+        naive_step(&naive, indexes, count, &the_batch);
         assert_true(result.finite);
         assert_int_equal(result.steps, 1);
         assert_int_equal(result.images, count);
@@ -385,6 +410,7 @@ static void test_forward(void **state)
         random_fixture(&fixture);
         fixture.config.train.num_threads = 1 + below(4);
         fixture.config.train.ema_decay = 0.9;
+        fixture.config.train.dropout = below(2) * 0.5; /* which only training knows */
         make_engine(&fixture);
         int classes = fixture.examples.classes;
         int count = 1 + below(fixture.examples.count);
@@ -395,6 +421,7 @@ static void test_forward(void **state)
         struct naive naive = naive_create(&fixture);
         static double values[CONFIG_MAX_LAYERS][MOST_WIDTH];
         for (int i = 0; i < count; i++) {
+            make_masks(&fixture, NULL, i);
             naive_forward(&naive, fixture.examples.images + i * fixture.model.widths[0], values);
             /* Deep linear nets have logits in the hundreds, of which single ones come out near zero by cancellation:
              * what rounding does to them is relative to the large ones. */
@@ -445,6 +472,7 @@ static void test_same_bits_at_any_thread_count(void **state)
         train->micro_batches = 1 + below(3);
         train->l2 = below(2) ? 1e-3 : 0.0;
         train->ema_decay = below(2) ? 0.9 : 0.0;
+        train->dropout = below(2) ? 0.3 : 0.0;
         make_engine(&fixture);
         struct train_result expected_result;
         float *expected = state_after(&fixture, 7, &expected_result);
@@ -497,6 +525,7 @@ static void test_micro_batches(void **state)
     setup(&fixture, layers, 3, 20, 90, 30);
     fixture.config.train.micro_batches = MICRO;
     fixture.config.train.num_threads = 2;
+    fixture.config.train.dropout = 0.25;
     make_engine(&fixture);
     struct train_result result;
     float *actual = state_after(&fixture, STEPS, &result);
@@ -518,7 +547,9 @@ static void test_micro_batches(void **state)
             struct batch batch = {.images = fixture.examples.images,
                                   .labels = fixture.examples.labels,
                                   .indexes = indexes,
-                                  .count = count};
+                                  .count = count,
+                                  .task = i,
+                                  .step = step};
             struct engine *engine = fixture.engine;
             assert_true(
                 engine->table->write(engine, STORE_PARAMETERS, 0, floats, store.vectors[STORE_PARAMETERS], &error));

@@ -233,6 +233,46 @@ static void test_pairs_are_two_rows(void **state)
     }
 }
 
+static void test_drop(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 50; round++) {
+        static int32_t places[KERNEL_CHUNK];
+        int n = vectors_of_floats(KERNEL_STRIP);
+        double rate = below(100) / 100.0;
+        struct dropout dropout = dropout_make((uint64_t)below(1000), rate);
+        struct drop drop = {.dropout = &dropout,
+                            .batch = {(uint32_t)below(10), 4294967296 * below(3) + below(1000)},
+                            .layer = below(5),
+                            .rows = KERNEL_CHUNK,
+                            .n = n,
+                            .stride = n + 16 * below(3),
+                            .first = tested->lanes * below(50),
+                            .places = places,
+                            .in = a};
+        for (int i = 0; i < KERNEL_CHUNK; i++) {
+            places[i] = below(100000);
+        }
+        fill(a);
+        drop.mask = b;
+        drop.out = expected;
+        kernels_reference.drop(&drop);
+        static float mask[FLOATS];
+        drop.mask = mask;
+        drop.out = actual;
+        tested->drop(&drop);
+        int dropped = 0;
+        for (int i = 0; i < KERNEL_CHUNK * n; i++) {
+            int at = i / n * drop.stride + i % n;
+            assert_true(mask[at] == b[at] && actual[at] == expected[at]);
+            dropped += mask[at] == 0.0f;
+        }
+        /* Within five standard deviations. */
+        double images = KERNEL_CHUNK * n;
+        assert_true(fabs(dropped - rate * images) <= 5 * sqrt(rate * (1 - rate) * images) + 1);
+    }
+}
+
 static void test_softmax(void **state)
 {
     (void)state;
@@ -436,6 +476,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_pairs_are_two_rows),
+        cmocka_unit_test(test_drop),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_says_what_is_not_finite),
         cmocka_unit_test(test_functions),

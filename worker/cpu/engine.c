@@ -33,7 +33,9 @@ enum { INDEXES = 3, DRAWS = 4 };
 struct draw {
     int32_t *indexes; /* [capacity] */
     int32_t *labels;  /* [capacity] */
+    int32_t *places;  /* [capacity]: where they stood before they were put in order */
     int count;
+    struct dropout_batch dropout;
 };
 
 /* What belongs to one thread of the team. */
@@ -111,6 +113,7 @@ static void draw_take(struct cpu_engine *engine, struct draw *draw, const int32_
         int32_t to = first[label]++;
         draw->indexes[to] = indexes[i];
         draw->labels[to] = label;
+        draw->places[to] = i;
     }
     draw->count = count;
 }
@@ -121,7 +124,8 @@ static void draw_batch(const struct run *run, int64_t number)
     struct draw *draw = &engine->draws[number % DRAWS];
     struct sampler sampler = engine->sampler;
     sampler.task += (uint32_t)(number % micro_batches(engine));
-    int count = sampler_draw(&sampler, run->first_step + number / micro_batches(engine), engine->drawn);
+    draw->dropout = (struct dropout_batch){sampler.task, run->first_step + number / micro_batches(engine)};
+    int count = sampler_draw(&sampler, draw->dropout.step, engine->drawn);
     draw_take(engine, draw, engine->drawn, count, engine->train->labels);
 }
 
@@ -188,8 +192,12 @@ static void forward_first(const struct run *run, int64_t number, int strip)
     int count = engine->draws[number % DRAWS].count;
     struct matrix *out = network->layers > 1 ? &engine->workspace.activations[0] : &engine->workspace.logits;
     pass_first(network, parameters, &engine->indexes[number % INDEXES], count, out, strip);
+    if (network->layers > 1) {
+        const struct draw *draw = &engine->draws[number % DRAWS];
+        pass_drop(network, &engine->workspace, 0, &draw->dropout, draw->places, count, strip);
+    }
     if (network->narrow && network->layers == 2) {
-        pass_partial(network, parameters, out, count, engine->workspace.partials[number % 2],
+        pass_partial(network, parameters, &engine->workspace.outputs[0], count, engine->workspace.partials[number % 2],
                      engine->workspace.capacity, strip);
     }
 }
@@ -234,9 +242,14 @@ static void forward_layers(const struct run *run, int64_t number, int thread)
         struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
         int strips = network->strips[l].count;
         for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
-            pass_forward(network, parameters, l, &workspace->activations[l - 1], count, out, i);
+            pass_forward(network, parameters, l, &workspace->outputs[l - 1], count, out, i);
+            if (!last) {
+                const struct draw *draw = &engine->draws[number % DRAWS];
+                pass_drop(network, workspace, l, &draw->dropout, draw->places, count, i);
+            }
             if (network->narrow && l + 2 == network->layers) {
-                pass_partial(network, parameters, out, count, workspace->partials[number % 2], workspace->capacity, i);
+                pass_partial(network, parameters, &workspace->outputs[l], count, workspace->partials[number % 2],
+                             workspace->capacity, i);
             }
         }
     }
@@ -536,6 +549,7 @@ static bool cpu_step(struct engine *base, const struct batch *batch, const struc
     assert(batch->count >= 1 && batch->count <= engine->config->train.batch_size);
     *result = (struct train_result){.finite = true};
     draw_take(engine, &engine->draws[0], batch->indexes, batch->count, batch->labels);
+    engine->draws[0].dropout = (struct dropout_batch){batch->task, batch->step};
     struct run run = {.engine = engine, .sink = sink, .images = batch->images, .batches = 1, .result = result};
     pool_run(engine->pool, step_thread, &run);
     return true;
@@ -695,6 +709,7 @@ static void cpu_destroy(struct engine *base)
     for (int i = 0; i < DRAWS; i++) {
         free(engine->draws[i].indexes);
         free(engine->draws[i].labels);
+        free(engine->draws[i].places);
     }
     free(engine->drawn);
     free(engine->first_of_class);
@@ -715,7 +730,8 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     for (int i = 0; i < DRAWS; i++) {
         engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
-        if (!engine->draws[i].indexes || !engine->draws[i].labels) {
+        engine->draws[i].places = calloc((size_t)capacity, sizeof(int32_t));
+        if (!engine->draws[i].indexes || !engine->draws[i].labels || !engine->draws[i].places) {
             return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
         }
     }
@@ -755,7 +771,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     if (!kernels_choose(&kernels, &engine->why, train->cpu_kernels, error)) {
         return false;
     }
-    network_plan(&engine->network, engine->model, kernels);
+    network_plan(&engine->network, engine->model, kernels, dropout_make((uint64_t)train->seed, train->dropout));
     engine->threads = train->num_threads > 0 ? train->num_threads : threads_available();
     engine->threads = engine->threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : engine->threads;
     int capacity = train->batch_size;

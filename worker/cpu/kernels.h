@@ -17,6 +17,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "worker/dropout.h"
 
 enum {
     KERNEL_CHUNK = 128, /* samples that are worked on at once: an index of one fits a byte */
@@ -78,6 +79,19 @@ struct scatter {
     float *out;
 };
 
+/* mask[r][j] = 0 or scale, by worker/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x mask[r][j]. */
+struct drop {
+    const struct dropout *dropout;
+    struct dropout_batch batch;
+    int layer;
+    int rows, n, stride;
+    int first;
+    const int32_t *places;
+    const float *in;
+    float *mask;
+    float *out;
+};
+
 /* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */
 struct softmax {
     int rows;
@@ -101,12 +115,16 @@ struct kernels {
     void (*scatter)(const struct scatter *scatter);
     void (*softmax)(const struct softmax *softmax);
 
+    void (*drop)(const struct drop *drop);
+
     /* rows x n of `to` become `row`, or zero if row is NULL. */
     void (*fill)(int rows, int n, const float *row, float *to, int stride);
     /* sum[j] (+)= sum over rows of from[r][j]. */
     void (*column_sums)(int rows, int n, const float *from, int stride, float *sum, bool accumulate);
     /* to[i] += from[i]. */
     void (*add)(int n, const float *from, float *to);
+    /* to[i] *= from[i]. */
+    void (*multiply)(int n, const float *from, float *to);
     /* z[i] = f(z[i]). */
     void (*activate)(enum activation activation, int n, float *z);
     /* delta[i] *= f'(z[i]), given a[i] = f(z[i]). */

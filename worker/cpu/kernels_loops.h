@@ -21,6 +21,69 @@ static inline int pad_entries(int entries, uint32_t *offset, float *value)
     return entries;
 }
 
+/* 8 Philox blocks side by side: word w of block i is word[w][i]. */
+struct philox_lanes {
+    uint32_t word[4][DROPOUT_BLOCKS];
+};
+
+static inline void loop_philox(struct philox_key key, struct philox_lanes *lanes)
+{
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < DROPOUT_BLOCKS; i++) {
+            uint64_t product0 = (uint64_t)0xD2511F53u * lanes->word[0][i];
+            uint64_t product1 = (uint64_t)0xCD9E8D57u * lanes->word[2][i];
+            uint32_t word1 = lanes->word[1][i];
+            uint32_t word3 = lanes->word[3][i];
+            lanes->word[0][i] = (uint32_t)(product1 >> 32) ^ word1 ^ key.word[0];
+            lanes->word[1][i] = (uint32_t)product1;
+            lanes->word[2][i] = (uint32_t)(product0 >> 32) ^ word3 ^ key.word[1];
+            lanes->word[3][i] = (uint32_t)product0;
+        }
+        key.word[0] += 0x9E3779B9u;
+        key.word[1] += 0xBB67AE85u;
+    }
+}
+
+/* The masks of one group of units. */
+static inline void loop_dropout_group(const struct drop *d, int32_t place, int group, float mask[DROPOUT_UNITS])
+{
+    struct philox_lanes lanes;
+    for (int i = 0; i < DROPOUT_BLOCKS; i++) {
+        uint32_t counter[4];
+        dropout_counter(&d->batch, d->layer, place, (uint32_t)(group * DROPOUT_BLOCKS + i), counter);
+        for (int w = 0; w < 4; w++) {
+            lanes.word[w][i] = counter[w];
+        }
+    }
+    loop_philox(philox_key(d->dropout->seed), &lanes);
+    for (int k = 0; k < DROPOUT_UNITS / DROPOUT_BLOCKS; k++) {
+        for (int i = 0; i < DROPOUT_BLOCKS; i++) {
+            uint32_t half = lanes.word[k / 2][i] >> 16 * (k % 2) & 0xffffu;
+            mask[k * DROPOUT_BLOCKS + i] = half < d->dropout->threshold ? 0.0f : d->dropout->scale;
+        }
+    }
+}
+
+static inline void loop_drop(const struct drop *d)
+{
+    for (int r = 0; r < d->rows; r++) {
+        const float *in = d->in + (size_t)r * (size_t)d->stride;
+        float *mask = d->mask + (size_t)r * (size_t)d->stride;
+        float *out = d->out + (size_t)r * (size_t)d->stride;
+        for (int j = 0; j < d->n;) {
+            float masks[DROPOUT_UNITS];
+            int skip = (d->first + j) % DROPOUT_UNITS;
+            int count = DROPOUT_UNITS - skip < d->n - j ? DROPOUT_UNITS - skip : d->n - j;
+            loop_dropout_group(d, d->places[r], (d->first + j) / DROPOUT_UNITS, masks);
+            for (int i = 0; i < count; i++) {
+                mask[j + i] = masks[skip + i];
+                out[j + i] = in[j + i] * masks[skip + i];
+            }
+            j += count;
+        }
+    }
+}
+
 static inline void loop_column_sums(int rows, int n, const float *from, int stride, float *restrict sum,
                                     bool accumulate)
 {
@@ -38,6 +101,13 @@ static inline void loop_add(int n, const float *restrict from, float *restrict t
 {
     for (int i = 0; i < n; i++) {
         to[i] += from[i];
+    }
+}
+
+static inline void loop_multiply(int n, const float *restrict from, float *restrict to)
+{
+    for (int i = 0; i < n; i++) {
+        to[i] *= from[i];
     }
 }
 

@@ -61,6 +61,18 @@ static void reference_scatter(const struct scatter *s)
     }
 }
 
+static void reference_drop(const struct drop *d)
+{
+    for (int r = 0; r < d->rows; r++) {
+        for (int j = 0; j < d->n; j++) {
+            int at = r * d->stride + j;
+            bool drops = dropout_drops(d->dropout, &d->batch, d->layer, d->places[r], d->first + j);
+            d->mask[at] = drops ? 0.0f : d->dropout->scale;
+            d->out[at] = d->in[at] * d->mask[at];
+        }
+    }
+}
+
 static float softmax_row(const struct softmax *s, float *row, int label, uint8_t *correct)
 {
     int best = 0;
@@ -173,9 +185,11 @@ const struct kernels kernels_reference = {
     .sparse = reference_sparse,
     .scatter = reference_scatter,
     .softmax = reference_softmax,
+    .drop = reference_drop,
     .fill = reference_fill,
     .column_sums = loop_column_sums,
     .add = loop_add,
+    .multiply = loop_multiply,
     .activate = reference_activate,
     .derive = loop_derive,
     .transpose = loop_transpose,

@@ -26,9 +26,10 @@ static int logits_pitch(int classes)
     return (lines | 1) * ALIGN_FLOATS;
 }
 
-void network_plan(struct network *network, const struct model *model, const struct kernels *kernels)
+void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
+                  struct dropout dropout)
 {
-    *network = (struct network){.model = model, .kernels = kernels, .layers = model->layer_count};
+    *network = (struct network){.model = model, .kernels = kernels, .layers = model->layer_count, .dropout = dropout};
     for (int l = 0; l < network->layers; l++) {
         plan_strips(&network->strips[l], model->widths[l + 1], kernels);
     }
@@ -80,6 +81,11 @@ static size_t workspace_layout(struct workspace *workspace, const struct network
     for (int l = 0; l + 1 < network->layers; l++) {
         size_t floats = matrix_floats(&network->strips[l], capacity);
         workspace->activations[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
+        workspace->outputs[l] = workspace->activations[l];
+        if (training && network->dropout.threshold > 0) {
+            workspace->outputs[l].values = take(&at, floats);
+            workspace->masks[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
+        }
         if (training) {
             workspace->deltas[l] = (struct matrix){.values = take(&at, floats), .capacity = capacity};
         }
@@ -279,6 +285,27 @@ void pass_forward(const struct network *network, const float *parameters, int la
     }
 }
 
+void pass_drop(const struct network *network, const struct workspace *workspace, int layer,
+               const struct dropout_batch *batch, const int32_t *places, int count, int strip)
+{
+    if (network->dropout.threshold == 0) {
+        return;
+    }
+    const struct strips *strips = &network->strips[layer];
+    struct drop drop = {.dropout = &network->dropout,
+                        .batch = *batch,
+                        .layer = layer,
+                        .rows = count,
+                        .n = strip_floats(strips, strip),
+                        .stride = strips->pitch,
+                        .first = strip_col(strips, strip),
+                        .places = places,
+                        .in = strip_row(&workspace->activations[layer], strips, strip, 0),
+                        .mask = strip_row(&workspace->masks[layer], strips, strip, 0),
+                        .out = strip_row(&workspace->outputs[layer], strips, strip, 0)};
+    network->kernels->drop(&drop);
+}
+
 void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
                   float *partials, int capacity, int strip)
 {
@@ -339,6 +366,10 @@ static void backward_delta(const struct network *network, const float *parameter
     network->kernels->derive(network->model->activation, count * lower->pitch,
                              strip_row(&workspace->activations[layer - 1], lower, strip, 0),
                              strip_row(deltas, lower, strip, 0));
+    if (network->dropout.threshold > 0) {
+        network->kernels->multiply(count * lower->pitch, strip_row(&workspace->masks[layer - 1], lower, strip, 0),
+                                   strip_row(deltas, lower, strip, 0));
+    }
 }
 
 /* The gradient of the rows of strip `strip` below x the columns of strip `i` above, through the tile into the sink. */
@@ -348,16 +379,16 @@ static void backward_weights(const struct network *network, int layer, const str
 {
     const struct strips *lower = &network->strips[layer - 1];
     const struct strips *strips = &network->strips[layer];
-    const struct matrix *activations = &workspace->activations[layer - 1];
+    const struct matrix *outputs = &workspace->outputs[layer - 1];
     int n = strip_floats(strips, i);
     for (int chunk = 0; chunk < chunk_count(count); chunk++) {
         int first = chunk_first(count, chunk);
         struct gemm gemm = {.m = strip_units(lower, strip),
                             .n = n,
                             .k = chunk_first(count, chunk + 1) - first,
-                            .a = strip_row(activations, lower, strip, first),
+                            .a = strip_row(outputs, lower, strip, first),
                             .a_row = 1,
-                            .a_col = strip_stride(activations, lower),
+                            .a_col = strip_stride(outputs, lower),
                             .b = strip_row(upper, strips, i, first),
                             .b_stride = strip_stride(upper, strips),
                             .c = scratch->tile,

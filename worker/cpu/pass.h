@@ -28,10 +28,12 @@ struct network {
     struct strips strips[NETWORK_MAX_LAYERS]; /* of each layer's outputs */
     bool narrow;                              /* the last layer is computed as partial sums: */
     int partials;           /* of the strips below, or of the pixel blocks if there is no layer below; else 0 */
+    struct dropout dropout; /* of training */
     int first_delta_stride; /* floats from one sample's deltas of layer 0 to the next */
 };
 
-void network_plan(struct network *network, const struct model *model, const struct kernels *kernels);
+void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
+                  struct dropout dropout);
 
 /* An index of batches of up to `capacity` images for this network. */
 bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error);
@@ -39,7 +41,9 @@ bool network_index_create(const struct network *network, struct batch_index *ind
 /* Buffers for batches of up to `capacity` samples, which threads share by strips. */
 struct workspace {
     int capacity;
-    struct matrix activations[NETWORK_MAX_LAYERS]; /* outputs of the hidden layers */
+    struct matrix activations[NETWORK_MAX_LAYERS]; /* outputs of the hidden layers ... */
+    struct matrix outputs[NETWORK_MAX_LAYERS];     /* ... and what dropout leaves of them; without it, the same */
+    struct matrix masks[NETWORK_MAX_LAYERS];       /* what it multiplied them with; without it, none */
     struct matrix deltas[NETWORK_MAX_LAYERS];      /* their gradients before the activation; none for evaluation */
     float *partials[2];   /* narrow: [network's partials, capacity, KERNEL_NARROW]; steps take turns */
     struct matrix logits; /* row by row; training of narrow networks uses struct scratch's instead */
@@ -76,6 +80,10 @@ void pass_first_partial(const struct network *network, const float *parameters, 
 /* Outputs of layer l > 0, strip `strip`, from all outputs below. */
 void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
                   int count, struct matrix *out, int strip);
+
+/* Training: what dropout leaves of the outputs of hidden layer `layer`, strip `strip`. places: the images' in the batch. */
+void pass_drop(const struct network *network, const struct workspace *workspace, int layer,
+               const struct dropout_batch *batch, const int32_t *places, int count, int strip);
 
 /* Narrow: what strip `strip` of the last hidden layer adds to the logits; the first strip adds the biases too. */
 void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,

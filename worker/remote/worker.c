@@ -573,12 +573,18 @@ static int64_t next_draw(const struct remote_worker *worker)
 
 static bool draw(struct remote_worker *worker, struct batch *batch)
 {
+    int64_t step = next_draw(worker);
+    bool good = true;
     if (worker->feed) {
-        return take_end(worker, feed_take(worker->feed, next_draw(worker), batch, &worker->error));
+        good = take_end(worker, feed_take(worker->feed, step, batch, &worker->error));
+    } else {
+        *batch =
+            (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
+        batch->count = sampler_draw(&worker->sampler, step, worker->indexes);
     }
-    *batch = (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
-    batch->count = sampler_draw(&worker->sampler, next_draw(worker), worker->indexes);
-    return true;
+    batch->task = worker->sampler.task;
+    batch->step = step;
+    return good;
 }
 
 /* Computes the gradient of the next batch into the outbox. */

@@ -240,7 +240,7 @@ static bool put_gradient(struct summary *summary, int64_t step, struct error *er
                               .examples = (uint32_t)options->train->count,
                               .batch_size = (uint32_t)train->batch_size};
     struct batch batch = {
-        .images = options->train->images, .labels = options->train->labels, .indexes = summary->indexes};
+        .images = options->train->images, .labels = options->train->labels, .indexes = summary->indexes, .step = step};
     struct collector collector = {.model = options->model, .sum = summary->gradient, .weight = 1, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
     struct train_result done;
