@@ -109,10 +109,11 @@ struct config_train {
     double beta1, beta2; /* adam */
     double epsilon;      /* adam, adadelta and rmsprop */
     double rmsprop_decay, rmsprop_momentum;
-    double dropout;   /* share of the hidden units that a training step leaves out */
-    double l1;        /* ftrl */
-    double l2;        /* weights only: adds l2/2 x |w|^2 to the loss */
-    double ema_decay; /* 0 = no moving averages */
+    double dropout;      /* share of the hidden units that a training step leaves out */
+    double l1;           /* ftrl */
+    double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
+    double weight_decay; /* weights only: each step takes learning rate x this off them */
+    double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
     int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no bound */

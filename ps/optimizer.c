@@ -86,6 +86,7 @@ void update_prepare(struct update *update, const struct config_train *config, in
         .epsilon = (float)config->epsilon,
         .l1 = (float)config->l1,
         .l2 = (float)config->l2,
+        .shrink = (float)(1.0 - learning_rate * config->weight_decay),
         .ema_decay = -1.0f,
     };
     if (config->optimizer == OPTIMIZER_RMSPROP) {
@@ -104,12 +105,24 @@ void update_prepare(struct update *update, const struct config_train *config, in
     }
 }
 
+void update_spare_biases(struct update *update)
+{
+    update->l2 = 0.0f;
+    update->shrink = 1.0f;
+}
+
+/* Do weights move without a gradient, by L2 or by weight decay? The loops treat both alike. */
+static bool pulls(const struct update *update)
+{
+    return update->l2 != 0.0f || update->shrink != 1.0f;
+}
+
 bool update_zero_is_noop_at_start(const struct update *update)
 {
     /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. Rmsprop's mean square starts at 1 and
      * sinks, and ftrl's parameter becomes what its slots say. */
     bool rests = update->kind != OPTIMIZER_RMSPROP && update->kind != OPTIMIZER_FTRL;
-    return rests && update->l2 == 0.0f && update->ema_decay < 0.0f;
+    return rests && !pulls(update) && update->ema_decay < 0.0f;
 }
 
 bool update_zero_is_noop(const struct update *update)
@@ -164,7 +177,7 @@ static enum optimizer_formula formula_of(const struct update *update)
 optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,
                                   bool with_gradient)
 {
-    return kernels->loops[formula_of(update)][update->l2 != 0.0f][update->ema_decay >= 0.0f][with_gradient];
+    return kernels->loops[formula_of(update)][pulls(update)][update->ema_decay >= 0.0f][with_gradient];
 }
 
 unsigned optimizer_enter(void)

@@ -27,8 +27,12 @@ struct update {
     float momentum, rho, beta1, beta2, epsilon; /* momentum and rho also of rmsprop */
     float l1;
     float l2;        /* 0 for biases */
+    float shrink;    /* 1 - learning rate x weight decay, what weights are multiplied by; 1 for biases */
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
+
+/* Turns an update of weights into that of biases, which neither L2 nor weight decay applies to. */
+void update_spare_biases(struct update *update);
 
 int optimizer_slots(enum optimizer_kind kind); /* 0..OPTIMIZER_MAX_SLOTS */
 

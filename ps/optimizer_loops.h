@@ -34,6 +34,7 @@ optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_aver
         float g = with_gradient ? gradient[i] : 0.0f;
         if (with_l2) {
             g = optimizer_gradient(&update, g, parameter);
+            parameter *= update.shrink;
         }
         if (formula == FORMULA_SGD) {
             optimizer_sgd(&update, g, &parameter);

@@ -605,7 +605,7 @@ void shard_step_prepare(const struct shard *shard, int64_t global_step, struct s
 {
     update_prepare(&step->update[1], &shard->train, global_step);
     step->update[0] = step->update[1];
-    step->update[0].l2 = 0.0f;
+    update_spare_biases(&step->update[0]);
     step->has_slots = shard->vectors[STORE_SLOT0] != NULL;
     for (int i = 0; i < 2; i++) {
         step->loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], true);

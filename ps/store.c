@@ -132,7 +132,7 @@ void store_begin_step(struct store *store)
 {
     update_prepare(&store->update[1], store->config, store->global_step);
     store->update[0] = store->update[1];
-    store->update[0].l2 = 0.0f;
+    update_spare_biases(&store->update[0]);
     for (int i = 0; i < 2; i++) {
         store->fresh_is_noop[i] = update_zero_is_noop_at_start(&store->update[i]);
     }

@@ -46,7 +46,7 @@ static void format_layers(char *text, size_t size, const struct model *model)
 
 static void format_optimizer(char *text, size_t size, const struct config_train *train)
 {
-    char decay[224] = "", l2[40] = "", averages[48] = "", micro[40] = "";
+    char decay[224] = "", l2[80] = "", averages[48] = "", micro[40] = "";
     if (train->lr_decay != 1) {
         snprintf(decay, sizeof decay, " x %g every %lld steps%s", train->lr_decay, (long long)train->lr_decay_steps,
                  train->lr_staircase ? " (in stairs)" : "");
@@ -62,6 +62,10 @@ static void format_optimizer(char *text, size_t size, const struct config_train 
     }
     if (train->l2 > 0) {
         snprintf(l2, sizeof l2, ", L2 %g", train->l2);
+    }
+    if (train->weight_decay > 0) {
+        used = strlen(l2);
+        snprintf(l2 + used, sizeof l2 - used, ", weight decay %g", train->weight_decay);
     }
     if (train->ema_decay > 0) {
         snprintf(averages, sizeof averages, ", moving averages %g", train->ema_decay);
@@ -102,7 +106,7 @@ static void start_as_json(const struct report_start *start, const char *layers)
 void report_start(const struct report_start *start)
 {
     const struct config *config = start->config;
-    char layers[128], optimizer[448];
+    char layers[128], optimizer[512];
     char parameters[REPORT_COUNT_SIZE], step[REPORT_COUNT_SIZE];
     format_layers(layers, sizeof layers, start->model);
     format_optimizer(optimizer, sizeof optimizer, &config->train);

@@ -78,6 +78,10 @@ static bool check_steps(const struct config *config, struct error *error)
         error_set(error, "goes with optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
         return blame(config, "train", "nesterov", error);
     }
+    if (config->train.weight_decay > 0 && config->train.optimizer == OPTIMIZER_FTRL) {
+        error_set(error, "does not go with optimizer ftrl, whose weights are made of its slots; set l2");
+        return blame(config, "train", "weight_decay", error);
+    }
     if (config->train.l1 > 0 && config->train.optimizer != OPTIMIZER_FTRL) {
         error_set(error, "goes with optimizer ftrl, not %s", config_optimizer_name(config->train.optimizer));
         return blame(config, "train", "l1", error);

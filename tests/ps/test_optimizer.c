@@ -98,7 +98,7 @@ static void run_vector(const struct optimizer_vector *vector, const struct optim
                                       .average = values[3],
                                       .stride = VECTOR_COLS};
         optimizer_loop_get(kernels, &update, true)(&update, &rows);
-        update.l2 = 0;
+        update_spare_biases(&update);
         rows = (struct optimizer_rows){.rows = 1,
                                        .cols = VECTOR_COLS,
                                        .gradient = gradient + WEIGHTS,
@@ -179,6 +179,7 @@ static struct update random_update(struct test_random *random, int variant)
         .rmsprop_decay = 0.9,
         .rmsprop_momentum = 0.5,
         .l1 = 0.1,
+        .weight_decay = variant % 3 == 0 ? 0.01 : 0,
     };
     struct update update;
     update_prepare(&update, &config, test_random_below(random, 1000));
@@ -317,6 +318,38 @@ static void learning_rate_decays_as_exponential_decay(void **state)
     assert_true(schedule_learning_rate(&config, 1 << 30) == 0.8);
 }
 
+/* Beside the gradient: neither adam's moments nor momentum's accumulator see it, and it follows the learning rate. */
+static void weight_decay_is_beside_the_gradient(void **state)
+{
+    (void)state;
+    static const enum optimizer_kind kinds[] = {OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAM, OPTIMIZER_RMSPROP};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        struct config_train config = {.optimizer = kinds[k],
+                                      .learning_rate = 0.1,
+                                      .lr_decay = 0.5,
+                                      .lr_decay_steps = 1,
+                                      .momentum = 0.9,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .rmsprop_decay = 0.9,
+                                      .epsilon = 1e-8};
+        float plain[3] = {2, 0, 1}, decayed[3] = {2, 0, 1}, biases[3] = {2, 0, 1}, gradient = 0.5f;
+        struct update update;
+        update_prepare(&update, &config, 1);
+        optimizer_apply(&update, 1, &gradient, &plain[0], &plain[1], &plain[2], NULL);
+        config.weight_decay = 0.2;
+        update_prepare(&update, &config, 1);
+        assert_false(update_zero_is_noop(&update));
+        optimizer_apply(&update, 1, &gradient, &decayed[0], &decayed[1], &decayed[2], NULL);
+        /* 2 x (1 - 0.05 x 0.2) instead of 2 */
+        assert_true(fabs((double)(plain[0] - decayed[0]) - 2 * 0.05 * 0.2) < 1e-6);
+        assert_true(plain[1] == decayed[1] && plain[2] == decayed[2]);
+        update_spare_biases(&update);
+        optimizer_apply(&update, 1, &gradient, &biases[0], &biases[1], &biases[2], NULL);
+        assert_true(biases[0] == plain[0]);
+    }
+}
+
 static void warm_up_and_cosine(void **state)
 {
     (void)state;
@@ -356,6 +389,7 @@ int main(void)
         cmocka_unit_test(no_gradient_is_a_gradient_of_zeros),
         cmocka_unit_test(tiny_numbers_become_zero_and_the_threads_mode_stays),
         cmocka_unit_test(learning_rate_decays_as_exponential_decay),
+        cmocka_unit_test(weight_decay_is_beside_the_gradient),
         cmocka_unit_test(warm_up_and_cosine),
         cmocka_unit_test(averages_have_tensorflows_ramp),
     };

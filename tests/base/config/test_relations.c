@@ -83,6 +83,8 @@ static void steps_that_are_too_large(void **state)
     config_free(&config);
     refuse("{}", FLAGS("nesterov", "true", "optimizer", "adam"), "--nesterov: goes with optimizer momentum, not adam");
     refuse("{}", FLAGS("l1", "0.1", "optimizer", "adam"), "--l1: goes with optimizer ftrl, not adam");
+    refuse("{}", FLAGS("weight_decay", "0.1", "optimizer", "ftrl"),
+           "--weight_decay: does not go with optimizer ftrl, whose weights are made of its slots; set l2");
 }
 
 static void which_bound_ends_the_run(void **state)
