@@ -3,7 +3,7 @@
  *
  * Small writes gather in the out buffer, so that a frame's header, message and first rows leave in one send. Plain TCP
  * sends what is large straight from where it lies, and receives to where it belongs; TLS turns it into records in the
- * out buffer, 240 KiB at a time, which is a quarter faster than a send for each record.
+ * out buffer, 80 KiB at a time, which is a quarter faster than a send for each record.
  */
 #include "net/connection.h"
 
@@ -19,6 +19,9 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "net/link.h"
+
+/* Records are sent once there are so many bytes of them: the peer decrypts these while we encrypt the next ones. */
+enum { SEND_BYTES = 100 * 1024 };
 
 /* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
 static const uint8_t plain_alert[] = {0x15, 3, 3, 0, 2, 2, 71};
@@ -289,7 +292,7 @@ static bool write_encoded(struct connection *connection, const uint8_t *bytes, s
                           double deadline_s, struct error *error)
 {
     while (size > 0) {
-        if (connection->out_end + connection->operations->room > CONNECTION_BUFFER &&
+        if (connection->out_end + connection->operations->room > SEND_BYTES &&
             !link_flush(connection, started_s, deadline_s, error)) {
             return false;
         }
