@@ -32,7 +32,8 @@ static bool reserve(struct channel *channel, struct channel_buffer *buffer, size
         return error_set(error, "out of memory for a message of %zu bytes with %s", size,
                          connection_name(channel->connection));
     }
-    *buffer = (struct channel_buffer){bytes, wanted};
+    buffer->bytes = bytes;
+    buffer->size = wanted;
     return true;
 }
 

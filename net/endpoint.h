@@ -24,7 +24,7 @@ struct endpoints {
     int count; /* at least 1 after endpoint_resolve */
 };
 
-/* Waits for the system's resolver, which has time-outs of its own (resolv.conf; 10 s if nothing is set there). */
+/* Waits for the system's resolver, however long that takes: net/resolver.h has deadlines. */
 bool endpoint_resolve(const struct address *address, struct endpoints *endpoints, struct error *error);
 
 /* "10.0.0.1:2222" or "[::1]:2222"; IPv4 addresses mapped into IPv6 are written as IPv4. */

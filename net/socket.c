@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "net/resolver.h"
 
 bool wake_create(struct wake *wake, struct error *error)
 {
@@ -116,7 +117,7 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
     struct endpoints endpoints;
     endpoint_format_address(address, text);
     double started_s = clock_monotonic_s();
-    if (!endpoint_resolve(address, &endpoints, error)) {
+    if (!resolver_find(address, wake, deadline_s, &endpoints, error)) {
         return error_wrap(error, "can't connect to %s", text);
     }
     int reason = ETIMEDOUT;

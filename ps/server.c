@@ -411,6 +411,19 @@ static bool listen_on(const struct server *server, int *listener, struct error *
            socket_listen(listener, cluster->bind, (uint16_t)address.port, error);
 }
 
+size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
+{
+    enum { PROGRAM_BYTES = 3 << 20, CONNECTION_BYTES = 64 * 1024 };
+    struct span spans[PLACEMENT_MAX_SPANS];
+    size_t message = 0;
+    int count = placement_spans(model, config->cluster.placement, config->cluster.ps_hosts.count, ps, spans);
+    for (int i = 0; i < count; i++) {
+        message += spans[i].count * sizeof(float);
+    }
+    size_t buffer = message < CONNECTION_BUFFER ? message : CONNECTION_BUFFER;
+    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * (CONNECTION_BYTES + 2 * buffer);
+}
+
 /* Rows and variables in words: "layer0/weights rows 0 to 391 of 784". */
 static void describe_spans(const struct server *server, char *text, size_t size)
 {
@@ -448,10 +461,13 @@ static void announce(const struct server *server, int listener)
              socket_port(listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
              server->self.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text", server->self.key_path);
-    log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push", server->index,
-             held, shard_floats(server->shard),
+    log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push; the process "
+             "takes about %.1f MiB once all workers are connected",
+             server->index, held, shard_floats(server->shard),
              (double)shard_memory(&server->model, server->config, server->index) / 1048576.0,
-             config_optimizer_name(server->config->train.optimizer));
+             config_optimizer_name(server->config->train.optimizer),
+             (double)server_memory(&server->model, server->config, server->index, cluster->worker_hosts.count) /
+                 1048576.0);
 }
 
 static bool start(struct server *server, const struct config *config, int *listener, struct error *error)

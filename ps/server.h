@@ -25,9 +25,11 @@
 #define PS_SERVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/config.h"
 #include "base/error.h"
+#include "ps/model.h"
 #include "ps/self.h"
 
 enum {
@@ -40,6 +42,12 @@ enum {
     SERVER_HOLD_S = 60,            /* that an answer is held back at most, if a lease is not shorter */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
 };
+
+/*
+ * Bytes that ps number `ps` takes, about, with so many connections on which whole pushes and answers travel: the shard,
+ * and for each connection its thread, TLS, and its two buffers, as far as messages fill them.
+ */
+size_t server_memory(const struct model *model, const struct config *config, int ps, int connections);
 
 /*
  * Runs ps number config->cluster.task_index until the job is over or the process is asked to leave (base/signals.h).

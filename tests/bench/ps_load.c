@@ -350,11 +350,12 @@ static bool report(const struct load *load, struct worker *workers, int count, s
     }
     printf("{\"workers\":%d,\"floats\":%zu,\"rounds_per_s\":%.1f,\"slowest\":%.2f,\"fastest\":%.2f,\"failed\":%d,"
            "\"connects_tried_again\":%ld,\"cipher\":\"%s\",\"dtype\":\"%s\",\"ps_shard_bytes\":%zu,"
-           "\"ps_peak_bytes\":%zu}\n",
+           "\"ps_predicted_bytes\":%zu,\"ps_peak_bytes\":%zu}\n",
            count, load->floats, total, slowest, fastest, failed, retries,
            load->self.credentials != NULL ? "TLS 1.3" : "plain TCP",
            load->config.cluster.wire_dtype == WIRE_BFLOAT16 ? "bfloat16" : "float32",
-           shard_memory(&load->model, &load->config, load->ps), ps_memory);
+           shard_memory(&load->model, &load->config, load->ps),
+           server_memory(&load->model, &load->config, load->ps, count), ps_memory);
     return failed == 0;
 }
 

@@ -1,0 +1,107 @@
+#include "net/resolver.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+
+bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints,
+                        struct error *error) = endpoint_resolve;
+
+/* One question, which two threads know of: whoever lets go last frees it. */
+struct question {
+    struct address address;
+    struct endpoints endpoints;
+    struct error error;
+    bool found;
+    struct wake answered;
+    atomic_int holders;
+};
+
+static atomic_int under_way;
+
+static void let_go(struct question *question)
+{
+    if (atomic_fetch_sub(&question->holders, 1) == 1) {
+        wake_destroy(&question->answered);
+        free(question);
+    }
+}
+
+static void *look_up(void *context)
+{
+    struct question *question = context;
+    question->found = resolver_lookup(&question->address, &question->endpoints, &question->error);
+    wake_raise(&question->answered);
+    let_go(question);
+    atomic_fetch_sub(&under_way, 1);
+    return NULL;
+}
+
+static bool is_numeric(const struct address *address)
+{
+    struct in_addr four;
+    return address->is_ipv6 || inet_pton(AF_INET, address->host, &four) == 1;
+}
+
+/* A thread that nobody joins. */
+static bool start(struct question *question)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    bool started = pthread_create(&thread, &attributes, look_up, question) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+static struct question *ask(const struct address *address, struct error *error)
+{
+    struct question *question = calloc(1, sizeof *question);
+    if (!question || !wake_create(&question->answered, error)) {
+        free(question);
+        error_set(error, "host %s: out of memory to look it up", address->host);
+        return NULL;
+    }
+    question->address = *address;
+    atomic_init(&question->holders, 2);
+    if (atomic_fetch_add(&under_way, 1) >= RESOLVER_MOST || !start(question)) {
+        atomic_fetch_sub(&under_way, 1);
+        wake_destroy(&question->answered);
+        free(question);
+        error_set(error, "host %s: too many names are being looked up; does the name server answer?", address->host);
+        return NULL;
+    }
+    return question;
+}
+
+bool resolver_find(const struct address *address, const struct wake *wake, double deadline_s,
+                   struct endpoints *endpoints, struct error *error)
+{
+    if (is_numeric(address)) {
+        return endpoint_resolve(address, endpoints, error);
+    }
+    double begun_s = clock_monotonic_s();
+    struct question *question = ask(address, error);
+    if (!question) {
+        return false;
+    }
+    enum socket_wait how = socket_wait(question->answered.fd, POLLIN, wake, deadline_s);
+    bool found = how == SOCKET_READY && question->found;
+    if (found) {
+        *endpoints = question->endpoints;
+    } else if (how == SOCKET_READY) {
+        *error = question->error;
+    } else if (how == SOCKET_WOKEN) {
+        error_set(error, "host %s: looking it up was given up", address->host);
+    } else {
+        error_set(error, "host %s: no name server answered within %.3g s", address->host,
+                  clock_monotonic_s() - begun_s);
+    }
+    let_go(question);
+    return found;
+}

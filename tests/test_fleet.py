@@ -1,0 +1,135 @@
+"""Fleets as people run them: a certificate for each role, ps that stay for the next job, bounds that hold."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import time
+
+import runs
+from clusters import Cluster
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def make_keys(trainer, folder, members):
+    def keygen(*flags):
+        subprocess.run([trainer, "keygen", *flags], cwd=folder, check=True, capture_output=True, timeout=20)
+
+    keygen("--ca=keys")
+    for member in members:
+        keygen("--ca=keys", f"--member={member}", f"--out={member.replace(':', '')}.key")
+
+
+def test_members_with_certificates_of_their_own(trainer, tmp_path):
+    """An authority's certificates: everybody in its own role trains; in another's it is not let in, or does not start."""
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=("--train_steps=300", "--issync=0", "--learning_rate=0.1")) as cluster:
+        make_keys(trainer, tmp_path, ("ps:0", "ps:1", "worker:0", "worker:1", "operator"))
+        (tmp_path / "fleet.key").unlink()
+
+        def start(name, key=None):
+            return cluster.start(name, f"--fleet_key={(key or name).replace(' ', '')}.key")
+
+        start("ps 0")
+        start("ps 1")
+        # A ps's key in a worker's hand, and another worker's key.
+        start("worker 0", "ps 0")
+        assert "ps0.key is the key of ps:0, and this process is worker:0" in cluster.wait("worker 0", status=1).stdout
+        start("worker 1", "worker 0")
+        assert "is the key of worker:0, and this process is worker:1" in cluster.wait("worker 1", status=1).stdout
+        start("worker 1")
+        start("worker 0")
+        asked = subprocess.run([trainer, "status", *cluster.hosts, "--fleet_key=operator.key"], cwd=tmp_path,
+                               capture_output=True, text=True, timeout=20)
+        assert "worker 1" in asked.stdout and "ps 1" in asked.stdout, asked.stderr
+        cluster.wait_all()
+        assert cluster.events("worker 0", "done")[0]["steps"] == 300
+
+
+def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
+    """Who has a certificate, but not that of the ps that is looked for, gets no parameters and no gradients."""
+    with Cluster(trainer, tmp_path, workers=1, flags=("--train_steps=100",)) as cluster:
+        make_keys(trainer, tmp_path, ("ps:0", "worker:0", "worker:3"))
+        process = subprocess.Popen([ROOT / "build/san/tests/net/server", "worker3.key"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        try:
+            cluster.ps_hosts = [f"127.0.0.1:{int(process.stdout.readline())}"]
+            cluster.start("worker 0", "--fleet_key=worker0.key")
+            cluster.until("worker 0", lambda text: "its certificate is for worker:3, and we want ps:0" in text, "distrust")
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_serve_forever(trainer, tmp_path):
+    """As server.join: the ps outlives a job, serves the next one from its beginning, and goes when it is asked to."""
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=("--train_steps=150", "--issync=0", "--learning_rate=0.1")) as cluster:
+        for i in range(2):
+            cluster.start(f"ps {i}", "--serve_forever=true")
+        for _ in range(2):
+            cluster.start("worker 0")
+            cluster.start("worker 1")
+            assert cluster.wait("worker 0").status == 0
+            cluster.wait("worker 1")
+            done = cluster.events("worker 0", "done")[0]
+            assert done["steps"] == 150 and done["local_steps"] > 0
+            time.sleep(0.5)
+            assert all(cluster.members[f"ps {i}"].poll() is None for i in range(2))
+        for i in range(2):
+            cluster.kill(f"ps {i}", signal.SIGTERM)
+            cluster.wait(f"ps {i}", status=None)
+
+
+def test_max_staleness_holds_with_several_ps(trainer, tmp_path):
+    """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again."""
+    bound = 6
+    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=100000000", "--issync=0", "--lease_secs=60",
+                                                           "--learning_rate=0.01", f"--max_staleness={bound}")) as cluster:
+        cluster.start_all()
+        cluster.until("worker 1", lambda text: '"event":"step"' in text, "steps")
+
+        def steps():
+            return {name: member["local_step"] for name, member in cluster.status()[1].items() if name.startswith("worker")}
+
+        cluster.kill("worker 1", signal.SIGSTOP)
+        time.sleep(2)  # heartbeats tell of steps once a second
+        before = steps()
+        time.sleep(2)
+        assert steps() == before, "worker 0 does not wait"
+        cluster.kill("worker 1", signal.SIGCONT)
+        runs.wait_for(lambda: steps()["worker 0"] > before["worker 0"] + 100, "steps of both")
+        for name, member in cluster.status()[1].items():
+            # What is computed at one step is applied after at most `bound` of either's.
+            assert member["staleness"] <= 2 * bound + 1, (name, member)
+
+
+def test_status_answers_at_once_while_training(trainer, tmp_path):
+    """Within 100 ms, TLS and all, while two workers leave no CPU idle; the best of some tries, for others compute here too."""
+    with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100", "--train_steps=100000000",
+                                                     "--learning_rate=0.01")) as cluster:
+        cluster.start_all()
+        cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps")
+        took = []
+        for _ in range(10):
+            begun = time.monotonic()
+            status, members = cluster.status()
+            took.append(time.monotonic() - begun)
+            assert status == 0 and members["worker 0"]["state"] == "training"
+        assert min(took) < 0.1, took
+
+
+def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):
+    """256 workers, each with its connection and its stage: the ps tells at its start what they will take."""
+    load = ROOT / "build/bench/ps_load"
+    with Cluster(trainer, tmp_path, workers=256) as cluster:
+        flags = ("--layers=784,16,10", "--train_steps=0", "--learning_rate=0.01", "--fleet_key=fleet.key")
+        cluster.flags = list(flags)
+        ps = cluster.start("ps 0")
+        cluster.until("ps 0", lambda text: "listens on port" in text, "the line about listening")
+        measured = subprocess.run([load, "--seconds=3", f"--pid={ps.pid}", *cluster.hosts, *flags], cwd=tmp_path,
+                                  capture_output=True, text=True, timeout=120)
+        assert measured.returncode == 0, measured.stderr
+        found = json.loads(measured.stdout)
+        assert found["failed"] == 0 and found["workers"] == 256
+        assert found["ps_predicted_bytes"] * 0.5 < found["ps_peak_bytes"] < found["ps_predicted_bytes"] * 1.05, found
+        told = f"about {found['ps_predicted_bytes'] / 2**20:.1f} MiB once all workers are connected"
+        assert told in cluster.text("ps 0"), (told, cluster.text("ps 0"))
