@@ -15,11 +15,42 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+/* What to do about the usual reasons. */
+static const char *remedy(int reason)
+{
+    switch (reason) {
+    case ENOENT:
+        return "; check the path";
+    case ENOTDIR:
+        return "; a part of the path is a file";
+    case EACCES:
+    case EPERM:
+        return "; give this user the right to it, or name another place";
+    case EROFS:
+        return "; name a place that can be written to";
+    case ENOSPC:
+    case EDQUOT:
+        return "; free some space, or name another place";
+    case EMFILE:
+    case ENFILE:
+        return "; raise the limit of open files (ulimit -n)";
+    case EIO:
+        return "; the disk fails, the kernel's log (dmesg) says how";
+    default:
+        return "";
+    }
+}
+
+bool file_error(struct error *error, const char *path, const char *what, int reason)
+{
+    return error_set(error, "%s: %s: %s%s", path, what, strerror(reason), remedy(reason));
+}
+
 static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error)
 {
     struct stat status;
     if (fstat(fd, &status) != 0) {
-        return error_set(error, "%s: cannot be examined: %s", path, strerror(errno));
+        return file_error(error, path, "cannot be examined", errno);
     }
     if (S_ISDIR(status.st_mode)) {
         return error_set(error, "%s: is a folder, a file is needed", path);
@@ -40,7 +71,7 @@ static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **byt
             continue;
         }
         if (got < 0) {
-            error_set(error, "%s: cannot be read: %s", path, strerror(errno));
+            file_error(error, path, "cannot be read", errno);
             free(content);
             return false;
         }
@@ -71,7 +102,7 @@ bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, st
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+        return file_error(error, path, "cannot be opened", errno);
     }
     bool done = read_open_file(fd, path, limit, bytes, size, error);
     close(fd);
@@ -107,7 +138,7 @@ static bool write_parts(int fd, const char *path, const struct file_part *parts,
                 continue;
             }
             if (written < 0) {
-                return error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+                return file_error(error, path, "cannot be written", errno);
             }
             done += advance(pieces + done, filled - done, (size_t)written);
         }
@@ -127,13 +158,13 @@ static bool sync_folder_of(const char *path, struct error *error)
     }
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return error_set(error, "%s: cannot be opened: %s", folder, strerror(errno));
+        return file_error(error, folder, "cannot be opened", errno);
     }
     /* Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there. */
     bool synced = fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
     int reason = errno;
     close(fd);
-    return synced || error_set(error, "%s: cannot be synced to disk: %s", folder, strerror(reason));
+    return synced || file_error(error, folder, "cannot be synced to disk", reason);
 }
 
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error)
@@ -145,17 +176,17 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     }
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
-        return error_set(error, "%s: cannot be created: %s", temporary, strerror(errno));
+        return file_error(error, temporary, "cannot be created", errno);
     }
     bool done = write_parts(fd, path, parts, count, error);
     if (done && fsync(fd) != 0) {
-        done = error_set(error, "%s: cannot be synced to disk: %s", path, strerror(errno));
+        done = file_error(error, path, "cannot be synced to disk", errno);
     }
     if (close(fd) != 0 && done) {
-        done = error_set(error, "%s: cannot be closed: %s", path, strerror(errno));
+        done = file_error(error, path, "cannot be closed", errno);
     }
     if (done && rename(temporary, path) != 0) {
-        done = error_set(error, "%s: cannot be put in place: %s", path, strerror(errno));
+        done = file_error(error, path, "cannot be put in place", errno);
     }
     if (!done) {
         unlink(temporary);
@@ -178,7 +209,7 @@ bool file_make_folder(const char *path, struct error *error)
         }
         partial[i] = '\0';
         if (mkdir(partial, 0777) != 0 && errno != EEXIST) {
-            return error_set(error, "%s: the folder cannot be created: %s", partial, strerror(errno));
+            return file_error(error, partial, "the folder cannot be created", errno);
         }
         partial[i] = path[i];
     }
@@ -193,7 +224,7 @@ bool file_lock(const char *path, const char *purpose, int *fd, struct error *err
 {
     int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock < 0) {
-        return error_set(error, "%s: cannot be created: %s", path, strerror(errno));
+        return file_error(error, path, "cannot be created", errno);
     }
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(lock, F_SETLK, &whole) != 0) {
@@ -206,7 +237,7 @@ bool file_lock(const char *path, const char *purpose, int *fd, struct error *err
                 error_set(error, "%s is in use by another process; stop it, or choose another folder", purpose);
             }
         } else {
-            error_set(error, "%s: cannot be locked: %s", path, strerror(reason));
+            file_error(error, path, "cannot be locked", reason);
         }
         close(lock);
         return false;

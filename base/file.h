@@ -10,6 +10,12 @@
 
 #include "base/error.h"
 
+/*
+ * Fails with one line about a call on `path` that failed with errno `reason`: "PATH: cannot be opened: No such file or
+ * directory; check the path". Always false.
+ */
+bool file_error(struct error *error, const char *path, const char *what, int reason);
+
 /* Reads a whole file of at most limit bytes into malloc'd memory (one zero byte is added after the end, not counted). */
 bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error);
 

@@ -265,7 +265,7 @@ static bool read_at(struct checkpoint_file *file, void *bytes, size_t size, uint
             continue;
         }
         if (got < 0) {
-            return error_set(error, "%s: cannot be read: %s", file->path, strerror(errno));
+            return file_error(error, file->path, "cannot be read", errno);
         }
         if (got == 0) {
             return error_set(error, "%s: became shorter while it was read", file->path);
@@ -281,7 +281,7 @@ static enum checkpoint_status open_file(struct checkpoint_file *file, struct err
 {
     file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
     if (file->fd < 0) {
-        error_set(error, "%s: cannot be opened: %s", file->path, strerror(errno));
+        file_error(error, file->path, "cannot be opened", errno);
         return CHECKPOINT_UNREADABLE;
     }
     struct stat status;

@@ -82,7 +82,7 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
     *listing = (struct listing){0};
     DIR *directory = opendir(path);
     if (directory == NULL) {
-        return error_set(error, "%s: cannot be listed: %s", path, strerror(errno));
+        return file_error(error, path, "cannot be listed", errno);
     }
     bool done = true;
     for (struct dirent *entry; done && (entry = readdir(directory)) != NULL;) {

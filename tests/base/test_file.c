@@ -84,7 +84,9 @@ static void absent_and_folder_are_named(void **state)
     uint8_t *bytes;
     size_t size;
     assert_false(file_read("/nowhere/at/all", 10, &bytes, &size, &error));
-    assert_non_null(strstr(error.text, "/nowhere/at/all: cannot be opened: No such file"));
+    assert_non_null(strstr(error.text, "/nowhere/at/all: cannot be opened: No such file or directory; check the path"));
+    assert_false(file_read("/dev/null/x", 10, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "/dev/null/x: cannot be opened: Not a directory; a part of the path is a file"));
     assert_false(file_read(folder, 10, &bytes, &size, &error));
     assert_non_null(strstr(error.text, "is a folder"));
 }

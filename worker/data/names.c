@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -34,7 +36,7 @@ bool names_list(struct names *names, const char *folder, const char *pattern, st
     DIR *directory = opendir(folder);
     if (!directory) {
         bool is_missing = errno == ENOENT || errno == ENOTDIR;
-        return is_missing || error_set(error, "%s: cannot be listed: %s", folder, strerror(errno));
+        return is_missing || file_error(error, folder, "cannot be listed", errno);
     }
     for (struct dirent *entry; done && (entry = readdir(directory)) != NULL;) {
         if (entry->d_name[0] != '.' && fnmatch(pattern, entry->d_name, 0) == 0) {

@@ -12,6 +12,8 @@
 #define ZLIB_CONST /* inflate does not write to its input */
 #include <zlib.h>
 
+#include "base/file.h"
+
 enum {
     BUFFER_BYTES = 1 << 16,
     GZIP_MOST_RATIO = 1032, /* deflate spends at least 2 bits on 258 bytes */
@@ -111,9 +113,9 @@ bool stream_open_file_as(struct stream **result, const char *path, enum stream_p
     struct stat status;
     stream->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
     if (stream->fd < 0) {
-        error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+        file_error(error, path, "cannot be opened", errno);
     } else if (fstat(stream->fd, &status) != 0) {
-        error_set(error, "%s: cannot be examined: %s", path, strerror(errno));
+        file_error(error, path, "cannot be examined", errno);
     } else if (!S_ISREG(status.st_mode)) {
         error_set(error, "%s: is not a regular file", path);
     } else {

@@ -39,7 +39,7 @@ static bool create_file(struct event_file *file, const char *folder, struct erro
             break;
         }
     }
-    return file->fd >= 0 || error_set(error, "%s: cannot be created: %s", file->path, strerror(errno));
+    return file->fd >= 0 || file_error(error, file->path, "cannot be created", errno);
 }
 
 bool event_file_create(struct event_file *file, const char *folder, struct error *error)
@@ -72,7 +72,7 @@ bool event_file_flush(struct event_file *file, struct error *error)
             continue;
         }
         if (written < 0) {
-            return error_set(error, "%s: cannot be written: %s", file->path, strerror(errno));
+            return file_error(error, file->path, "cannot be written", errno);
         }
         done += (size_t)written;
     }

@@ -263,7 +263,7 @@ static void test_not_a_file(void **state)
     struct stream *stream;
     struct error error;
     assert_false(stream_open_file(&stream, "/nonexistent/images", &error));
-    assert_string_equal(error.text, "/nonexistent/images: cannot be opened: No such file or directory");
+    assert_string_equal(error.text, "/nonexistent/images: cannot be opened: No such file or directory; check the path");
     assert_false(stream_open_file(&stream, "/tmp", &error));
     assert_string_equal(error.text, "/tmp: is not a regular file");
     /* A named pipe that nobody writes to must not be waited for. */
