@@ -275,27 +275,6 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
-@pytest.mark.skipif(not FULL, reason="a frame under way is given 30 s; make test-full")
-def test_half_open_links_are_given_up(trainer, tmp_path):
-    dice, flags = generator(), ("--optimizer=momentum", "--learning_rate=0.02")
-    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=sync(100000, *flags)) as cluster:
-        relays = relayed(cluster, dice)
-        cluster.start_all("--bind=127.0.0.1")
-        for relay in relays:
-            before = reached(cluster)
-            wait_for(lambda: reached(cluster) > before + 10, "steps", 90)  # the chief validates over links of its own, which may be dead as well
-            before = reached(cluster)
-            relay.stall()
-            wait_for(lambda: reached(cluster) > before + 10, "steps over new links", 90)
-        cluster.kill("worker 0", signal.SIGTERM)
-        cluster.wait("worker 0", status=143)
-        for relay in relays:
-            relay.__exit__()
-        step = max(checkpoints(tmp_path / "kept"))
-        train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={step}", "--train_dir=local", cwd=tmp_path)
-        assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
-
-
 @pytest.mark.parametrize("delay_s, bytes_per_s", [(0.1, 0), (0, 125_000)])
 def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
     """200 ms there and back, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""
