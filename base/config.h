@@ -109,6 +109,7 @@ struct config_train {
     double beta1, beta2; /* adam */
     double epsilon;      /* adam, adadelta and rmsprop */
     double rmsprop_decay, rmsprop_momentum;
+    double label_smoothing;
     double dropout;      /* share of the hidden units that a training step leaves out */
     double l1;           /* ftrl */
     double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */

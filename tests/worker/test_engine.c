@@ -218,7 +218,7 @@ static void naive_forward(const struct naive *naive, const uint8_t *image, doubl
 }
 
 /* Turns logits into their gradient; returns the cross-entropy. */
-static double naive_softmax(double *logits, int classes, int label, int *correct)
+static double naive_softmax(double *logits, int classes, int label, double smoothing, int *correct)
 {
     int best = 0;
     for (int j = 1; j < classes; j++) {
@@ -229,9 +229,11 @@ static double naive_softmax(double *logits, int classes, int label, int *correct
     for (int j = 0; j < classes; j++) {
         sum += exp(logits[j] - largest);
     }
-    double loss = log(sum) + largest - logits[label];
+    double loss = log(sum) + largest;
     for (int j = 0; j < classes; j++) {
-        logits[j] = exp(logits[j] - largest) / sum - (j == label);
+        double target = (1 - smoothing) * (j == label) + smoothing / classes;
+        loss -= target * logits[j];
+        logits[j] = exp(logits[j] - largest) / sum - target;
     }
     *correct += best == label;
     return loss;
@@ -271,9 +273,9 @@ static void naive_step(struct naive *naive, const int32_t *indexes, int count, c
         make_masks(fixture, dropout, s);
         naive_forward(naive, fixture->examples.images + (size_t)indexes[s] * (size_t)fixture->model.widths[0], values);
         double *delta = values[fixture->model.layer_count];
-        naive->loss +=
-            naive_softmax(delta, fixture->examples.classes, fixture->examples.labels[indexes[s]], &naive->correct) /
-            count;
+        naive->loss += naive_softmax(delta, fixture->examples.classes, fixture->examples.labels[indexes[s]],
+                                     fixture->config.train.label_smoothing, &naive->correct) /
+                       count;
         naive_backward(naive, values, delta, 1.0 / count);
     }
 }
@@ -304,6 +306,7 @@ static void test_naive_gradient_by_finite_differences(void **state)
         const int layers[] = {20, 7, 5, 4};
         struct fixture fixture;
         setup(&fixture, layers, 4, 8, 8, 50);
+        fixture.config.train.label_smoothing = 0.1 * round;
         fixture.model.activation = (enum activation)round;
         struct naive naive = naive_create(&fixture);
         const int32_t indexes[] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -373,6 +376,7 @@ static void test_gradient(void **state)
         struct fixture fixture;
         random_fixture(&fixture);
         fixture.config.train.dropout = round % 3 == 0 ? below(100) / 100.0 : 0.0;
+        fixture.config.train.label_smoothing = round % 4 == 0 ? below(100) / 100.0 : 0.0;
         if (fixture.model.activation == ACTIVATION_RELU) {
             /* Where a unit is at the very edge, rounding decides whether it is active. */
             fixture.model.activation = below(4) ? ACTIVATION_TANH : ACTIVATION_RELU;

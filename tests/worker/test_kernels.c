@@ -283,7 +283,8 @@ static void test_softmax(void **state)
                                   .classes = classes,
                                   .stride = round_up(classes, 16),
                                   .labels = labels,
-                                  .scale = 0.01f};
+                                  .scale = 0.01f,
+                                  .smoothing = round % 2 ? 0.1f : 0.0f};
         fill(expected);
         float spread = (float)(1 << below(9));
         for (int i = 0; i < softmax.rows * softmax.stride; i++) {

@@ -178,6 +178,7 @@ static void softmax_rows(const struct cpu_engine *engine, const struct draw *dra
                               .stride = logits->pitch,
                               .labels = draw->labels + first,
                               .scale = 1.0f / (float)draw->count,
+                              .smoothing = (float)engine->config->train.label_smoothing,
                               .losses = losses + first,
                               .correct = correct + first};
     engine->network.kernels->softmax(&softmax);

@@ -92,7 +92,11 @@ struct drop {
     float *out;
 };
 
-/* Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - onehot(labels[r])) x scale. */
+/*
+ * Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - target) x scale. The target is one-hot, or
+ * with label smoothing (1 - smoothing) x onehot(labels[r]) + smoothing / classes (Szegedy et al., "Rethinking the
+ * Inception architecture", 2015, as tf.losses.softmax_cross_entropy does).
+ */
 struct softmax {
     int rows;
     int classes;
@@ -100,6 +104,7 @@ struct softmax {
     int stride;
     const int32_t *labels;
     float scale;
+    float smoothing;
     float *losses;    /* [rows]: cross-entropy of each row; not finite if a logit is not */
     uint8_t *correct; /* [rows]: 1 if the first of the largest logits is that of the label */
 };

@@ -104,6 +104,28 @@ static inline void loop_add(int n, const float *restrict from, float *restrict t
     }
 }
 
+/* What label smoothing adds to the cross-entropy of a row whose largest logit and label's logit are these. */
+static inline float loop_smoothing_loss(const struct softmax *s, const float *row, float target)
+{
+    float sum = 0.0f;
+    for (int j = 0; j < s->classes; j++) {
+        sum += target - row[j];
+    }
+    return s->smoothing * sum / (float)s->classes;
+}
+
+/* Takes the target from (softmax x scale). */
+static inline void loop_subtract_target(const struct softmax *s, float *row, int label)
+{
+    if (s->smoothing > 0.0f) {
+        float share = s->scale * s->smoothing / (float)s->classes;
+        for (int j = 0; j < s->classes; j++) {
+            row[j] -= share;
+        }
+    }
+    row[label] -= s->scale * (1.0f - s->smoothing);
+}
+
 static inline void loop_multiply(int n, const float *restrict from, float *restrict to)
 {
     for (int i = 0; i < n; i++) {

@@ -83,6 +83,7 @@ static float softmax_row(const struct softmax *s, float *row, int label, uint8_t
     }
     float largest = row[best];
     float target = row[label];
+    float smoothed = s->smoothing > 0.0f ? loop_smoothing_loss(s, row, target) : 0.0f;
     row[0] = expf(row[0] - largest);
     float sum = row[0];
     for (int j = 1; j < s->classes; j++) {
@@ -92,9 +93,9 @@ static float softmax_row(const struct softmax *s, float *row, int label, uint8_t
     for (int j = 0; j < s->classes; j++) {
         row[j] = row[j] / sum * s->scale;
     }
-    row[label] -= s->scale;
+    loop_subtract_target(s, row, label);
     *correct = best == label;
-    return logf(sum) + (largest - target);
+    return logf(sum) + (largest - target) + smoothed;
 }
 
 static void reference_softmax(const struct softmax *s)

@@ -378,6 +378,7 @@ INLINE float softmax_row(const struct softmax *s, float *row, int label, uint8_t
     }
     float largest = vec_largest(most);
     float target = row[label];
+    float smoothed = s->smoothing > 0.0f ? loop_smoothing_loss(s, row, target) : 0.0f;
     int best = 0;
     while (best < label && row[best] < largest) {
         best++;
@@ -395,8 +396,8 @@ INLINE float softmax_row(const struct softmax *s, float *row, int label, uint8_t
     for (int j = 0; j < s->classes; j += VEC_LANES) {
         vec_store(row + j, vec_mul(factor, vec_load(row + j)));
     }
-    row[label] -= s->scale;
-    return logf(sum) + (largest - target);
+    loop_subtract_target(s, row, label);
+    return logf(sum) + (largest - target) + smoothed;
 }
 
 static void simd_softmax(const struct softmax *s)
