@@ -97,8 +97,12 @@ struct timespec server_next_tick(void)
 
 void server_wait(struct server *server)
 {
-    server_unlock(server); /* with all that it does; a change that is missed in between is found a tick later */
-    server_lock(server);
+    if (job_has_actions(&server->job)) {
+        server_unlock(server);
+        server_lock(server);
+        return;
+    }
+    /* Nobody is told that somebody waits: two who wait would wake one another for ever. */
     const struct timespec until = server_next_tick();
     server->waiting++;
     pthread_cond_timedwait(&server->changed, &server->lock, &until);

@@ -33,7 +33,10 @@ bool job_may_answer(const struct job *job, int index)
 {
     int64_t clock = 0;
     int64_t bound = job->config->cluster.max_staleness;
-    if (bound == 0 || job->state != JOB_TRAINING || !job->workers[index].counts || !slowest(job, index, &clock)) {
+    /* After the last step nobody catches up any more. */
+    bool ended = job->last_step > 0 && job->global_step >= job->last_step;
+    if (bound == 0 || ended || job->state != JOB_TRAINING || !job->workers[index].counts ||
+        !slowest(job, index, &clock)) {
         return true;
     }
     return job->workers[index].clock - clock <= bound;

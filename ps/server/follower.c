@@ -66,10 +66,11 @@ static bool compose(struct conversation *conversation, struct message_staged *st
     struct server *server = conversation->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    if (job->changes == conversation->told_changes && !conversation->follower->end && !server->leaving) {
-        server_wait_step(server);
-    }
     bool news = job->changes != conversation->told_changes && job->state == JOB_TRAINING;
+    if (!news && !conversation->follower->end && !server->leaving) {
+        server_wait_step(server);
+        news = job->changes != conversation->told_changes && job->state == JOB_TRAINING;
+    }
     conversation->told_changes = news ? job->changes : conversation->told_changes;
     conversation->channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};

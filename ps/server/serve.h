@@ -75,7 +75,7 @@ struct server {
 void server_lock(struct server *server);
 void server_unlock(struct server *server);
 
-/* Waits for something to change, at most one tick; the lock is given back meanwhile, and actions are carried out. */
+/* Waits for something to change, at most one tick, with the lock given back; or carries out actions, and does not wait. */
 void server_wait(struct server *server);
 
 /* Ends the connection of a visitor that is admitted, from outside: its thread finds it closed. Locked. */

@@ -105,6 +105,7 @@ static void stop_saving(struct chief *chief)
         atomic_store(&chief->end, true);
         pthread_join(chief->thread, NULL);
         chief->saves = false;
+        atomic_store(&chief->end, false); /* it begins anew if training does */
     }
 }
 
@@ -269,9 +270,12 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /*
  * The state of one step, on every shard. Locked. which: as in transfer_read. With several shards that are not at the
- * same step just now, one a little ahead is agreed on; the last try takes what is there, for training may have stopped.
+ * same step just now, one a little ahead is agreed on, or the last one, where all of them stop. The last try looks once
+ * more at what is there, for training may stand still. stopped: it does for good, so shards that differ are taken too:
+ * a worker that was killed may have pushed to some of them only.
  */
-static enum push_pull_end take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
+static enum push_pull_end take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                   struct error *error)
 {
     enum push_pull_end end = PUSH_PULL_AGAIN;
     int workers = chief->options.config->cluster.worker_hosts.count;
@@ -280,11 +284,12 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, int64_t 
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
         int64_t ahead = atomic_load(&chief->global_step) + 2 + workers;
-        bool exact = i > 0 && !last && ahead < chief->options.plan->last_step;
+        ahead = ahead < chief->options.plan->last_step ? ahead : chief->options.plan->last_step;
+        bool exact = i > 0 && !last;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
         end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
-        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !last))) {
+        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
             end = PUSH_PULL_AGAIN;
         } else if (end == PUSH_PULL_DONE) {
             *global_step = answer.global_step;
@@ -420,7 +425,7 @@ static void *save_on(void *context)
         } else if (step_to_save_is_near(chief, step)) {
             save_at_step(chief, step);
         } else if (supervisor_should_save(&chief->supervisor, step, clock_monotonic_s()) &&
-                   take_now(chief, ~0u, &taken_step, &error) == PUSH_PULL_DONE) {
+                   take_now(chief, ~0u, false, &taken_step, &error) == PUSH_PULL_DONE) {
             save_taken(chief, taken_step);
         }
         pthread_mutex_unlock(&chief->mutex);
@@ -496,7 +501,7 @@ enum chief_verdict chief_validate(struct chief *chief, struct error *error)
     unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     lock_now(chief);
     /* Shards that can't be read now will be waited for by the next push; the next validation is not far. */
-    if (take_now(chief, which, &step, error) == PUSH_PULL_DONE) {
+    if (take_now(chief, which, false, &step, error) == PUSH_PULL_DONE) {
         verdict = state_to_engine(chief, error) ? judge(chief, step, error) : CHIEF_FAILED;
     }
     pthread_mutex_unlock(&chief->mutex);
@@ -505,17 +510,19 @@ enum chief_verdict chief_validate(struct chief *chief, struct error *error)
 
 /* ---- The end ---- */
 
-bool chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
 {
     stop_saving(chief);
     pthread_mutex_lock(&chief->mutex);
-    bool done = take_now(chief, ~0u, global_step, error) == PUSH_PULL_DONE;
-    if (done && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
+    enum push_pull_end end = take_now(chief, ~0u, true, global_step, error);
+    if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
         save_taken(chief, *global_step);
     }
-    done = done && (!ended || state_to_engine(chief, error));
+    if (end == PUSH_PULL_DONE && ended && !state_to_engine(chief, error)) {
+        end = PUSH_PULL_REFUSED;
+    }
     pthread_mutex_unlock(&chief->mutex);
-    return done;
+    return end;
 }
 
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error)

@@ -71,9 +71,9 @@ enum chief_verdict chief_verdict(const struct chief *chief);
 
 /*
  * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
- * accepted, or none are wanted. Returns false if the shards can't be read.
+ * accepted, or none are wanted. PUSH_PULL_AGAIN: some shard has lost its state; nothing is written then.
  */
-bool chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
+enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
 
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);

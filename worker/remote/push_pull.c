@@ -31,6 +31,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
                                    .engine = options->engine,
                                    .given_up = options->given_up,
                                    .is_unwell = options->is_unwell,
+                                   .writes_model = options->writes_model,
                                    .context = options->context,
                                    .count = cluster->ps_hosts.count};
     exchange->parts = calloc((size_t)exchange->count, sizeof *exchange->parts);
@@ -221,6 +222,9 @@ static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_par
     }
     *ready = model->state == 2 && model->sentence[0] == '\0';
     *generation = channel->frame.generation;
+    if (exchange->writes_model && model->state != 2) {
+        return PUSH_PULL_AGAIN;
+    }
     tell(exchange, part, model->sentence);
     return PUSH_PULL_DONE;
 }
@@ -242,6 +246,9 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
         first = i == 0 ? generation : first;
         part->incarnation = part->link.incarnation;
         *ready = *ready && generation == first;
+        if (exchange->writes_model && shard_link_is_open(&part->link) && generation != first) {
+            return PUSH_PULL_AGAIN;
+        }
     }
     exchange->generation = first;
     return PUSH_PULL_DONE;
@@ -384,6 +391,9 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
         }
         if (end == PUSH_PULL_AGAIN) {
             shard_link_pause(clock_monotonic_s() + SLICE_S);
+        }
+        if (end == PUSH_PULL_AGAIN && exchange->writes_model) {
+            return end;
         }
     }
 }

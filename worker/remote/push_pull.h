@@ -44,6 +44,7 @@ struct push_pull {
     bool (*given_up)(void *context);
     bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
+    bool writes_model;
     struct shard_part *parts;
     struct pollfd *polled; /* [count] */
     int count;
@@ -67,7 +68,8 @@ struct push_pull_options {
     /* Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is awaited. May be NULL. */
     bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
-    bool quiet; /* no lines about waiting */
+    bool writes_model; /* whoever uses it: push_pull_join waits for no model then that only he could write */
+    bool quiet;        /* no lines about waiting */
 };
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error);
@@ -81,7 +83,10 @@ enum push_pull_end {
     PUSH_PULL_REFUSED, /* for good; the error says why */
 };
 
-/* Waits until every shard can be trained on, all of one generation, and pulls all parameters into the engine. */
+/*
+ * Waits until every shard can be trained on, all of one generation, and pulls all parameters into the engine.
+ * PUSH_PULL_AGAIN only with writes_model: some shard has no model, or one of another generation.
+ */
 enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error);
 
 /* Synchronous: waits, for a while at most, until some shard is past this step. */

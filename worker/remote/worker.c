@@ -182,6 +182,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .traffic = &worker->traffic,
                                          .given_up = is_over,
                                          .is_unwell = is_unwell,
+                                         .writes_model = worker->is_chief,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
@@ -411,10 +412,14 @@ static bool join(struct remote_worker *worker, struct chief_start *start)
 {
     heartbeat_say(worker->heartbeat, "waiting for the model");
     settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
-    if (worker->chief && !take_end(worker, chief_begin(worker->chief, start, &worker->error))) {
-        return false;
-    }
-    if (!take_end(worker, push_pull_join(&worker->exchange, &worker->error))) {
+    enum push_pull_end end;
+    do { /* a ps may be lost again before all have what the chief wrote */
+        if (worker->chief && !take_end(worker, chief_begin(worker->chief, start, &worker->error))) {
+            return false;
+        }
+        end = push_pull_join(&worker->exchange, &worker->error);
+    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    if (!take_end(worker, end)) {
         return false;
     }
     if (worker->pipeline && !pipeline_load(worker->pipeline, &worker->error)) {
@@ -709,13 +714,15 @@ static void report_end(const struct remote_worker *worker, const struct evaluati
     });
 }
 
-static bool finish_chief(struct remote_worker *worker, struct error *error)
+/* *again: a ps has lost the state of the end, and training has to go on from a checkpoint. */
+static bool finish_chief(struct remote_worker *worker, bool *again, struct error *error)
 {
     char reason[128];
     struct evaluation test;
     struct tally now = begin_tally(worker);
-    if (!chief_finish(worker->chief, true, &worker->global_step, error) ||
-        !evaluation_create(&test, worker->model.widths[worker->model.layer_count], error)) {
+    enum push_pull_end end = chief_finish(worker->chief, true, &worker->global_step, error);
+    *again = end == PUSH_PULL_AGAIN;
+    if (end != PUSH_PULL_DONE || !evaluation_create(&test, worker->model.widths[worker->model.layer_count], error)) {
         return false;
     }
     bool done = evaluate(&test, worker->engine, worker->config.train.ema_decay > 0, &worker->test, error);
@@ -744,7 +751,8 @@ static int fail(struct remote_worker *worker, const struct error *error)
 {
     struct error trouble;
     log_error("%s", error->text);
-    if (worker->chief && worker->joined) { /* before that, the job is not ours to end */
+    /* Before it joined, or where another process is the chief, the job is not ours to end. */
+    if (worker->chief && worker->joined && !heartbeat_is_out(worker->heartbeat)) {
         chief_end_job(worker->chief, true, NAN, error->text, &trouble);
     }
     return COMMAND_FAILED;
@@ -756,7 +764,7 @@ static int interrupted(struct remote_worker *worker)
     struct error error;
     struct chief_record record = {0};
     if (worker->chief && worker->joined) {
-        if (!chief_finish(worker->chief, false, &worker->global_step, &error)) {
+        if (chief_finish(worker->chief, false, &worker->global_step, &error) != PUSH_PULL_DONE) {
             log_warning("no last checkpoint: %s", error.text);
         }
         chief_record(worker->chief, &record);
@@ -809,6 +817,8 @@ static int wait_for_end(struct remote_worker *worker)
 static int end_worker(struct remote_worker *worker)
 {
     struct error error;
+    struct chief_start start;
+    bool again;
     switch (worker->end) {
     case END_LAST_STEP:
     case END_TARGET:
@@ -816,7 +826,18 @@ static int end_worker(struct remote_worker *worker)
         if (!worker->chief) {
             return wait_for_end(worker);
         }
-        return finish_chief(worker, &error) ? end_status(worker) : fail(worker, &error);
+        if (finish_chief(worker, &again, &error)) {
+            return end_status(worker);
+        }
+        if (!again || signals_pending() != 0) {
+            return fail(worker, &error);
+        }
+        log_warning("%s; training goes on from the newest checkpoint", error.text);
+        worker->end = END_NOT_YET;
+        if (join(worker, &start)) {
+            train(worker);
+        }
+        return end_worker(worker);
     case END_BY_OTHERS:
         return wait_for_end(worker);
     case END_INTERRUPTED:

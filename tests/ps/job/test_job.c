@@ -330,6 +330,26 @@ static void test_staleness_makes_the_fast_wait(void **state)
     job_destroy(&scene.job);
 }
 
+/* The slowest worker's last gradient is not wanted any more, so its clock stays where it is. */
+static void test_staleness_holds_nobody_after_the_last_step(void **state)
+{
+    (void)state;
+    struct scene scene;
+    set_up(&scene, 2);
+    scene.config.cluster.max_staleness = 1;
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    restore(&scene, 1, 10, 14);
+    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 0, 2), PUSH_APPLIED);
+    assert_false(job_may_answer(&scene.job, 0));
+    assert_int_equal(push(&scene, 0, 3), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 1, 2), PUSH_NOT_WANTED);
+    assert_true(job_may_answer(&scene.job, 0));
+    job_destroy(&scene.job);
+}
+
 static void test_the_last_step_is_the_last(void **state)
 {
     (void)state;
@@ -388,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_staleness_makes_the_fast_wait),
+        cmocka_unit_test(test_staleness_holds_nobody_after_the_last_step),
         cmocka_unit_test(test_the_last_step_is_the_last),
         cmocka_unit_test(test_the_end),
     };
