@@ -202,6 +202,45 @@ $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(n
 fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(fuzzers)
 
+# --- The simulator -----------------------------------------------------------------------------------------------------
+
+# The roles' own code, against the system's libc; what it asks of the system is replaced by tests/simulate (see world.h).
+# Optimised and without sanitizers, for it is to run thousands of clusters a minute.
+SEEDS ?= 10000
+simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
+$(call remember,build/simulate/flags,$(CC) $(simulated) $(cppflags) $(link_with))
+
+simulator_sources := $(wildcard tests/simulate/*.c)
+simulator_objects := $(simulator_sources:%.c=build/simulate/%.o)
+simulated_objects := $(patsubst %.c,build/simulate/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c base/signals.c,$(sources)))
+replaced := malloc calloc realloc free strdup aligned_alloc \
+	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
+	pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
+	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_uniform \
+	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo connect accept4 recvmsg recv sendmsg send shutdown \
+	poll eventfd eventfd_write eventfd_read close \
+	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
+	opendir readdir closedir dirfd fstatat unlinkat
+watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send \
+	checkpoint_folder_save checkpoint_folder_newest
+simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
+comma := ,
+
+build/simulate/%.o: %.c build/simulate/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (simulator)"
+	@$(CC) $(simulated) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
+
+build/simulate/rooms.a: $(simulated_objects)
+	@rm -f $@
+	@ar rcs $@ $^
+
+build/simulate/simulate: $(simulator_objects) build/simulate/rooms.a $(native_libs)
+	@$(CC) $(simulated) -o $@ $(simulator_objects) build/simulate/rooms.a $(simulator_link)
+
+simulate: build/simulate/simulate
+	@build/simulate/simulate --seeds=$(SEEDS)
+
 # --- Running -----------------------------------------------------------------------------------------------------------
 
 # Without digits in DATA_DIR and without a network the program makes its own: that is no reason to stop here.
@@ -268,7 +307,7 @@ header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(header
 
 lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps)
 
-formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c)
+formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c)
 
 # From the virtual environment, at one version: releases of clang-format disagree about details.
 build/lint/format: $(formatted) .clang-format build/venv/ready
@@ -327,13 +366,14 @@ help:
 	@echo "make bench     figures beside those of other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
 	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR="
 	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 
-.PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz install clean distclean help
+.PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate install clean distclean help
 
--include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

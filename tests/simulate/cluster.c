@@ -1,0 +1,370 @@
+/*
+ * Machines in order: the ps, then the workers, worker 0 being the chief. Who is killed, or ends with an error, is started
+ * again by what stands for the operator's service manager. Faults come for some seconds and then stop; from then on
+ * training must come to its end.
+ */
+#include "tests/simulate/cluster.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "ps/job/job.h"
+#include "ps/server.h"
+#include "tests/simulate/oracle.h"
+#include "tests/simulate/world.h"
+#include "worker/remote/worker.h"
+
+enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12 };
+
+static const double PATIENCE_S = 400; /* for training to end once faults have stopped */
+static const double GRACE_S = 20, LEAVE_S = 60;
+
+static struct {
+    struct config_setting settings[MOST_SETTINGS];
+    char texts[MOST_SETTINGS][512];
+    int setting_count;
+    double calm_s; /* no faults from then on */
+    double restart_s[WORLD_MAX_MACHINES];
+    int faults;
+    bool disk_was_full, over, leaving;
+} run;
+
+static void set(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void set(const char *key, const char *format, ...)
+{
+    va_list arguments;
+    char *text = run.texts[run.setting_count];
+    va_start(arguments, format);
+    vsnprintf(text, sizeof run.texts[0], format, arguments);
+    va_end(arguments);
+    run.settings[run.setting_count++] = (struct config_setting){key, text};
+}
+
+static bool is_ps(const struct machine *machine)
+{
+    return machine->number < oracle.ps;
+}
+
+static struct machine *chief(void)
+{
+    return &world.machines[oracle.ps];
+}
+
+/* --- Processes --------------------------------------------------------------------------------------------------------- */
+
+static int run_role(struct machine *machine)
+{
+    struct config config = {0};
+    struct error error;
+    char index[16];
+    struct config_setting settings[MOST_SETTINGS + 2];
+    memcpy(settings, run.settings, (size_t)run.setting_count * sizeof settings[0]);
+    snprintf(index, sizeof index, "%d", is_ps(machine) ? machine->number : machine->number - oracle.ps);
+    settings[run.setting_count] = (struct config_setting){"job_name", is_ps(machine) ? "ps" : "worker"};
+    settings[run.setting_count + 1] = (struct config_setting){"task_index", index};
+    if (!config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error)) {
+        fail("the run's own config is wrong: %s", error.text);
+        return 2;
+    }
+    int status = is_ps(machine) ? server_run(&config) : remote_worker_run(&config);
+    config_free(&config);
+    if (machine->bytes > 0) {
+        fail("%s ends in order and leaves %zu bytes of memory behind", machine->name, machine->bytes);
+    }
+    return status;
+}
+
+static void look_after(struct machine *machine)
+{
+    double *when_s = &run.restart_s[machine->number];
+    if (machine->runs || run.leaving) {
+        return;
+    }
+    if (machine == chief() && machine->status >= 0 && run.over &&
+        (machine->status == 0 || (machine->status == 1 && run.disk_was_full))) {
+        return;
+    }
+    if (*when_s == 0) {
+        oracle_forget(machine);
+        *when_s = world.now_s + 0.1 + 2 * chance_real();
+    } else if (world.now_s >= *when_s) {
+        *when_s = 0;
+        machine_start(machine);
+        world.here = machine;
+        say("starts");
+        world.here = NULL;
+    }
+}
+
+/* What the ps are told of the end. */
+void __real_job_end(struct job *job, int worker, const struct message_end_job *message, double now_s,
+                    struct verdict *verdict);
+void __wrap_job_end(struct job *job, int worker, const struct message_end_job *message, double now_s,
+                    struct verdict *verdict);
+void __wrap_job_end(struct job *job, int worker, const struct message_end_job *message, double now_s,
+                    struct verdict *verdict)
+{
+    __real_job_end(job, worker, message, now_s, verdict);
+    if (verdict->code == 0 && message->job_state == JOB_DONE) {
+        run.over = true;
+    } else if (verdict->code == 0) {
+        fail("the chief calls the job failed: %s", message->sentence);
+    }
+}
+
+/* --- The cluster ------------------------------------------------------------------------------------------------------- */
+
+static void add_machine(const char *role, int index)
+{
+    struct machine *machine = &world.machines[world.machine_count];
+    machine->number = world.machine_count++;
+    machine->port = (uint16_t)(FIRST_PORT + machine->number);
+    machine->main = run_role;
+    machine->disk = disk_new();
+    snprintf(machine->name, sizeof machine->name, "%s %d", role, index);
+}
+
+static void list_hosts(const char *key, int first, int count)
+{
+    char list[512];
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        used += (size_t)snprintf(list + used, sizeof list - used, "%sh%d:%d", i > 0 ? "," : "", first + i,
+                                 FIRST_PORT + first + i);
+    }
+    set(key, "%s", list);
+}
+
+/* Mostly few machines, for they make as much trouble as many and cost less. */
+static int draw_count(int most)
+{
+    int count = 1 + (int)chance(3);
+    return chance(12) == 0 ? 1 + (int)chance((uint64_t)most) : count < most ? count : most;
+}
+
+static void draw_cluster(void)
+{
+    oracle = (struct oracle){.ps = draw_count(4),
+                             .workers = draw_count(WORKERS_MAX_SIMULATED),
+                             .synchronous = chance(2) == 0,
+                             .last_step = 4 + (int64_t)chance(20),
+                             .seed = 1 + (int)chance(1000),
+                             .not_finite = chance(8) == 0 ? 0.1 : 0};
+    double slowness_s = 0.01 + 0.1 * chance_real();
+    for (int i = 0; i < oracle.ps; i++) {
+        add_machine("ps", i);
+    }
+    for (int i = 0; i < oracle.workers; i++) {
+        add_machine("worker", i);
+        oracle.slowness_s[i] = slowness_s * (chance(8) == 0 ? 10 : 1);
+    }
+    list_hosts("ps_hosts", 0, oracle.ps);
+    list_hosts("worker_hosts", oracle.ps, oracle.workers);
+    set("insecure", "true");
+    set("issync", "%s", oracle.synchronous ? "true" : "false");
+    set("layers", "%d,%d", ORACLE_ROWS, ORACLE_COLUMNS);
+    set("initializer", "truncated_normal");
+    set("init_stddev", "0");
+    set("learning_rate", "1");
+    set("batch_size", "1");
+    set("validation_size", "0");
+    set("train_steps", "%lld", (long long)oracle.last_step);
+    set("seed", "%d", oracle.seed);
+    set("train_dir", "/run");
+    set("log_steps", "0");
+    set("save_summaries_steps", "0");
+    set("progress", "false");
+    set("save_model_secs", "%g", chance(3) == 0 ? 0 : 0.1 + 2 * chance_real());
+    set("save_steps", "%d", (int)chance(8));
+    set("max_to_keep", "%d", 1 + (int)chance(4));
+    set("lease_secs", "%g", 0.5 + 2 * chance_real());
+    set("recovery_wait_secs", "%g", 0.05 + chance_real());
+    set("min_workers", "%d", 1 + (int)chance((uint64_t)oracle.workers));
+    if (oracle.synchronous && chance(3) == 0) {
+        set("replicas_to_aggregate", "%d", 1 + (int)chance((uint64_t)oracle.workers));
+    } else if (!oracle.synchronous && chance(3) == 0) {
+        set("max_staleness", "%d", 1 + (int)chance(4));
+    } else if (!oracle.synchronous && chance(3) == 0) {
+        set("pipeline_depth", "%d", 1 + (int)chance(3));
+    }
+}
+
+/* --- Faults ------------------------------------------------------------------------------------------------------------ */
+
+static void fill_disk(void *context, uint64_t full)
+{
+    disk_fill(((struct machine *)context)->disk, full != 0);
+}
+
+static void set_latency(void *context, uint64_t microseconds)
+{
+    (void)context;
+    network_latency_s = (double)microseconds * 1e-6;
+}
+
+static double until_calm(double most_s)
+{
+    double until_s = world.now_s + most_s * chance_real();
+    return until_s < run.calm_s ? until_s : run.calm_s;
+}
+
+static void befall(void *context, uint64_t argument)
+{
+    struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
+    struct machine *other = chance(3) == 0 ? NULL : &world.machines[chance((uint64_t)world.machine_count)];
+    double until_s;
+    (void)context;
+    (void)argument;
+    if (run.over || run.leaving) {
+        return;
+    }
+    run.faults++;
+    world.here = one;
+    switch (chance(11)) {
+    case 0:
+    case 1:
+        say("is killed");
+        machine_kill(one);
+        break;
+    case 2:
+        say("loses power");
+        network_silence(one);
+        machine_kill(one);
+        disk_lose_power(one->disk);
+        break;
+    case 3:
+        one->frozen_until_s = until_calm(6);
+        say("is frozen until %.3f", one->frozen_until_s);
+        break;
+    case 4:
+        say("links to %s are cut", other != NULL ? other->name : "all");
+        network_cut(one, other);
+        break;
+    case 5:
+        say("links to %s are half-open", other != NULL ? other->name : "all");
+        network_half_open(one, other);
+        break;
+    case 6:
+        until_s = until_calm(8);
+        say("is apart from %s until %.3f", other != NULL ? other->name : "all", until_s);
+        network_part(one, other, until_s);
+        break;
+    case 7:
+        one->clock_ahead_s += 5 * chance_real();
+        one->wall_ahead_s += 7200 * (chance_real() - 0.5);
+        say("clocks jump, to %.3f s ahead", one->clock_ahead_s);
+        break;
+    case 8:
+        say("disk is full");
+        run.disk_was_full = true;
+        disk_fill(chief()->disk, true);
+        world_at(until_calm(4), fill_disk, chief(), 0);
+        break;
+    case 9:
+        say("the network is slow");
+        network_latency_s = 0.2 * chance_real();
+        world_at(until_calm(4), set_latency, NULL, 2000);
+        break;
+    case 10:
+        say("all are killed");
+        for (int i = 0; i < world.machine_count; i++) {
+            machine_kill(&world.machines[i]);
+        }
+        break;
+    }
+    world.here = NULL;
+}
+
+/* --- The run ----------------------------------------------------------------------------------------------------------- */
+
+static void one_event(double until_s)
+{
+    world_step(until_s);
+    for (int i = 0; i < world.machine_count; i++) {
+        struct machine *machine = &world.machines[i];
+        if (machine->runs) {
+            oracle_check(machine);
+        } else {
+            oracle_forget(machine);
+            look_after(machine);
+        }
+    }
+}
+
+static bool any_runs(void)
+{
+    bool runs = false;
+    for (int i = 0; i < world.machine_count; i++) {
+        runs = runs || world.machines[i].runs;
+    }
+    return runs;
+}
+
+/* Everybody leaves by himself, or is asked to. */
+static void leave(void)
+{
+    double since_s = world.now_s;
+    run.leaving = true;
+    say("worker 0 is done");
+    while (!world.failed && any_runs() && world.now_s < since_s + GRACE_S + LEAVE_S) {
+        for (int i = 0; i < world.machine_count && world.now_s > since_s + GRACE_S; i++) {
+            world.machines[i].signal = 15;
+        }
+        one_event(since_s + GRACE_S + LEAVE_S);
+    }
+    for (int i = 0; i < world.machine_count; i++) {
+        if (world.machines[i].runs) {
+            fail("%s does not leave", world.machines[i].name);
+        }
+    }
+}
+
+void cluster_run(uint64_t seed, bool shows, struct outcome *outcome)
+{
+    memset(&run, 0, sizeof run);
+    world.shows = shows;
+    world_begin(seed);
+    oracle_begin();
+    draw_cluster();
+    network_latency_s = 0.002;
+    double trouble_s = 6 * chance_real();
+    run.calm_s = world.now_s + trouble_s + 1;
+    for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
+        world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);
+    }
+    for (int i = 0; i < world.machine_count; i++) {
+        run.restart_s[i] = world.now_s + chance_real();
+    }
+    for (int i = 0; i < run.setting_count; i++) {
+        say("%s = %s", run.settings[i].flag, run.settings[i].text);
+    }
+    const double end_s = run.calm_s + PATIENCE_S;
+    while (!world.failed && world.now_s < end_s &&
+           (chief()->runs || !run.over || chief()->status < 0 || (chief()->status != 0 && !run.disk_was_full))) {
+        double until_s = end_s;
+        for (int i = 0; i < world.machine_count; i++) {
+            double when_s = run.restart_s[i];
+            until_s = !world.machines[i].runs && when_s < until_s ? when_s : until_s;
+        }
+        one_event(until_s);
+    }
+    if (world.now_s >= end_s) {
+        fail("training does not come to its end within %.0f s after the last fault", PATIENCE_S);
+    }
+    if (!world.failed) {
+        leave();
+        if (!run.disk_was_full) {
+            oracle_check_end();
+        }
+    }
+    *outcome = (struct outcome){
+        .failed = world.failed, .events = world.events, .seconds = world.now_s - 1000, .faults = run.faults};
+    memcpy(outcome->why, world.why, sizeof outcome->why);
+    world_end();
+    for (int i = 0; i < world.machine_count; i++) {
+        disk_free(world.machines[i].disk);
+    }
+}

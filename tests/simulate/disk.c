@@ -1,0 +1,460 @@
+/*
+ * Files of one machine. The disk holds what was written and, beside it, what is certain to survive: a file's content
+ * since its last fsync, a folder's names since its own. A killed process loses nothing of it; a loss of power keeps of
+ * what is not certain some part, by chance: names one by one, contents up to some byte, zeros behind it.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/simulate/world.h"
+
+enum { MOST_NAMES = 128, MOST_TEXT = 200 };
+
+struct inode {
+    int refs;
+    uint8_t *bytes, *certain;
+    size_t size, certain_size, capacity;
+    bool is_folder, is_synced;
+    double written_s;
+    struct machine *locked_by;
+    int locked_life;
+};
+
+struct name {
+    char text[MOST_TEXT];
+    struct inode *inode, *certain; /* NULL: not there */
+};
+
+struct disk {
+    struct name names[MOST_NAMES];
+    int count;
+    bool full;
+};
+
+struct disk *disk_new(void)
+{
+    return world_alloc(sizeof(struct disk));
+}
+
+static void release(struct inode *inode)
+{
+    if (inode != NULL && --inode->refs == 0) {
+        free(inode->bytes);
+        free(inode->certain);
+        free(inode);
+    }
+}
+
+static void put(struct inode **place, struct inode *inode)
+{
+    if (inode != NULL) {
+        inode->refs++;
+    }
+    release(*place);
+    *place = inode;
+}
+
+void disk_free(struct disk *disk)
+{
+    for (int i = 0; i < disk->count; i++) {
+        release(disk->names[i].inode);
+        release(disk->names[i].certain);
+    }
+    free(disk);
+}
+
+void disk_fill(struct disk *disk, bool full)
+{
+    disk->full = full;
+}
+
+static void forget_unused(struct disk *disk)
+{
+    for (int i = disk->count - 1; i >= 0; i--) {
+        if (disk->names[i].inode == NULL && disk->names[i].certain == NULL) {
+            disk->names[i] = disk->names[--disk->count];
+        }
+    }
+}
+
+static void tear(struct inode *inode)
+{
+    if (inode->is_folder || inode->is_synced) {
+        return;
+    }
+    size_t kept = inode->size > 0 ? chance(inode->size + 1) : 0;
+    memset(inode->bytes + kept, 0, inode->size - kept);
+    if (chance(2) == 0) {
+        inode->size = kept;
+    }
+    inode->is_synced = true;
+}
+
+void disk_lose_power(struct disk *disk)
+{
+    for (int i = 0; i < disk->count; i++) {
+        struct name *name = &disk->names[i];
+        if (name->inode != name->certain) {
+            if (chance(2) == 0) {
+                put(&name->certain, name->inode);
+            } else {
+                put(&name->inode, name->certain);
+            }
+        }
+    }
+    for (int i = 0; i < disk->count; i++) {
+        if (disk->names[i].inode != NULL) {
+            tear(disk->names[i].inode);
+        }
+    }
+    forget_unused(disk);
+}
+
+static struct name *find(const char *path, bool make)
+{
+    struct disk *disk = world.here->disk;
+    for (int i = 0; i < disk->count; i++) {
+        if (strcmp(disk->names[i].text, path) == 0) {
+            return &disk->names[i];
+        }
+    }
+    if (!make) {
+        return NULL;
+    }
+    if (disk->count == MOST_NAMES) {
+        fail("%s has more than %d files", world.here->name, MOST_NAMES);
+        return NULL;
+    }
+    struct name *name = &disk->names[disk->count++];
+    memset(name, 0, sizeof *name);
+    snprintf(name->text, sizeof name->text, "%s", path);
+    return name;
+}
+
+static struct inode *lookup(const char *path)
+{
+    struct name *name = find(path, false);
+    return name != NULL ? name->inode : NULL;
+}
+
+void disk_close(struct file *file)
+{
+    if (file->data.inode->locked_by == file->machine && file->data.inode->locked_life == file->machine->life) {
+        file->data.inode->locked_by = NULL;
+    }
+    release(file->data.inode);
+}
+
+/* --- In place of the system's ------------------------------------------------------------------------------------------ */
+
+#define WRAP(type, name, ...)                                                                                          \
+    type __wrap_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__)
+
+static int wrong(int reason)
+{
+    errno = reason;
+    return -1;
+}
+
+static struct inode *inode_new(bool is_folder)
+{
+    struct inode *inode = world_alloc(sizeof *inode);
+    inode->is_folder = is_folder;
+    return inode;
+}
+
+WRAP(int, open, const char *path, int flags, ...)
+{
+    if (world.here == NULL) {
+        return wrong(ENOENT);
+    }
+    struct name *name = find(path, (flags & O_CREAT) != 0);
+    if (name == NULL || (name->inode == NULL && (flags & O_CREAT) == 0)) {
+        return wrong(ENOENT);
+    }
+    if (name->inode == NULL) {
+        put(&name->inode, inode_new(false));
+    } else if (flags & O_EXCL) {
+        return wrong(EEXIST);
+    }
+    if (flags & O_TRUNC) {
+        name->inode->size = 0;
+        name->inode->is_synced = false;
+    }
+    struct file *file = file_new(name->inode->is_folder ? FILE_FOLDER : FILE_DATA);
+    file->data.append = (flags & O_APPEND) != 0;
+    put(&file->data.inode, name->inode);
+    return file->fd;
+}
+
+static ssize_t read_at(const struct inode *inode, void *bytes, size_t size, size_t at)
+{
+    size_t left = at < inode->size ? inode->size - at : 0;
+    size = size < left ? size : left;
+    if (size > 0) {
+        memcpy(bytes, inode->bytes + at, size);
+    }
+    return (ssize_t)size;
+}
+
+WRAP(ssize_t, read, int fd, void *bytes, size_t size)
+{
+    struct file *file = file_of(fd);
+    ssize_t got = read_at(file->data.inode, bytes, size, file->data.at);
+    file->data.at += (size_t)got;
+    return got;
+}
+
+WRAP(ssize_t, pread, int fd, void *bytes, size_t size, off_t at)
+{
+    return read_at(file_of(fd)->data.inode, bytes, size, (size_t)at);
+}
+
+static ssize_t write_at(struct inode *inode, const void *bytes, size_t size, size_t at)
+{
+    if (world.here->disk->full) {
+        return wrong(ENOSPC);
+    }
+    if (at + size > inode->capacity) {
+        uint8_t *larger = world_alloc(2 * (at + size));
+        memcpy(larger, inode->bytes != NULL ? inode->bytes : larger, inode->size);
+        free(inode->bytes);
+        inode->bytes = larger;
+        inode->capacity = 2 * (at + size);
+    }
+    memcpy(inode->bytes + at, bytes, size);
+    inode->size = at + size > inode->size ? at + size : inode->size;
+    inode->is_synced = false;
+    inode->written_s = world.now_s + world.here->wall_ahead_s;
+    return (ssize_t)size;
+}
+
+WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t size, off_t at)
+{
+    return write_at(file_of(fd)->data.inode, bytes, size, (size_t)at);
+}
+
+WRAP(ssize_t, write, int fd, const void *bytes, size_t size)
+{
+    if (fd == STDOUT_FILENO || fd == STDERR_FILENO) {
+        say("%.*s", (int)size - 1, (const char *)bytes);
+        return (ssize_t)size;
+    }
+    struct file *file = file_of(fd);
+    ssize_t written =
+        write_at(file->data.inode, bytes, size, file->data.append ? file->data.inode->size : file->data.at);
+    file->data.at += written > 0 ? (size_t)written : 0;
+    return written;
+}
+
+WRAP(ssize_t, writev, int fd, const struct iovec *parts, int count)
+{
+    ssize_t written = 0;
+    for (int i = 0; i < count; i++) {
+        ssize_t part = __wrap_write(fd, parts[i].iov_base, parts[i].iov_len);
+        if (part < 0) {
+            return written > 0 ? written : part;
+        }
+        written += part;
+        if (chance(64) == 0) { /* the process may be killed between */
+            struct timespec pause = {.tv_nsec = 1000000};
+            nanosleep(&pause, NULL);
+        }
+    }
+    return written;
+}
+
+static bool is_in(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+    return strncmp(path, folder, length) == 0 && path[length] == '/' && strchr(path + length + 1, '/') == NULL;
+}
+
+WRAP(int, fsync, int fd)
+{
+    struct file *file = file_of(fd);
+    struct disk *disk = world.here->disk;
+    struct inode *inode = file->data.inode;
+    struct timespec pause = {.tv_nsec = (long)chance(5000000)};
+    nanosleep(&pause, NULL);
+    if (!inode->is_folder) {
+        inode->is_synced = true;
+        return 0;
+    }
+    for (int i = 0; i < disk->count; i++) {
+        if (disk->names[i].inode == inode) {
+            for (int k = 0; k < disk->count; k++) {
+                if (is_in(disk->names[k].text, disk->names[i].text)) {
+                    put(&disk->names[k].certain, disk->names[k].inode);
+                }
+            }
+        }
+    }
+    forget_unused(disk);
+    return 0;
+}
+
+WRAP(int, rename, const char *from, const char *to)
+{
+    struct inode *inode = lookup(from);
+    if (inode == NULL) {
+        return wrong(ENOENT);
+    }
+    inode->refs++;
+    struct name *target = find(to, true);
+    put(&target->inode, inode);
+    put(&find(from, false)->inode, NULL);
+    release(inode);
+    forget_unused(world.here->disk);
+    return 0;
+}
+
+WRAP(int, unlink, const char *path)
+{
+    if (lookup(path) == NULL) {
+        return wrong(ENOENT);
+    }
+    put(&find(path, false)->inode, NULL);
+    forget_unused(world.here->disk);
+    return 0;
+}
+
+WRAP(int, mkdir, const char *path, mode_t mode)
+{
+    (void)mode;
+    if (lookup(path) != NULL) {
+        return wrong(EEXIST);
+    }
+    struct name *name = find(path, true);
+    put(&name->inode, inode_new(true));
+    put(&name->certain, name->inode);
+    return 0;
+}
+
+static int tell(const struct inode *inode, struct stat *status)
+{
+    if (inode == NULL) {
+        return wrong(ENOENT);
+    }
+    memset(status, 0, sizeof *status);
+    status->st_mode = (inode->is_folder ? S_IFDIR : S_IFREG) | 0600;
+    status->st_size = (off_t)inode->size;
+    status->st_mtim.tv_sec = 1700000000 + (time_t)inode->written_s;
+    return 0;
+}
+
+WRAP(int, stat, const char *path, struct stat *status)
+{
+    return tell(lookup(path), status);
+}
+
+WRAP(int, fstat, int fd, struct stat *status)
+{
+    return tell(file_of(fd)->data.inode, status);
+}
+
+WRAP(int, access, const char *path, int mode)
+{
+    (void)mode;
+    return lookup(path) != NULL ? 0 : wrong(ENOENT);
+}
+
+WRAP(int, ftruncate, int fd, off_t size)
+{
+    file_of(fd)->data.inode->size = (size_t)size;
+    return 0;
+}
+
+WRAP(int, fcntl, int fd, int command, ...)
+{
+    struct inode *inode = file_of(fd)->data.inode;
+    if (command == F_SETLK) {
+        if (inode->locked_by != NULL && inode->locked_by->runs && inode->locked_by->life == inode->locked_life &&
+            inode->locked_life != world.here->life) {
+            return wrong(EAGAIN);
+        }
+        inode->locked_by = world.here;
+        inode->locked_life = world.here->life;
+    }
+    return 0;
+}
+
+/* --- Folders ----------------------------------------------------------------------------------------------------------- */
+
+struct listing {
+    char folder[MOST_TEXT];
+    char names[MOST_NAMES][MOST_TEXT];
+    int count, next;
+    struct dirent entry;
+};
+
+WRAP(DIR *, opendir, const char *path)
+{
+    const struct disk *disk = world.here->disk;
+    struct inode *inode = lookup(path);
+    if (inode == NULL || !inode->is_folder) {
+        wrong(ENOENT);
+        return NULL;
+    }
+    struct listing *listing = calloc(1, sizeof *listing);
+    snprintf(listing->folder, sizeof listing->folder, "%s", path);
+    for (int i = 0; i < disk->count; i++) {
+        if (disk->names[i].inode != NULL && is_in(disk->names[i].text, path)) {
+            memcpy(listing->names[listing->count++], disk->names[i].text, MOST_TEXT);
+        }
+    }
+    return (DIR *)listing;
+}
+
+static struct listing *opened; /* dirfd has no number to give: the last one asked is meant */
+
+WRAP(struct dirent *, readdir, DIR *directory)
+{
+    struct listing *listing = (struct listing *)directory;
+    opened = listing;
+    if (listing->next == listing->count) {
+        return NULL;
+    }
+    const char *name = listing->names[listing->next++] + strlen(listing->folder) + 1;
+    snprintf(listing->entry.d_name, sizeof listing->entry.d_name, "%s", name);
+    return &listing->entry;
+}
+
+WRAP(int, closedir, DIR *directory)
+{
+    free(directory);
+    return 0;
+}
+
+WRAP(int, dirfd, DIR *directory)
+{
+    opened = (struct listing *)directory;
+    return -77;
+}
+
+WRAP(int, fstatat, int fd, const char *name, struct stat *status, int flags)
+{
+    char path[2 * MOST_TEXT];
+    (void)fd;
+    (void)flags;
+    snprintf(path, sizeof path, "%s/%s", opened->folder, name);
+    return tell(lookup(path), status);
+}
+
+WRAP(int, unlinkat, int fd, const char *name, int flags)
+{
+    char path[2 * MOST_TEXT];
+    (void)fd;
+    (void)flags;
+    snprintf(path, sizeof path, "%s/%s", opened->folder, name);
+    return __wrap_unlink(path);
+}

@@ -1,0 +1,150 @@
+/*
+ * What workers compute: nothing that learns, but gradients that tell in the parameters what was applied, how often and in
+ * which order. In every row of the
+ * weights, column w % columns counts worker w's gradients, so that a row's sum is the global step; biases mix parameters, worker and step, so that their
+ * bits depend on every step and its order.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "tests/simulate/oracle.h"
+#include "tests/simulate/world.h"
+#include "worker/engine.h"
+#include "worker/engine_choose.h"
+#include "worker/load.h"
+
+enum { EXAMPLES = 64 };
+
+struct odd_engine {
+    struct engine base;
+    const struct model *model;
+    int worker;
+    float *parameters;
+    double slowness_s;
+};
+
+float engine_mix(float parameter, int worker, int draw, int col)
+{
+    return 0.001f * parameter + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
+}
+
+static bool engine_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
+                        struct train_result *result, struct error *error)
+{
+    struct odd_engine *engine = (struct odd_engine *)base;
+    const struct variable *weights = &engine->model->variables[0], *biases = &engine->model->variables[1];
+    float counts[16 * 16] = {0}, mixed[16];
+    (void)error;
+    thread_block(engine, world.now_s + engine->slowness_s * (0.2 + chance_real()));
+    *result = (struct train_result){.steps = 1, .finite = true, .images = batch->count};
+    bool bad = chance_of(oracle.not_finite);
+    for (int row = 0; row < weights->rows; row++) {
+        counts[row * 16 + engine->worker % weights->cols] = bad ? NAN : -1.0f;
+    }
+    for (int k = 0; k < biases->cols; k++) {
+        float now = engine->parameters[biases->offset + (size_t)k];
+        mixed[k] = bad ? NAN : engine_mix(now, engine->worker, batch->indexes[0], k);
+    }
+    sink->block(sink->context,
+                &(struct gradient_block){
+                    .variable = 0, .rows = weights->rows, .cols = weights->cols, .values = counts, .stride = 16});
+    sink->block(sink->context, &(struct gradient_block){
+                                   .variable = 1, .rows = 1, .cols = biases->cols, .values = mixed, .stride = 16});
+    return true;
+}
+
+static bool engine_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
+                           struct error *error)
+{
+    const struct odd_engine *engine = (struct odd_engine *)base;
+    (void)averaged;
+    (void)images;
+    (void)error;
+    memset(logits, 0, (size_t)count * (size_t)engine->model->variables[1].cols * sizeof *logits);
+    return true;
+}
+
+static bool engine_write(struct engine *base, enum store_vector vector, size_t first, size_t count, const float *values,
+                         struct error *error)
+{
+    (void)error;
+    if (vector == STORE_PARAMETERS) {
+        memcpy(((struct odd_engine *)base)->parameters + first, values, count * sizeof *values);
+    }
+    return true;
+}
+
+static bool engine_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
+                        struct error *error)
+{
+    (void)error;
+    (void)vector;
+    memcpy(values, ((struct odd_engine *)base)->parameters + first, count * sizeof *values);
+    return true;
+}
+
+static float *engine_parameters(struct engine *base)
+{
+    return ((struct odd_engine *)base)->parameters;
+}
+
+static void engine_describe(const struct engine *base, char *text, size_t size)
+{
+    (void)base;
+    snprintf(text, size, "simulated");
+}
+
+static void engine_destroy(struct engine *base)
+{
+    free(((struct odd_engine *)base)->parameters);
+    free(base);
+}
+
+static const struct engine_table table = {
+    .name = "simulated",
+    .step = engine_step,
+    .forward = engine_forward,
+    .read = engine_read,
+    .write = engine_write,
+    .parameters = engine_parameters,
+    .describe = engine_describe,
+    .destroy = engine_destroy,
+};
+
+bool engine_choose(struct engine **out, const struct engine_options *options, struct error *error)
+{
+    struct odd_engine *engine = calloc(1, sizeof *engine);
+    (void)error;
+    engine->base.table = &table;
+    engine->model = options->model;
+    engine->worker = options->config->cluster.task_index;
+    engine->parameters = calloc(options->model->float_count, sizeof(float));
+    engine->slowness_s = oracle.slowness_s[engine->worker];
+    *out = &engine->base;
+    return true;
+}
+
+static void make_examples(struct examples *examples, int pixels)
+{
+    *examples = (struct examples){.images = calloc(EXAMPLES * (size_t)pixels + 64, 1),
+                                  .labels = calloc(EXAMPLES, sizeof(int32_t)),
+                                  .count = EXAMPLES,
+                                  .height = 1,
+                                  .width = pixels,
+                                  .classes = 2};
+}
+
+bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
+{
+    (void)error;
+    memset(dataset, 0, sizeof *dataset);
+    make_examples(&dataset->train, config->model.layers[0]);
+    dataset->validation = dataset->train;
+    dataset->validation.count = 0;
+    if (test != NULL) {
+        make_examples(test, config->model.layers[0]);
+    }
+    return true;
+}

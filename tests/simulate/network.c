@@ -1,0 +1,650 @@
+/*
+ * Sockets. A link has two streams; what is sent arrives after a latency of its own, in order, as TCP has it. A reset
+ * overtakes nothing. Reordering is between links: what was sent on one that its owner has given up may arrive after what
+ * was sent again on the next. Loss and duplication are what TCP makes of them: time, broken links, and requests that are
+ * made again by whoever did not hear the answer.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "tests/simulate/world.h"
+
+enum { WINDOW = 256 * 1024, MOST_LINKS = 4096 };
+
+static const double GIVEN_UP_S = 30; /* by TCP_USER_TIMEOUT and keep-alive, see net/socket.h */
+
+struct direction {
+    uint8_t *bytes;
+    size_t start, arrived, end, capacity; /* start..arrived: to be read, arrived..end: under way */
+    double last_s;                        /* when the last of them arrives */
+    bool fin, fin_arrived;
+};
+
+struct link {
+    int refs, index;
+    struct machine *machines[2];
+    struct file *ends[2];   /* NULL: closed */
+    struct direction to[2]; /* to that side */
+    bool connected, dead;   /* dead: nothing passes any more */
+    bool broken[2], shut[2];
+    int error; /* errno where it is broken */
+    uint16_t port;
+};
+
+double network_latency_s = 0.002;
+static struct link *links[MOST_LINKS];
+static int link_count;
+static double parted_until_s[WORLD_MAX_MACHINES][WORLD_MAX_MACHINES];
+
+enum happening { SYN, DATA, FIN, RESET, GIVE_UP };
+
+void network_begin(void)
+{
+    memset(parted_until_s, 0, sizeof parted_until_s);
+}
+
+static void release(struct link *link)
+{
+    if (--link->refs > 0) {
+        return;
+    }
+    links[link->index] = links[--link_count];
+    links[link->index]->index = link->index;
+    free(link->to[0].bytes);
+    free(link->to[1].bytes);
+    free(link);
+}
+
+void network_end(void)
+{
+    while (link_count > 0) {
+        links[0]->refs = 1;
+        release(links[0]);
+    }
+}
+
+/* --- Files ------------------------------------------------------------------------------------------------------------- */
+
+static void take_number(struct file *file)
+{
+    struct machine *machine = file->machine;
+    for (int i = 0; i < WORLD_MAX_FILES; i++) {
+        if (machine->files[i] == NULL) {
+            machine->files[i] = file;
+            file->fd = i + 3;
+            return;
+        }
+    }
+    fail("%s has more than %d open files", machine->name, WORLD_MAX_FILES);
+}
+
+struct file *file_new(int kind)
+{
+    struct file *file = world_alloc(sizeof *file);
+    file->kind = kind;
+    file->machine = world.here;
+    file->fd = -1;
+    take_number(file);
+    return file;
+}
+
+struct file *file_of(int fd)
+{
+    struct file *file = fd >= 3 && fd < WORLD_MAX_FILES + 3 ? world.here->files[fd - 3] : NULL;
+    if (file == NULL) {
+        fail("%s uses file %d, which is not open", world.here->name, fd);
+        errno = EBADF;
+    }
+    return file;
+}
+
+static void wake_end(struct link *link, int side)
+{
+    struct file *file = link->ends[side];
+    if (file != NULL && file->fd >= 0) {
+        thread_wake_poll(file->machine, file->fd);
+    }
+}
+
+static void break_side(struct link *link, int side, int error)
+{
+    link->broken[side] = true;
+    link->error = error;
+    wake_end(link, side);
+}
+
+/* --- What happens on links --------------------------------------------------------------------------------------------- */
+
+static void happens(void *context, uint64_t argument);
+
+static void arrange(struct link *link, double when_s, enum happening what, int side, size_t count)
+{
+    link->refs++;
+    world_at(when_s, happens, link, (uint64_t)count << 8 | (uint64_t)what << 1 | (uint64_t)side);
+}
+
+static double arrival(struct link *link, int side)
+{
+    double when_s = world.now_s + network_latency_s * (0.1 + chance_real());
+    if (chance(64) == 0) {
+        when_s += network_latency_s * 50 * chance_real();
+    }
+    when_s = when_s > link->to[side].last_s ? when_s : link->to[side].last_s;
+    return link->to[side].last_s = when_s;
+}
+
+static void send_reset(struct link *link, int side)
+{
+    arrange(link, arrival(link, side), RESET, side, 0);
+}
+
+static struct file *find_listener(const struct link *link)
+{
+    const struct machine *machine = link->machines[1];
+    for (int i = 0; machine->runs && i < 16; i++) {
+        if (machine->files[i] != NULL && machine->files[i]->kind == FILE_LISTENER &&
+            machine->files[i]->listener.port == link->port) {
+            return machine->files[i];
+        }
+    }
+    return NULL;
+}
+
+static void take_syn(struct link *link)
+{
+    struct file *listener = find_listener(link);
+    if (listener == NULL || listener->listener.count == 64) {
+        break_side(link, 0, ECONNREFUSED);
+        return;
+    }
+    struct file *file = world_alloc(sizeof *file);
+    file->kind = FILE_SOCKET;
+    file->machine = link->machines[1];
+    file->fd = -1;
+    file->socket.link = link;
+    file->socket.side = 1;
+    link->refs++;
+    link->ends[1] = file;
+    link->connected = true;
+    listener->listener.pending[listener->listener.count++] = file;
+    thread_wake_poll(listener->machine, listener->fd);
+    wake_end(link, 0);
+}
+
+static double parted_until(const struct link *link)
+{
+    return parted_until_s[link->machines[0]->number][link->machines[1]->number];
+}
+
+static void happens(void *context, uint64_t argument)
+{
+    struct link *link = context;
+    int side = (int)(argument & 1);
+    enum happening what = (enum happening)(argument >> 1 & 127);
+    double until_s = parted_until(link);
+    if (what != GIVE_UP && until_s > world.now_s) { /* it is sent again until it passes */
+        link->to[side].last_s = until_s > link->to[side].last_s ? until_s : link->to[side].last_s;
+        world_at(until_s, happens, context, argument);
+        return;
+    }
+    struct direction *to = &link->to[side];
+    if (link->dead && what != GIVE_UP) {
+        /* nothing passes */
+    } else if (what == SYN && link->ends[0] != NULL) {
+        take_syn(link);
+    } else if (what == DATA && link->ends[side] == NULL) {
+        if (!link->broken[!side]) {
+            send_reset(link, !side);
+        }
+    } else if (what == DATA) {
+        to->arrived += argument >> 8;
+        wake_end(link, side);
+    } else if (what == FIN) {
+        to->fin_arrived = true;
+        wake_end(link, side);
+    } else if (what == RESET) {
+        break_side(link, side, ECONNRESET);
+    } else if (what == GIVE_UP) {
+        link->dead = true;
+        break_side(link, 0, ETIMEDOUT);
+        break_side(link, 1, ETIMEDOUT);
+    }
+    release(link);
+}
+
+/* --- Ends -------------------------------------------------------------------------------------------------------------- */
+
+void network_close(struct file *file, bool silent)
+{
+    struct link *link = file->socket.link;
+    if (link == NULL) {
+        return;
+    }
+    int side = file->socket.side;
+    struct direction *to = &link->to[side];
+    link->ends[side] = NULL;
+    if (silent) {
+        link->dead = true;
+        arrange(link, world.now_s + GIVEN_UP_S, GIVE_UP, !side, 0);
+    } else if (link->connected && !link->broken[side]) {
+        bool unread = to->end > to->start;
+        if (unread) {
+            send_reset(link, !side);
+        } else if (!link->to[!side].fin) {
+            link->to[!side].fin = true;
+            arrange(link, arrival(link, !side), FIN, !side, 0);
+        }
+    }
+    release(link);
+}
+
+void file_free(struct file *file)
+{
+    if (file->kind == FILE_SOCKET) {
+        network_close(file, false);
+    } else if (file->kind == FILE_LISTENER) {
+        for (int i = 0; i < file->listener.count; i++) {
+            file_free(file->listener.pending[i]);
+        }
+    } else if (file->kind != FILE_EVENT) {
+        disk_close(file);
+    }
+    if (file->fd >= 0) {
+        file->machine->files[file->fd - 3] = NULL;
+    }
+    free(file);
+}
+
+static bool is_between(const struct link *link, const struct machine *one, const struct machine *other)
+{
+    return (link->machines[0] == one && (other == NULL || link->machines[1] == other)) ||
+           (link->machines[1] == one && (other == NULL || link->machines[0] == other));
+}
+
+void network_cut(struct machine *one, struct machine *other)
+{
+    for (int i = 0; i < link_count; i++) {
+        if (is_between(links[i], one, other) && links[i]->connected && chance(2) == 0) {
+            break_side(links[i], 0, ECONNRESET);
+            break_side(links[i], 1, ECONNRESET);
+            links[i]->dead = true;
+        }
+    }
+}
+
+void network_half_open(struct machine *one, struct machine *other)
+{
+    for (int i = 0; i < link_count; i++) {
+        if (is_between(links[i], one, other) && links[i]->connected && !links[i]->dead && chance(2) == 0) {
+            links[i]->dead = true;
+            arrange(links[i], world.now_s + GIVEN_UP_S, GIVE_UP, 0, 0);
+        }
+    }
+}
+
+void network_silence(struct machine *machine)
+{
+    for (int i = 0; i < link_count; i++) {
+        if (is_between(links[i], machine, NULL) && !links[i]->dead) {
+            links[i]->dead = true;
+            arrange(links[i], world.now_s + GIVEN_UP_S, GIVE_UP, 0, 0);
+        }
+    }
+}
+
+void network_part(struct machine *one, struct machine *other, double until_s)
+{
+    for (int i = 0; i < world.machine_count; i++) {
+        if (other == NULL || i == other->number) {
+            parted_until_s[one->number][i] = until_s;
+            parted_until_s[i][one->number] = until_s;
+        }
+    }
+}
+
+/* --- In place of the system's ------------------------------------------------------------------------------------------ */
+
+#define WRAP(type, name, ...)                                                                                          \
+    type __wrap_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__)
+
+static int wrong(int reason)
+{
+    errno = reason;
+    return -1;
+}
+
+WRAP(int, socket, int domain, int type, int protocol)
+{
+    (void)type;
+    (void)protocol;
+    return domain == AF_INET ? file_new(FILE_SOCKET)->fd : wrong(EAFNOSUPPORT);
+}
+
+WRAP(int, setsockopt, int fd, int level, int name, const void *value, socklen_t size)
+{
+    (void)fd;
+    (void)level;
+    (void)name;
+    (void)value;
+    (void)size;
+    return 0;
+}
+
+WRAP(int, getsockopt, int fd, int level, int name, void *value, socklen_t *size)
+{
+    (void)level;
+    (void)name;
+    (void)size;
+    const struct link *link = file_of(fd)->socket.link;
+    *(int *)value = link->broken[0] ? link->error : link->connected ? 0 : ETIMEDOUT;
+    return 0;
+}
+
+WRAP(int, bind, int fd, const struct sockaddr *address, socklen_t size)
+{
+    (void)size;
+    struct file *file = file_of(fd);
+    file->kind = FILE_LISTENER;
+    memset(&file->listener, 0, sizeof file->listener);
+    file->listener.port = ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
+    return 0;
+}
+
+WRAP(int, getsockname, int fd, struct sockaddr *address, socklen_t *size)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons(file_of(fd)->listener.port)};
+    memcpy(address, &own, sizeof own);
+    *size = sizeof own;
+    return 0;
+}
+
+WRAP(int, listen, int fd, int backlog)
+{
+    (void)fd;
+    (void)backlog;
+    return 0;
+}
+
+WRAP(int, getaddrinfo, const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+    struct {
+        struct addrinfo info;
+        struct sockaddr_in address;
+    } *both = calloc(1, sizeof *both);
+    (void)name;
+    if (hints->ai_family == AF_INET6) {
+        free(both);
+        return EAI_FAMILY;
+    }
+    both->address = (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(service)), .sin_addr.s_addr = htonl(0x0a000001)};
+    both->info = (struct addrinfo){.ai_family = AF_INET,
+                                   .ai_socktype = SOCK_STREAM,
+                                   .ai_addr = (struct sockaddr *)&both->address,
+                                   .ai_addrlen = sizeof both->address};
+    *found = &both->info;
+    return 0;
+}
+
+WRAP(void, freeaddrinfo, struct addrinfo *found)
+{
+    free(found);
+}
+
+WRAP(int, connect, int fd, const struct sockaddr *address, socklen_t size)
+{
+    (void)size;
+    struct file *file = file_of(fd);
+    uint16_t port = ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
+    struct machine *other = NULL;
+    for (int i = 0; i < world.machine_count; i++) {
+        other = world.machines[i].port == port ? &world.machines[i] : other;
+    }
+    if (other == NULL || link_count == MOST_LINKS) {
+        return wrong(ENETUNREACH);
+    }
+    struct link *link = world_alloc(sizeof *link);
+    link->refs = 1;
+    link->port = port;
+    link->machines[0] = world.here;
+    link->machines[1] = other;
+    link->ends[0] = file;
+    link->index = link_count;
+    links[link_count++] = link;
+    file->socket.link = link;
+    file->socket.side = 0;
+    arrange(link, arrival(link, 1), SYN, 1, 0);
+    return wrong(EINPROGRESS);
+}
+
+WRAP(int, accept4, int fd, struct sockaddr *address, socklen_t *size, int flags)
+{
+    (void)flags;
+    struct file *file = file_of(fd);
+    if (file->listener.count == 0) {
+        return wrong(EAGAIN);
+    }
+    struct file *new = file->listener.pending[0];
+    memmove(file->listener.pending, file->listener.pending + 1,
+            (size_t)--file->listener.count * sizeof file->listener.pending[0]);
+    struct sockaddr_in from = {.sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)(30000 + new->socket.link->machines[0]->number)),
+                               .sin_addr.s_addr = htonl(0x0a000001)};
+    memcpy(address, &from, sizeof from);
+    *size = sizeof from;
+    take_number(new);
+    return new->fd;
+}
+
+static ssize_t receive(int fd, const struct iovec *parts, size_t count)
+{
+    struct file *file = file_of(fd);
+    struct link *link = file->socket.link;
+    int side = file->socket.side;
+    struct direction *to = &link->to[side];
+    size_t there = to->arrived - to->start, got = 0;
+    if (there > 1 && chance(32) == 0) { /* reads may be short */
+        there = 1 + chance(there);
+    }
+    for (size_t i = 0; i < count && got < there; i++) {
+        size_t size = parts[i].iov_len < there - got ? parts[i].iov_len : there - got;
+        memcpy(parts[i].iov_base, to->bytes + to->start + got, size);
+        got += size;
+    }
+    to->start += got;
+    if (to->start == to->end) {
+        to->start = to->arrived = to->end = 0;
+    }
+    if (got > 0) {
+        wake_end(link, !side);
+        return (ssize_t)got;
+    }
+    if (link->broken[side]) {
+        return wrong(link->error);
+    }
+    return to->fin_arrived || link->shut[side] ? 0 : wrong(EAGAIN);
+}
+
+WRAP(ssize_t, recvmsg, int fd, struct msghdr *message, int flags)
+{
+    (void)flags;
+    return receive(fd, message->msg_iov, message->msg_iovlen);
+}
+
+WRAP(ssize_t, recv, int fd, void *bytes, size_t size, int flags)
+{
+    (void)flags;
+    return receive(fd, &(struct iovec){bytes, size}, 1);
+}
+
+static void append(struct direction *to, const void *bytes, size_t size)
+{
+    if (to->end + size > to->capacity) {
+        size_t used = to->end - to->start;
+        uint8_t *larger = world_alloc(2 * (used + size) + 1024);
+        if (used > 0) {
+            memcpy(larger, to->bytes + to->start, used);
+        }
+        free(to->bytes);
+        *to = (struct direction){.bytes = larger,
+                                 .arrived = to->arrived - to->start,
+                                 .end = used,
+                                 .capacity = 2 * (used + size) + 1024,
+                                 .last_s = to->last_s,
+                                 .fin = to->fin,
+                                 .fin_arrived = to->fin_arrived};
+    }
+    memcpy(to->bytes + to->end, bytes, size);
+    to->end += size;
+}
+
+static ssize_t send_all(int fd, const struct iovec *parts, size_t count)
+{
+    struct file *file = file_of(fd);
+    struct link *link = file->socket.link;
+    int side = file->socket.side;
+    struct direction *to = &link->to[!side];
+    size_t room = WINDOW - (to->end - to->start), sent = 0, all = 0;
+    if (link->broken[side] || link->shut[side] || to->fin) {
+        return wrong(link->broken[side] ? link->error : EPIPE);
+    }
+    for (size_t i = 0; i < count; i++) {
+        all += parts[i].iov_len;
+    }
+    if (room == 0) {
+        return wrong(EAGAIN);
+    }
+    if (all > 1 && chance(32) == 0) { /* writes may be short */
+        room = 1 + chance(room < all ? room : all);
+    }
+    for (size_t i = 0; i < count && sent < room; i++) {
+        size_t size = parts[i].iov_len < room - sent ? parts[i].iov_len : room - sent;
+        append(to, parts[i].iov_base, size);
+        sent += size;
+    }
+    if (link->dead && link->machines[!side]->runs && link->ends[!side] == NULL && !link->broken[side]) {
+        link->dead = false; /* the machine is back, and knows nothing of this */
+    }
+    if (sent > 0) {
+        arrange(link, arrival(link, !side), DATA, !side, sent);
+    }
+    return (ssize_t)sent;
+}
+
+WRAP(ssize_t, sendmsg, int fd, const struct msghdr *message, int flags)
+{
+    (void)flags;
+    return send_all(fd, message->msg_iov, message->msg_iovlen);
+}
+
+WRAP(ssize_t, send, int fd, const void *bytes, size_t size, int flags)
+{
+    (void)flags;
+    return send_all(fd, &(struct iovec){(void *)(uintptr_t)bytes, size}, 1);
+}
+
+WRAP(int, shutdown, int fd, int how)
+{
+    struct file *file = file_of(fd);
+    struct link *link = file->socket.link;
+    int side = file->socket.side;
+    if (!link->to[!side].fin) {
+        link->to[!side].fin = true;
+        arrange(link, arrival(link, !side), FIN, !side, 0);
+    }
+    if (how == SHUT_RDWR) {
+        link->shut[side] = true;
+        wake_end(link, side);
+    }
+    return 0;
+}
+
+static short look(const struct pollfd *polled)
+{
+    const struct file *file = file_of(polled->fd);
+    short found = 0;
+    if (file == NULL) {
+        return POLLNVAL;
+    }
+    if (file->kind == FILE_LISTENER) {
+        return file->listener.count > 0 ? polled->events & POLLIN : 0;
+    }
+    if (file->kind == FILE_EVENT) {
+        return file->event > 0 ? polled->events & POLLIN : 0;
+    }
+    const struct link *link = file->socket.link;
+    int side = file->socket.side;
+    const struct direction *to = &link->to[side];
+    if (link->broken[side]) {
+        return (short)((polled->events & (POLLIN | POLLOUT)) | POLLERR | POLLHUP);
+    }
+    if (to->arrived > to->start || to->fin_arrived || link->shut[side]) {
+        found |= POLLIN;
+    }
+    if (to->fin_arrived || link->shut[side]) {
+        found |= POLLRDHUP;
+    }
+    if (link->connected && link->to[!side].end - link->to[!side].start < WINDOW) {
+        found |= POLLOUT;
+    }
+    return found & (short)(polled->events | POLLERR | POLLHUP);
+}
+
+WRAP(int, poll, struct pollfd *polled, nfds_t count, int timeout_ms)
+{
+    double until_s = timeout_ms < 0 ? INFINITY : world.now_s + timeout_ms * 1e-3;
+    for (;;) {
+        int found = 0;
+        for (nfds_t i = 0; i < count; i++) {
+            polled[i].revents = polled[i].fd >= 0 ? look(&polled[i]) : 0;
+            found += polled[i].revents != 0;
+        }
+        if (found > 0 || world.now_s >= until_s) {
+            return found;
+        }
+        thread_block_poll(polled, (int)count, until_s);
+    }
+}
+
+WRAP(int, eventfd, unsigned start, int flags)
+{
+    (void)flags;
+    struct file *file = file_new(FILE_EVENT);
+    file->event = start;
+    return file->fd;
+}
+
+WRAP(int, eventfd_write, int fd, eventfd_t value)
+{
+    file_of(fd)->event += value;
+    thread_wake_poll(world.here, fd);
+    return 0;
+}
+
+WRAP(int, eventfd_read, int fd, eventfd_t *value)
+{
+    struct file *file = file_of(fd);
+    *value = file->event;
+    file->event = 0;
+    return *value > 0 ? 0 : wrong(EAGAIN);
+}
+
+WRAP(int, close, int fd)
+{
+    struct file *file = file_of(fd);
+    if (file == NULL) {
+        return wrong(EBADF);
+    }
+    file_free(file);
+    return 0;
+}

@@ -1,0 +1,416 @@
+/*
+ * What is checked, and where: the calls between the program's own parts are watched (--wrap), and what they promise is
+ * kept here beside it.
+ *
+ *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply, channel_send);
+ *  - within a generation no ps's global step goes back, and it is the step restored and what was accepted since;
+ *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
+ *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
+ *    training all bits are those that one process computes that adds the sets up in the order of the workers' numbers;
+ *  - a checkpoint that was reported written is there after any crash;
+ *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
+ */
+#include "tests/simulate/oracle.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "net/channel.h"
+#include "ps/checkpoint_folder.h"
+#include "ps/job/job.h"
+#include "ps/shard.h"
+#include "tests/simulate/world.h"
+#include "worker/sampler.h"
+
+enum { MOST_PUSHES = 1024, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
+
+struct oracle oracle;
+
+/* A push that a ps accepted. */
+struct accepted {
+    int worker;
+    uint64_t incarnation, sequence;
+    bool applied;
+};
+
+/* What a ps has done in its present generation. */
+struct ps_record {
+    struct job *job; /* NULL: it does not run */
+    struct shard *shard;
+    uint32_t generation;
+    bool restored;
+    int64_t restored_step, seen_step, applied;
+    struct accepted pushes[MOST_PUSHES];
+    int push_count;
+    int waiting_for_apply; /* accepted, and not yet applied */
+};
+
+/* The run as one process would make it. */
+struct reference {
+    uint32_t generation;
+    int64_t first_step, step;
+    float parameters[ORACLE_MAX_STEPS][FLOATS]; /* at each step */
+    bool sets[ORACLE_MAX_STEPS][WORKERS_MAX_SIMULATED];
+};
+
+static struct ps_record records[8];
+static struct reference reference;
+static float saved[ORACLE_MAX_STEPS][FLOATS];
+static bool is_saved[ORACLE_MAX_STEPS];
+static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
+
+void oracle_begin(void)
+{
+    memset(records, 0, sizeof records);
+    memset(is_saved, 0, sizeof is_saved);
+    memset(&reference, 0, sizeof reference);
+    written_step = -1;
+}
+
+void oracle_forget(const struct machine *machine)
+{
+    if (machine->number < oracle.ps) {
+        records[machine->number].job = NULL;
+        records[machine->number].shard = NULL;
+    }
+}
+
+static struct ps_record *record_here(void)
+{
+    return &records[world.here->number];
+}
+
+/* --- After every event ------------------------------------------------------------------------------------------------- */
+
+void oracle_check(const struct machine *machine)
+{
+    if (machine->bytes > MOST_BYTES) {
+        fail("%s holds %zu bytes of memory", machine->name, machine->bytes);
+    }
+    if (machine->number >= oracle.ps || records[machine->number].job == NULL) {
+        return;
+    }
+    struct ps_record *record = &records[machine->number];
+    const struct job *job = record->job;
+    if (job->generation != record->generation || !record->restored) {
+        return;
+    }
+    if (job->state == JOB_RESTORING) {
+        return;
+    }
+    if (job->global_step < record->seen_step) {
+        fail("%s: the global step goes back from %lld to %lld in generation %u", machine->name,
+             (long long)record->seen_step, (long long)job->global_step, job->generation);
+    }
+    record->seen_step = job->global_step;
+    int64_t made = oracle.synchronous ? record->applied : record->push_count;
+    if (job->global_step != record->restored_step + made &&
+        !(oracle.synchronous && job->global_step + 1 == record->restored_step + made)) {
+        fail("%s: the global step is %lld after %lld updates since step %lld", machine->name,
+             (long long)job->global_step, (long long)made, (long long)record->restored_step);
+    }
+    if (oracle.last_step > 0 && job->global_step > oracle.last_step) {
+        fail("%s: global step %lld is beyond the last", machine->name, (long long)job->global_step);
+    }
+}
+
+/* --- The job ----------------------------------------------------------------------------------------------------------- */
+
+#define WRAP(type, name, ...)                                                                                          \
+    type __real_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__)
+
+WRAP(bool, job_create, struct job *job, const struct config *config, int ps, double now_s, struct error *error)
+{
+    *record_here() = (struct ps_record){.job = job};
+    return __real_job_create(job, config, ps, now_s, error);
+}
+
+WRAP(void, job_destroy, struct job *job)
+{
+    record_here()->job = NULL;
+    __real_job_destroy(job);
+}
+
+static struct accepted *find_push(struct ps_record *record, int worker, uint64_t incarnation, uint64_t sequence)
+{
+    for (int i = 0; i < record->push_count; i++) {
+        struct accepted *push = &record->pushes[i];
+        if (push->worker == worker && push->incarnation == incarnation && push->sequence == sequence) {
+            return push;
+        }
+    }
+    return NULL;
+}
+
+WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
+     struct verdict *verdict)
+{
+    struct ps_record *record = record_here();
+    __real_job_push(job, worker, incarnation, push, now_s, verdict);
+    say("push %llu of worker %d, generation %u: code %u, outcome %d, global step %lld",
+        (unsigned long long)push->sequence, worker, push->generation, verdict->code, verdict->outcome,
+        (long long)job->global_step);
+    if (verdict->code != 0 || verdict->outcome != PUSH_APPLIED) {
+        return;
+    }
+    if (push->generation != record->generation || !record->restored) {
+        fail("a push of generation %u is accepted in generation %u", push->generation, record->generation);
+    }
+    if (find_push(record, worker, incarnation, push->sequence) != NULL) {
+        fail("push %llu of worker %d is accepted twice", (unsigned long long)push->sequence, worker);
+    }
+    if (!push->finite) {
+        fail("push %llu of worker %d is not finite, and accepted", (unsigned long long)push->sequence, worker);
+    }
+    if (record->push_count < MOST_PUSHES) {
+        record->pushes[record->push_count++] =
+            (struct accepted){.worker = worker, .incarnation = incarnation, .sequence = push->sequence};
+    }
+}
+
+WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
+     int64_t epoch_steps, double now_s, struct verdict *verdict)
+{
+    struct ps_record *record = record_here();
+    __real_job_end_restore(job, worker, generation, global_step, last_step, epoch_steps, now_s, verdict);
+    if (verdict->code != 0) {
+        return;
+    }
+    say("generation %u begins at step %lld", generation, (long long)global_step);
+    record->generation = generation;
+    record->restored = true;
+    record->restored_step = record->seen_step = global_step;
+    record->applied = 0;
+    record->push_count = 0;
+    bool is_first = true; /* after all were killed, generations are counted anew */
+    for (int i = 0; i < oracle.ps; i++) {
+        const struct ps_record *other = &records[i];
+        is_first = is_first && (other == record || other->job == NULL || !other->restored ||
+                                other->generation != generation || other->job->generation != generation);
+        if (other->job != NULL && other->restored && other->generation == generation &&
+            other->job->generation == generation && other->restored_step != global_step) {
+            fail("generation %u begins at step %lld on %s, and at %lld on ps %d", generation, (long long)global_step,
+                 world.here->name, (long long)other->restored_step, i);
+        }
+    }
+    if (global_step > 0 && (global_step >= ORACLE_MAX_STEPS || !is_saved[global_step])) {
+        fail("generation %u begins at step %lld, which was never saved", generation, (long long)global_step);
+        return;
+    }
+    if (is_first) {
+        reference.generation = generation;
+        reference.first_step = reference.step = global_step;
+        if (global_step > 0) {
+            memcpy(reference.parameters[global_step], saved[global_step], sizeof saved[0]);
+        } else {
+            memset(reference.parameters[0], 0, sizeof saved[0]);
+        }
+    }
+}
+
+/* --- Asynchronous pushes ----------------------------------------------------------------------------------------------- */
+
+WRAP(bool, shard_create, struct shard **shard, const struct model *model, const struct config *config, int ps,
+     struct error *error)
+{
+    bool done = __real_shard_create(shard, model, config, ps, error);
+    record_here()->shard = *shard;
+    return done;
+}
+
+WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version,
+     enum dtype dtype, struct changes *changes)
+{
+    struct ps_record *record = record_here();
+    int worker = -1;
+    for (int i = 0; i < oracle.workers; i++) {
+        worker = shard_stage(shard, i) == stage ? i : worker;
+    }
+    bool done = __real_shard_apply(shard, generation, stage, base_version, dtype, changes);
+    if (!done) {
+        return false;
+    }
+    record->applied++;
+    struct accepted *push = NULL;
+    for (int i = 0; i < record->push_count; i++) {
+        if (record->pushes[i].worker == worker && !record->pushes[i].applied) {
+            push = &record->pushes[i];
+        }
+    }
+    if (push == NULL) {
+        fail("a gradient of worker %d is applied that was not accepted, or was applied before", worker);
+    } else {
+        push->applied = true;
+    }
+    if (changes->global_step > record->restored_step + record->push_count) {
+        fail("the shard is at step %lld, and only %d pushes were accepted since step %lld",
+             (long long)changes->global_step, record->push_count, (long long)record->restored_step);
+    }
+    return true;
+}
+
+static void check_answer(const struct channel *channel, const struct message_pushed *pushed)
+{
+    struct ps_record *record = record_here();
+    int worker = -1;
+    if (channel->generation != record->generation || !record->restored || record->job->state == JOB_RESTORING ||
+        record->job->generation != record->generation) {
+        return; /* the worker is told by the frame's generation, and joins again */
+    }
+    if (pushed->global_step > record->restored_step + record->applied) {
+        fail("an answer tells of step %lld, and the shard has made %lld since %lld", (long long)pushed->global_step,
+             (long long)record->applied, (long long)record->restored_step);
+    }
+    if (oracle.synchronous || (pushed->outcome != PUSH_APPLIED && pushed->outcome != PUSH_APPLIED_BEFORE) ||
+        sscanf(connection_name(channel->connection), "worker %d", &worker) != 1) {
+        return;
+    }
+    uint64_t incarnation = record->job->workers[worker].incarnation;
+    for (int i = 0; i < record->push_count; i++) {
+        const struct accepted *push = &record->pushes[i];
+        if (push->worker == worker && push->incarnation == incarnation && push->sequence == pushed->sequence &&
+            !push->applied) {
+            fail("push %llu of worker %d is answered before it is applied", (unsigned long long)pushed->sequence,
+                 worker);
+        }
+    }
+}
+
+WRAP(bool, channel_send, struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
+     const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
+{
+    if (type == MESSAGE_pushed && world.here->number < oracle.ps) {
+        check_answer(channel, message);
+    }
+    return __real_channel_send(channel, type, request, flags, message, bulk, bulk_parts, deadline_s, error);
+}
+
+/* --- Synchronous steps ------------------------------------------------------------------------------------------------- */
+
+/* One step of the one process: the mean of the set's gradients, in the order of the workers' numbers. */
+static void step_reference(const int *workers, int count)
+{
+    const float *before = reference.parameters[reference.step];
+    float *after = reference.parameters[reference.step + 1];
+    memcpy(after, before, sizeof saved[0]);
+    for (int col = 0; col < ORACLE_COLUMNS; col++) {
+        float mixed = 0, counted = 0, part = 1.0f / (float)count;
+        for (int i = 0; i < count; i++) {
+            int32_t index;
+            struct sampler sampler = {
+                .seed = (uint64_t)oracle.seed, .task = (uint32_t)workers[i], .examples = 64, .batch_size = 1};
+            sampler_draw(&sampler, reference.step, &index);
+            float gradient = engine_mix(before[ORACLE_ROWS * 16 + col], workers[i], index, col) * part;
+            float count_of_it = (workers[i] % ORACLE_COLUMNS == col ? -1.0f : 0.0f) * part;
+            mixed = i == 0 ? gradient : mixed + gradient;
+            counted = i == 0 ? count_of_it : counted + count_of_it;
+        }
+        after[ORACLE_ROWS * 16 + col] -= mixed;
+        for (int row = 0; row < ORACLE_ROWS; row++) {
+            after[row * 16 + col] -= counted;
+        }
+    }
+    reference.step++;
+}
+
+static void note_set(int64_t step, const int *workers, int count)
+{
+    bool set[WORKERS_MAX_SIMULATED] = {false};
+    for (int i = 0; i < count; i++) {
+        if (set[workers[i]] || (i > 0 && workers[i] < workers[i - 1])) {
+            fail("step %lld counts worker %d twice, or in the wrong order", (long long)step, workers[i]);
+        }
+        set[workers[i]] = true;
+    }
+    if (step == reference.step && step + 1 < ORACLE_MAX_STEPS) {
+        memcpy(reference.sets[step], set, sizeof set);
+        step_reference(workers, count);
+    } else if (step > reference.step) {
+        fail("%s makes step %lld, and nobody made step %lld", world.here->name, (long long)step,
+             (long long)reference.step);
+    } else if (memcmp(reference.sets[step], set, sizeof set) != 0) {
+        fail("%s makes step %lld of another set of gradients than another ps", world.here->name, (long long)step);
+    }
+}
+
+WRAP(bool, shard_aggregate, struct shard *shard, uint32_t generation, const int *workers, int count)
+{
+    struct ps_record *record = record_here();
+    int64_t step;
+    shard_now(shard, NULL, &step);
+    bool done = __real_shard_aggregate(shard, generation, workers, count);
+    if (done) {
+        say("step %lld of generation %u is made of %d gradients, worker %d's the first", (long long)step, generation,
+            count, count > 0 ? workers[0] : -1);
+        if (generation == reference.generation) {
+            note_set(step, workers, count);
+        }
+        record->applied++;
+    }
+    return done;
+}
+
+/* --- Checkpoints ------------------------------------------------------------------------------------------------------- */
+
+static void check_state(const float *parameters, int64_t step)
+{
+    for (int row = 0; row < ORACLE_ROWS; row++) {
+        double sum = 0;
+        for (int col = 0; col < ORACLE_COLUMNS; col++) {
+            sum += (double)parameters[row * 16 + col];
+        }
+        if (fabs(sum - (double)step) > 1e-3) {
+            fail("the checkpoint of step %lld holds %.4f gradients in row %d", (long long)step, sum, row);
+            return;
+        }
+    }
+    bool is_known = oracle.synchronous && step >= reference.first_step && step <= reference.step;
+    for (int i = 0; is_known && i < FLOATS; i++) { /* compared as numbers: weights may begin as -0 */
+        if (parameters[i] < reference.parameters[step][i] || parameters[i] > reference.parameters[step][i]) {
+            fail("float %d of the checkpoint of step %lld is %.9g, and %.9g where one process computes it", i,
+                 (long long)step, (double)parameters[i], (double)reference.parameters[step][i]);
+            return;
+        }
+    }
+}
+
+WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
+     const struct checkpoint_info *info, struct error *error)
+{
+    const float *parameters = state->vectors[STORE_PARAMETERS];
+    int64_t step = info->global_step;
+    check_state(parameters, step);
+    if (step < ORACLE_MAX_STEPS) { /* it may be found after a crash, even if it is not reported */
+        memcpy(saved[step], parameters, sizeof saved[0]);
+        is_saved[step] = true;
+    }
+    bool done = __real_checkpoint_folder_save(folder, targets, state, info, error);
+    say("checkpoint of step %lld: %s", (long long)step, done ? "written" : error->text);
+    if (done) {
+        written_step = step;
+    }
+    return done;
+}
+
+WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct checkpoint_file **file,
+     struct error *error)
+{
+    bool done = __real_checkpoint_folder_newest(folder, file, error);
+    int64_t step = done && *file != NULL ? checkpoint_file_info(*file)->global_step : -1;
+    say("the newest checkpoint is of step %lld", (long long)step);
+    if (step < written_step) {
+        fail("the checkpoint of step %lld was reported written, and is gone: the newest is of step %lld%s%s",
+             (long long)written_step, (long long)step, done ? "" : "; ", done ? "" : error->text);
+    }
+    return done;
+}
+
+void oracle_check_end(void)
+{
+    if (written_step != oracle.last_step) {
+        fail("training is over, and its last checkpoint is of step %lld", (long long)written_step);
+    }
+}

@@ -1,0 +1,34 @@
+/* What must hold whatever befalls a cluster. */
+#ifndef TESTS_SIMULATE_ORACLE_H
+#define TESTS_SIMULATE_ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+
+enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 256, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
+
+/* What the run is, as cluster.c chose it. */
+extern struct oracle {
+    int ps, workers;
+    bool synchronous;
+    int64_t last_step;
+    int seed;                                 /* train.seed */
+    double slowness_s[WORKERS_MAX_SIMULATED]; /* of a step of each worker */
+    double not_finite;                        /* how often a gradient is not */
+} oracle;
+
+/* The part of a gradient that depends on what it was computed from. */
+float engine_mix(float parameter, int worker, int draw, int col);
+
+void oracle_begin(void);
+
+/* After every event of a machine. */
+struct machine;
+void oracle_check(const struct machine *machine);
+void oracle_forget(const struct machine *machine); /* its process is gone */
+/* At the end of a run that came to its end. */
+void oracle_check_end(void);
+
+#endif

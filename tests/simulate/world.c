@@ -1,0 +1,797 @@
+/*
+ * Threads of the simulated processes are stacks that take turns; which one is next is up to chance. The clock moves only
+ * when all of them wait. Memory of a process is kept on a list, so that a killed one leaves nothing behind and every one
+ * can be measured.
+ */
+#include "tests/simulate/world.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/signals.h"
+
+enum {
+    STACK = 256 * 1024,
+    MAX_CALLS = 1 << 16,
+    MOST_EVENTS = 3000000, /* of a run: more is a busy loop */
+    POOL_CLASSES = 24,
+};
+
+struct world world;
+
+/* --- Chance ------------------------------------------------------------------------------------------------------------ */
+
+/* splitmix64 */
+static uint64_t next_random(void)
+{
+    uint64_t z = world.random += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+uint64_t chance(uint64_t below)
+{
+    return next_random() % below;
+}
+
+double chance_real(void)
+{
+    return (double)(next_random() >> 11) * 0x1p-53;
+}
+
+/* --- Words ------------------------------------------------------------------------------------------------------------- */
+
+void say(const char *format, ...)
+{
+    if (!world.shows) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    printf("%11.6f  %-9s ", world.now_s, world.here != NULL ? world.here->name : "");
+    vprintf(format, arguments);
+    printf("\n");
+    va_end(arguments);
+}
+
+void fail(const char *format, ...)
+{
+    if (world.failed) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(world.why, sizeof world.why, format, arguments);
+    va_end(arguments);
+    world.failed = true;
+    say("FAILED: %s", world.why);
+}
+
+/* --- Calls at a time: a heap ------------------------------------------------------------------------------------------- */
+
+struct call {
+    double when_s;
+    uint64_t order; /* of those at the same time, the first first */
+    void (*call)(void *context, uint64_t argument);
+    void *context;
+    uint64_t argument;
+};
+
+static struct call calls[MAX_CALLS];
+static int call_count;
+static uint64_t call_order;
+static int purge_at; /* alarms that nobody waits for any more are thrown away at that many calls */
+
+static bool is_before(const struct call *one, const struct call *other)
+{
+    return one->when_s < other->when_s || (one->when_s == other->when_s && one->order < other->order);
+}
+
+static void purge(void);
+
+void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument)
+{
+    if (call_count >= purge_at) {
+        purge();
+    }
+    if (call_count == MAX_CALLS) {
+        fail("more than %d things are about to happen", MAX_CALLS);
+        return;
+    }
+    struct call new = {when_s, call_order++, call, context, argument};
+    int i = call_count++;
+    for (; i > 0 && is_before(&new, &calls[(i - 1) / 2]); i = (i - 1) / 2) {
+        calls[i] = calls[(i - 1) / 2];
+    }
+    calls[i] = new;
+}
+
+static struct call take_call(void)
+{
+    struct call first = calls[0], last = calls[--call_count];
+    int i = 0;
+    for (;;) {
+        int child = 2 * i + 1;
+        if (child + 1 < call_count && is_before(&calls[child + 1], &calls[child])) {
+            child++;
+        }
+        if (child >= call_count || !is_before(&calls[child], &last)) {
+            break;
+        }
+        calls[i] = calls[child];
+        i = child;
+    }
+    calls[i] = last;
+    return first;
+}
+
+/* --- Threads ----------------------------------------------------------------------------------------------------------- */
+
+struct thread {
+    struct thread *next; /* of the same process */
+    struct machine *machine;
+    void *stack, *top;
+    bool ready, done, woken, queued;
+    const void *waits_for;
+    const struct pollfd *polled; /* what poll waits for */
+    int polled_count;
+    uint64_t wait; /* counts its waits: an alarm of an earlier one is passed over */
+    void *(*start)(void *context);
+    void *context, *result;
+    uint64_t number;
+    int error_number; /* errno is each thread's own */
+};
+
+static struct thread *running;
+static struct thread *ready[8192];
+static int ready_count;
+static uint64_t threads_made;
+static void *outside; /* stack pointer of the world's own thread */
+static void *free_stacks[4096];
+static int free_stack_count;
+
+/* Saves what a call must keep, and goes on where the other stack left off. */
+__attribute__((naked, noinline)) static void switch_stack(void **from __attribute__((unused)),
+                                                          void *to __attribute__((unused)))
+{
+    __asm__("pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"
+            "movq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n\t"
+            "popq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret");
+}
+
+static void make_ready(struct thread *thread)
+{
+    if (!thread->queued) {
+        assert(ready_count < (int)(sizeof ready / sizeof ready[0]));
+        thread->queued = true;
+        ready[ready_count++] = thread;
+    }
+}
+
+static void leave_thread(void)
+{
+    struct thread *self = running;
+    self->error_number = errno;
+    switch_stack(&self->top, outside);
+    errno = running->error_number;
+}
+
+static void thread_main(void)
+{
+    struct thread *self = running;
+    self->result = self->start(self->context);
+    self->done = true;
+    thread_wake(self->machine, self);
+    leave_thread();
+    abort();
+}
+
+static struct thread *thread_new(struct machine *machine, void *(*start)(void *context), void *context)
+{
+    struct thread *thread = world_alloc(sizeof *thread);
+    if (free_stack_count > 0) {
+        thread->stack = free_stacks[--free_stack_count];
+    } else {
+        thread->stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+    *(uint64_t *)thread->stack = 0x5afe5afe5afe5afeull;
+    void **top = (void **)((char *)thread->stack + STACK) - 3;
+    *--top = (void *)(uintptr_t)thread_main; /* the first switch returns to it, with the stack as after a call */
+    top -= 6;
+    memset(top, 0, 6 * sizeof *top);
+    thread->top = top;
+    thread->machine = machine;
+    thread->start = start;
+    thread->context = context;
+    thread->number = threads_made++;
+    thread->next = machine->threads;
+    machine->threads = thread;
+    machine->thread_count++;
+    make_ready(thread);
+    return thread;
+}
+
+static void thread_free(struct thread *thread)
+{
+    if (*(uint64_t *)thread->stack != 0x5afe5afe5afe5afeull) {
+        fail("a thread of %s used more than its stack", thread->machine->name);
+    }
+    if (thread->queued) {
+        for (int i = 0; i < ready_count; i++) {
+            if (ready[i] == thread) {
+                ready[i] = ready[--ready_count];
+                break;
+            }
+        }
+    }
+    if (free_stack_count < (int)(sizeof free_stacks / sizeof free_stacks[0])) {
+        free_stacks[free_stack_count++] = thread->stack;
+    } else {
+        munmap(thread->stack, STACK);
+    }
+    thread->machine->thread_count--;
+    free(thread);
+}
+
+/* Alarms name a thread by its number, for it may be gone when they ring. */
+static struct thread *find_thread(struct machine *machine, uint64_t number)
+{
+    struct thread *thread = machine->threads;
+    while (thread != NULL && thread->number != number) {
+        thread = thread->next;
+    }
+    return thread;
+}
+
+static void ring(void *context, uint64_t argument)
+{
+    struct thread *thread = find_thread(context, argument >> 24);
+    if (thread != NULL && thread->waits_for != NULL && (thread->wait & 0xffffff) == (argument & 0xffffff)) {
+        thread->waits_for = NULL;
+        make_ready(thread);
+    }
+}
+
+static bool is_stale(const struct call *call)
+{
+    if (call->call != ring) {
+        return false;
+    }
+    const struct thread *thread = find_thread(call->context, call->argument >> 24);
+    return thread == NULL || thread->waits_for == NULL || (thread->wait & 0xffffff) != (call->argument & 0xffffff);
+}
+
+static int by_time(const void *one, const void *other)
+{
+    return is_before(one, other) ? -1 : is_before(other, one);
+}
+
+static void purge(void)
+{
+    int kept = 0;
+    for (int i = 0; i < call_count; i++) {
+        if (!is_stale(&calls[i])) {
+            calls[kept++] = calls[i];
+        }
+    }
+    call_count = kept;
+    qsort(calls, (size_t)kept, sizeof calls[0], by_time); /* what is in order is a heap */
+    purge_at = 2 * kept + 1024 < MAX_CALLS ? 2 * kept + 1024 : MAX_CALLS;
+}
+
+bool thread_block(const void *what, double until_s)
+{
+    struct thread *self = running;
+    self->waits_for = what;
+    self->woken = false;
+    self->wait++;
+    if (until_s < 1e15) {
+        world_at(until_s > world.now_s ? until_s : world.now_s, ring, self->machine,
+                 self->number << 24 | (self->wait & 0xffffff));
+    }
+    leave_thread();
+    return self->woken;
+}
+
+void thread_wake(struct machine *machine, const void *what)
+{
+    for (struct thread *thread = machine->threads; thread != NULL; thread = thread->next) {
+        if (thread->waits_for == what) {
+            thread->waits_for = NULL;
+            thread->woken = true;
+            make_ready(thread);
+        }
+    }
+}
+
+static const char poll_tag;
+
+bool thread_block_poll(const struct pollfd *polled, int count, double until_s)
+{
+    running->polled = polled;
+    running->polled_count = count;
+    bool woken = thread_block(&poll_tag, until_s);
+    running->polled_count = 0;
+    return woken;
+}
+
+void thread_wake_poll(struct machine *machine, int fd)
+{
+    for (struct thread *thread = machine->threads; thread != NULL; thread = thread->next) {
+        for (int i = 0; thread->waits_for == &poll_tag && i < thread->polled_count; i++) {
+            if (thread->polled[i].fd == fd) {
+                thread->waits_for = NULL;
+                thread->woken = true;
+                make_ready(thread);
+            }
+        }
+    }
+}
+
+/* Lets others go first. */
+static void thread_yield(void)
+{
+    make_ready(running);
+    leave_thread();
+}
+
+/* --- Machines ---------------------------------------------------------------------------------------------------------- */
+
+static void free_memory(struct machine *machine);
+
+/* Nothing of the process stays; its peers learn of it as a kernel tells them. */
+static void clean_up(struct machine *machine)
+{
+    for (int i = 0; i < WORLD_MAX_FILES; i++) {
+        if (machine->files[i] != NULL) {
+            file_free(machine->files[i]);
+        }
+    }
+    while (machine->threads != NULL) {
+        struct thread *next = machine->threads->next;
+        thread_free(machine->threads);
+        machine->threads = next;
+    }
+    free_memory(machine);
+    machine->runs = false;
+    machine->signal = 0;
+}
+
+void machine_kill(struct machine *machine)
+{
+    if (machine->runs) {
+        clean_up(machine);
+    }
+}
+
+static struct machine *leaver;
+
+void machine_exit(int status)
+{
+    world.here->status = status;
+    leaver = world.here;
+    leave_thread();
+    abort();
+}
+
+static void *run_main(void *context)
+{
+    struct machine *machine = context;
+    int status = machine->main(machine);
+    say("exits with status %d", status);
+    machine_exit(status);
+}
+
+void machine_start(struct machine *machine)
+{
+    machine->runs = true;
+    machine->life++;
+    machine->status = -1;
+    thread_new(machine, run_main, machine);
+}
+
+/* --- The loop ---------------------------------------------------------------------------------------------------------- */
+
+void world_begin(uint64_t seed)
+{
+    bool shows = world.shows;
+    memset(&world, 0, sizeof world);
+    world.seed = seed;
+    world.random = seed * 0x2545f4914f6cdd1dull + 1;
+    world.shows = shows;
+    world.now_s = 1000;
+    call_count = ready_count = 0;
+    purge_at = 1024;
+    call_order = threads_made = 0;
+    network_begin();
+}
+
+void world_end(void)
+{
+    for (int i = 0; i < world.machine_count; i++) {
+        machine_kill(&world.machines[i]);
+    }
+    network_end();
+}
+
+static void run(struct thread *thread)
+{
+    running = thread;
+    world.here = thread->machine;
+    switch_stack(&outside, thread->top);
+    running = NULL;
+    if (leaver != NULL) {
+        clean_up(leaver);
+        leaver = NULL;
+    } else if (thread->done && thread->start == run_main) {
+        abort();
+    }
+    world.here = NULL;
+}
+
+static void thaw(void *context, uint64_t argument)
+{
+    struct thread *thread = find_thread(context, argument);
+    if (thread != NULL) {
+        make_ready(thread);
+    }
+}
+
+bool world_step(double until_s)
+{
+    if (ready_count == 0) {
+        if (call_count == 0 || calls[0].when_s > until_s) {
+            world.now_s = until_s > world.now_s ? until_s : world.now_s;
+            return false;
+        }
+        struct call call = take_call();
+        world.now_s = call.when_s > world.now_s ? call.when_s : world.now_s;
+        call.call(call.context, call.argument);
+    } else {
+        int i = (int)chance((uint64_t)ready_count);
+        struct thread *thread = ready[i];
+        ready[i] = ready[--ready_count];
+        thread->queued = false;
+        if (thread->machine->frozen_until_s > world.now_s) {
+            world_at(thread->machine->frozen_until_s, thaw, thread->machine, thread->number);
+        } else {
+            world.now_s += 1e-6;
+            run(thread);
+        }
+    }
+    if (++world.events > MOST_EVENTS) {
+        fail("more than %d events: somebody is in a busy loop", MOST_EVENTS);
+    }
+    return true;
+}
+
+/* --- In place of the system's: threads --------------------------------------------------------------------------------- */
+
+/* What the program calls, by the linker's --wrap. */
+#define WRAP(type, name, ...)                                                                                          \
+    type __wrap_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__)
+
+struct mutex {
+    struct thread *owner;
+};
+
+WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *context)
+{
+    (void)attributes;
+    struct thread *new = thread_new(world.here, start, context);
+    memcpy(thread, &new, sizeof new);
+    return 0;
+}
+
+WRAP(int, pthread_join, pthread_t thread, void **result)
+{
+    struct thread *other = NULL;
+    memcpy(&other, &thread, sizeof other);
+    while (!other->done) {
+        thread_block(other, INFINITY);
+    }
+    if (result != NULL) {
+        *result = other->result;
+    }
+    for (struct thread **link = &other->machine->threads; *link != NULL; link = &(*link)->next) {
+        if (*link == other) {
+            *link = other->next;
+            break;
+        }
+    }
+    thread_free(other);
+    return 0;
+}
+
+WRAP(int, pthread_mutex_init, pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
+{
+    (void)attributes;
+    memset(mutex, 0, sizeof *mutex);
+    return 0;
+}
+
+WRAP(int, pthread_mutex_destroy, pthread_mutex_t *mutex)
+{
+    assert(((struct mutex *)mutex)->owner == NULL);
+    return 0;
+}
+
+WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex)
+{
+    struct mutex *lock = (struct mutex *)mutex;
+    if (running == NULL) {
+        return 0;
+    }
+    if (chance(8) == 0) {
+        thread_yield();
+    }
+    while (lock->owner != NULL) {
+        thread_block(mutex, INFINITY);
+    }
+    lock->owner = running;
+    return 0;
+}
+
+WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex)
+{
+    struct mutex *lock = (struct mutex *)mutex;
+    if (running != NULL) {
+        assert(lock->owner == running);
+        lock->owner = NULL;
+        thread_wake(world.here, mutex);
+    }
+    return 0;
+}
+
+WRAP(int, pthread_cond_init, pthread_cond_t *condition, const pthread_condattr_t *attributes)
+{
+    (void)attributes;
+    memset(condition, 0, sizeof *condition);
+    return 0;
+}
+
+WRAP(int, pthread_cond_destroy, pthread_cond_t *condition)
+{
+    (void)condition;
+    return 0;
+}
+
+static int wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double until_s)
+{
+    struct mutex *lock = (struct mutex *)mutex;
+    assert(lock->owner == running);
+    lock->owner = NULL;
+    thread_wake(world.here, mutex);
+    bool woken = thread_block(condition, until_s);
+    while (lock->owner != NULL) {
+        thread_block(mutex, INFINITY);
+    }
+    lock->owner = running;
+    return woken ? 0 : ETIMEDOUT;
+}
+
+WRAP(int, pthread_cond_wait, pthread_cond_t *condition, pthread_mutex_t *mutex)
+{
+    return wait_for(condition, mutex, INFINITY);
+}
+
+WRAP(int, pthread_cond_timedwait, pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    return wait_for(condition, mutex,
+                    (double)until->tv_sec + (double)until->tv_nsec * 1e-9 - world.here->clock_ahead_s);
+}
+
+WRAP(int, pthread_cond_signal, pthread_cond_t *condition)
+{
+    thread_wake(world.here, condition);
+    return 0;
+}
+
+WRAP(int, pthread_cond_broadcast, pthread_cond_t *condition)
+{
+    thread_wake(world.here, condition);
+    return 0;
+}
+
+/* --- Time -------------------------------------------------------------------------------------------------------------- */
+
+WRAP(int, clock_gettime, clockid_t clock, struct timespec *now)
+{
+    double seconds = world.now_s + (world.here != NULL ? world.here->clock_ahead_s : 0);
+    if (clock == CLOCK_REALTIME) {
+        seconds = 1.7e9 + world.now_s + (world.here != NULL ? world.here->wall_ahead_s : 0);
+    }
+    now->tv_sec = (time_t)floor(seconds);
+    now->tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
+    return 0;
+}
+
+static void sleep_for(double seconds)
+{
+    static const char nothing;
+    thread_block(&nothing, world.now_s + seconds);
+}
+
+WRAP(int, nanosleep, const struct timespec *time, struct timespec *left)
+{
+    (void)left;
+    sleep_for((double)time->tv_sec + (double)time->tv_nsec * 1e-9);
+    return 0;
+}
+
+WRAP(int, usleep, useconds_t time)
+{
+    sleep_for(time * 1e-6);
+    return 0;
+}
+
+/* --- Signals and numbers of processes ---------------------------------------------------------------------------------- */
+
+void signals_catch(void)
+{
+}
+
+int signals_pending(void)
+{
+    return world.here->signal;
+}
+
+const char *signals_name(int number)
+{
+    (void)number;
+    return "SIGTERM";
+}
+
+int signals_exit_status(int number)
+{
+    return 128 + number;
+}
+
+WRAP(pid_t, getpid, void)
+{
+    return world.here->life * 100 + world.here->number + 1;
+}
+
+/* --- Random numbers of the program ------------------------------------------------------------------------------------- */
+
+WRAP(void, randombytes_buf, void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        ((uint8_t *)bytes)[i] = (uint8_t)chance(256);
+    }
+}
+
+WRAP(uint32_t, randombytes_uniform, uint32_t below)
+{
+    return (uint32_t)chance(below);
+}
+
+/* --- Memory ------------------------------------------------------------------------------------------------------------ */
+
+struct block {
+    struct block *next, *previous;
+    struct machine *machine; /* NULL: the world's own */
+    uint32_t size_class;     /* 2^class bytes in all */
+    uint32_t mark;
+    size_t size;
+    size_t unused[3];
+};
+_Static_assert(sizeof(struct block) == 64, "memory behind it must be aligned");
+
+static struct block *pool[64];
+
+void *__real_aligned_alloc(size_t alignment, size_t size);
+
+static struct block *block_of(void *bytes)
+{
+    struct block *block = (struct block *)bytes - 1;
+    assert(block->mark == 0xb10cb10c);
+    return block;
+}
+
+WRAP(void *, malloc, size_t size)
+{
+    size_t whole = size + sizeof(struct block);
+    uint32_t class = 6;
+    while (((size_t)1 << class) < whole) {
+        class ++;
+    }
+    struct block *block = pool[class];
+    if (block != NULL) {
+        pool[class] = block->next;
+    } else if ((block = __real_aligned_alloc(sizeof(struct block), (size_t)1 << class)) == NULL) {
+        return NULL;
+    }
+    *block = (struct block){.machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size};
+    if (world.here != NULL) {
+        block->next = world.here->blocks;
+        if (block->next != NULL) {
+            block->next->previous = block;
+        }
+        world.here->blocks = block;
+        world.here->bytes += size;
+        if (world.here->bytes > world.here->most_bytes) {
+            world.here->most_bytes = world.here->bytes;
+        }
+    }
+    return block + 1;
+}
+
+WRAP(void, free, void *bytes)
+{
+    if (bytes == NULL) {
+        return;
+    }
+    struct block *block = block_of(bytes);
+    if (block->machine != NULL) {
+        if (block->previous != NULL) {
+            block->previous->next = block->next;
+        } else {
+            block->machine->blocks = block->next;
+        }
+        if (block->next != NULL) {
+            block->next->previous = block->previous;
+        }
+        block->machine->bytes -= block->size;
+    }
+    block->mark = 0xdead;
+    block->next = pool[block->size_class];
+    pool[block->size_class] = block;
+}
+
+static void free_memory(struct machine *machine)
+{
+    while (machine->blocks != NULL) {
+        __wrap_free(machine->blocks + 1);
+    }
+}
+
+WRAP(void *, calloc, size_t count, size_t size)
+{
+    void *bytes = __wrap_malloc(count * size);
+    return bytes == NULL ? NULL : memset(bytes, 0, count * size);
+}
+
+WRAP(void *, realloc, void *bytes, size_t size)
+{
+    void *new = __wrap_malloc(size);
+    if (bytes != NULL && new != NULL) {
+        size_t old = block_of(bytes)->size;
+        memcpy(new, bytes, old < size ? old : size);
+        __wrap_free(bytes);
+    }
+    return new;
+}
+
+WRAP(char *, strdup, const char *text)
+{
+    size_t size = strlen(text) + 1;
+    return memcpy(__wrap_malloc(size), text, size);
+}
+
+/* All memory is that aligned. */
+WRAP(void *, aligned_alloc, size_t alignment, size_t size)
+{
+    assert(alignment <= sizeof(struct block));
+    return __wrap_malloc(size);
+}
+
+void *world_alloc(size_t size)
+{
+    struct machine *here = world.here;
+    world.here = NULL;
+    void *bytes = __wrap_calloc(1, size);
+    world.here = here;
+    return bytes;
+}

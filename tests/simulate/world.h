@@ -1,0 +1,153 @@
+/*
+ * The simulator's world: virtual machines that run the program's own roles (server_run, remote_worker_run) as threads of
+ * one thread, on a virtual clock, over a virtual network and disk.
+ *
+ * The program's code is linked as it is. What it calls of the system (threads, time, sockets, files, memory, random
+ * numbers) is replaced at link time (--wrap) by the files of this folder. All chance comes from one seed, so a run is
+ * replayed exactly by its number.
+ *
+ *  world.c    threads, locks, waits, time, memory; crashes
+ *  network.c  sockets: streams with latency; cut, half-open and slow links
+ *  disk.c     files: what is not synced is lost or torn when a machine loses power
+ *  engine.c   what workers compute: gradients that tell who made them
+ *  oracle.c   what must hold, checked after every event
+ *  cluster.c  which machines there are, and what befalls them
+ *  simulate.c seeds, processes, options
+ */
+#ifndef TESTS_SIMULATE_WORLD_H
+#define TESTS_SIMULATE_WORLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct file;
+struct disk;
+struct thread;
+struct block;
+
+enum { WORLD_MAX_MACHINES = 24, WORLD_MAX_FILES = 512 };
+
+/* What a machine runs at the moment. */
+struct machine {
+    int number;
+    char name[16]; /* "ps 0" */
+    uint16_t port;
+    bool runs;
+    int life;             /* counts the processes that ran here */
+    int signal;           /* that asked it to leave; 0: none */
+    int status;           /* exit status of the last process that ended by itself */
+    double clock_ahead_s; /* of its monotonic clock: time that it slept through */
+    double wall_ahead_s;
+    double frozen_until_s;
+    struct thread *threads; /* of the present process */
+    struct block *blocks;   /* of memory */
+    size_t bytes, most_bytes;
+    int thread_count;
+    struct file *files[WORLD_MAX_FILES];
+    struct disk *disk;
+    int (*main)(struct machine *machine);
+};
+
+/* --- The world --- */
+
+extern struct world {
+    uint64_t seed, random;
+    double now_s;
+    uint64_t events; /* that happened so far */
+    struct machine machines[WORLD_MAX_MACHINES];
+    int machine_count;
+    struct machine *here; /* whose code runs */
+    bool shows;           /* prints events as they happen */
+    bool failed;
+    char why[512];
+} world;
+
+void world_begin(uint64_t seed);
+void world_end(void);
+
+/* Runs one event; false if there is nothing left to happen before `until_s` (the clock stands there then). */
+bool world_step(double until_s);
+
+/* Starts the machine's program; ends it without a word (kill -9). */
+void machine_start(struct machine *machine);
+void machine_kill(struct machine *machine);
+
+/* 0 <= result < below. */
+uint64_t chance(uint64_t below);
+double chance_real(void); /* [0, 1) */
+static inline bool chance_of(double probability)
+{
+    return chance_real() < probability;
+}
+
+/* A line among the events. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Something is wrong: the run ends. The first reason counts. */
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- Inside --- */
+
+/* A call to make at a time, from outside of all threads. */
+void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument);
+
+/* Blocks the running thread until world_wake names what it waits for, or the time is over; false: over. INFINITY is fine. */
+bool thread_block(const void *what, double until_s);
+/* Wakes whoever waits for it on that machine. */
+void thread_wake(struct machine *machine, const void *what);
+/* The same for poll: of any of these files, or until then. */
+struct pollfd;
+bool thread_block_poll(const struct pollfd *polled, int count, double until_s);
+void thread_wake_poll(struct machine *machine, int fd);
+/* Memory of no machine; zeroed. */
+void *world_alloc(size_t size);
+/* Ends the present process by itself. */
+void machine_exit(int status) __attribute__((noreturn));
+
+/* network.c */
+enum { FILE_LISTENER, FILE_SOCKET, FILE_EVENT, FILE_DATA, FILE_FOLDER };
+struct file {
+    int kind;
+    int fd;
+    struct machine *machine;
+    union {
+        struct {
+            uint16_t port;
+            struct file *pending[64];
+            int count;
+        } listener;
+        struct {
+            struct link *link;
+            int side; /* of the link: 0 connected, 1 was connected to */
+        } socket;
+        uint64_t event;
+        struct {
+            struct inode *inode;
+            size_t at;
+            bool append;
+        } data;
+    };
+};
+struct file *file_new(int kind);
+struct file *file_of(int fd);
+void file_free(struct file *file);
+void network_begin(void);
+void network_end(void);
+void network_close(struct file *file, bool silent); /* silent: the machine is gone, nobody is told */
+/* Faults of the link between two machines (or all of one: other NULL). */
+void network_cut(struct machine *one, struct machine *other);       /* connections break */
+void network_half_open(struct machine *one, struct machine *other); /* they go silent, and break after half a minute */
+void network_part(struct machine *one, struct machine *other, double until_s); /* nothing passes until then */
+void network_silence(struct machine *machine);                                 /* its power is gone: nobody is told */
+extern double network_latency_s;                                               /* the longest, usually */
+
+/* disk.c */
+struct disk *disk_new(void);
+void disk_free(struct disk *disk);
+void disk_lose_power(struct disk *disk); /* what was not synced may be lost or torn */
+void disk_fill(struct disk *disk, bool full);
+void disk_close(struct file *file);
+
+#endif
