@@ -23,6 +23,7 @@ static const struct command *const commands[] = {
     &command_export,
     &command_cluster,
     &command_status,
+    &command_rollout,
     &command_config_check,
     &command_config_show,
     &command_config_schema,

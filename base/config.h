@@ -189,7 +189,8 @@ struct config_setting {
 bool config_defaults(struct config *config, struct error *error);
 
 /*
- * Defaults, then the file, then what TF_CONFIG in the environment stands for (base/config/tf_config.h), then the settings;
+ * Defaults, then the file, then the job-scoped keys of the version that was rolled out to this machine, if it is newer
+ * than the file's fleet.version (base/config/versions.h), then what TF_CONFIG in the environment stands for (base/config/tf_config.h), then the settings;
  * ranges and relations checked. path NULL: config.json in the current folder if there is one, else the defaults. On failure the config is left empty, and nothing is to be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,

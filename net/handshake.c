@@ -155,7 +155,9 @@ static uint16_t find_objection(const struct channel *channel, const struct ident
                          hello->cluster, our_name, self->cluster);
     }
     bool without_config = claimed.role == MEMBER_OPERATOR && hello->digest[0] == '\0';
-    if (!without_config && strcmp(hello->digest, self->digest) != 0) {
+    bool known =
+        strcmp(hello->digest, self->digest) == 0 || (rules->knows && rules->knows(rules->context, hello->digest));
+    if (!without_config && !known) {
         (rules->describe_difference ? rules->describe_difference : handshake_describe_difference)(
             rules->context, their_name, hello->job, our_name, self->job, sentence);
         return REFUSAL_CONFIG;

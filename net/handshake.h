@@ -55,6 +55,8 @@ struct handshake_rules {
      */
     void (*describe_difference)(void *context, const char *their_name, const char *theirs, const char *our_name,
                                 const char *ours, struct error *sentence);
+    /* Is a digest other than ours fine, for it is that of a version which is coming or going? NULL: none is. */
+    bool (*knows)(void *context, const char *digest);
     /* The last word: 0 to welcome the peer, or an enum refusal with a sentence. NULL: all are welcome. */
     uint16_t (*admit)(void *context, const struct peer *peer, struct error *sentence);
     void *context;

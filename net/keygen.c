@@ -6,6 +6,7 @@
 #include "net/commands.h"
 #include "net/credentials.h"
 #include "net/member.h"
+#include "net/operator_key.h"
 
 enum { DEFAULT_DAYS = 365, MAX_DAYS = 36500 };
 
@@ -13,6 +14,7 @@ static const struct command_flag flags[] = {
     {"out", "FILE", "where to write the key; it must not be there yet"},
     {"ca", "DIR", "make an authority there, or, with --member, use it"},
     {"member", "WHO", "make a key for ps:0, worker:1, ps or worker (any index), or operator"},
+    {"operator", "FILE", "make the operator's pair of keys, which sign configs for `trainer rollout`"},
     {"days", "N", "how long a member's certificate is valid (365)"},
     {NULL, NULL, NULL},
 };
@@ -28,7 +30,11 @@ static const char details[] =
     "trainer keygen --ca=keys --member=worker:1 --out=worker1.key\n"
     "    An authority and a key for each member, for those who want roles told apart: a key for worker 1 is refused\n"
     "    where it claims to be anybody else. keys/ca.key stays with whoever makes keys; members don't need it.\n"
-    "    Certificates expire, so clocks must be right. Start a member with --fleet_key=worker1.key.\n";
+    "    Certificates expire, so clocks must be right. Start a member with --fleet_key=worker1.key.\n"
+    "trainer keygen --operator=operator.key\n"
+    "    The keys of whoever may change the fleet's config while it runs (`trainer help rollout`). operator.key stays "
+    "with\n"
+    "    that person; operator.key.pub goes to every machine, beside config.json, under the name operator.pub.\n";
 
 static int misuse(const char *what)
 {
@@ -41,6 +47,7 @@ static int run(const struct command_call *call)
     const char *out = command_value(call, "out");
     const char *ca = command_value(call, "ca");
     const char *who = command_value(call, "member");
+    const char *operator_key = command_value(call, "operator");
     const char *days_text = command_value(call, "days");
     struct error error;
     struct member member;
@@ -51,6 +58,9 @@ static int run(const struct command_call *call)
         if (end == days_text || *end != '\0' || days < 1 || days > MAX_DAYS) {
             return misuse("--days must be a whole number from 1 to 36500");
         }
+    }
+    if (operator_key && (out || ca || who || days_text)) {
+        return misuse("--operator=FILE stands alone");
     }
     if (who && !ca) {
         return misuse("--member needs --ca=DIR, the authority that vouches for it");
@@ -64,20 +74,26 @@ static int run(const struct command_call *call)
     if (ca && out && !who) {
         return misuse("--ca with --out needs --member, whom the key is for");
     }
-    if (!ca && !out) {
+    if (!ca && !out && !operator_key) {
         return misuse("where should the key go?");
     }
     if (who && !member_parse(who, &member, &error)) {
         return misuse(error.text);
     }
-    bool done = who  ? credentials_create_member(ca, &member, (int)days, out, &error)
-                : ca ? credentials_create_authority(ca, &error)
-                     : credentials_create_fleet_key(out, &error);
+    bool done = operator_key ? operator_key_create(operator_key, &error)
+                : who        ? credentials_create_member(ca, &member, (int)days, out, &error)
+                : ca         ? credentials_create_authority(ca, &error)
+                             : credentials_create_fleet_key(out, &error);
     if (!done) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    if (who) {
+    if (operator_key) {
+        log_info(
+            "wrote %s, which signs configs and stays with you, and %s.pub; copy the latter to every machine, beside "
+            "config.json, as operator.pub",
+            operator_key, operator_key);
+    } else if (who) {
         log_info("wrote %s, the key of %s, valid for %ld days; start it with --fleet_key=%s", out, who, days, out);
     } else if (ca) {
         log_info("wrote %s/ca.key; next: trainer keygen --ca=%s --member=ps:0 --out=ps0.key", ca, ca);

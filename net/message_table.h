@@ -51,7 +51,11 @@
     MESSAGE(27, get_aggregate, 0,            "from one ps to the first: whose gradients make the next step; answered by aggregate") \
     MESSAGE(28, aggregate,     0,            "answers get_aggregate: what is decided about a step")                    \
     MESSAGE(29, get_batches,   0,            "from a worker without data to worker 0: batches of its own; answered by batch") \
-    MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch in each frame, the last one flagged")
+    MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch in each frame, the last one flagged")     \
+    MESSAGE(31, propose,       262144,       "from an operator to ps 0: roll out the config in the bulk, a manifest; answered by done") \
+    MESSAGE(32, abort_rollout, 0,            "from an operator to ps 0: give up the rollout that is under way; answered by done") \
+    MESSAGE(33, report,        0,            "from a member to ps 0: how far it is with a rollout; from an operator: asks; answered by rollout") \
+    MESSAGE(34, rollout,       262144,       "answers report: what to do; the bulk is a manifest, or empty")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
@@ -251,6 +255,31 @@
     FIELD(U32,    total,           0,       "training images in all, that batches are drawn from")                     \
     FIELD(U32,    validation,      0,       "images held out to validate with")                                        \
     FIELD(TEXT,   description,     512,     "of the data, for the user")
+
+#define MESSAGE_FIELDS_propose(FIELD)                                                                                  \
+    FIELD(F64,    healthy_s,       0,       "seconds that all must be well before the new version is settled")
+
+#define MESSAGE_FIELDS_abort_rollout(FIELD)                                                                            \
+    FIELD(TEXT,   who,             256,     "wants it, for the audit log")
+
+#define MESSAGE_FIELDS_report(FIELD)                                                                                   \
+    FIELD(U64,    version,         0,       "of the config in force")                                                  \
+    FIELD(U64,    target,          0,       "version that it was told of last; 0: none")                               \
+    FIELD(U8,     phase,           6,       "of that: 0 none, 1 staged, 2 switched, 3 went back, 4 restored, 5 failed, 6 told too late") \
+    FIELD(F32,    loss,            0,       "of its last step, NaN if it was not finite; below 0: none")               \
+    FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
+    FIELD(TEXT,   sentence,        1024,    "what went wrong; may be empty")
+
+#define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
+    FIELD(U8,     order,           4,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore")       \
+    FIELD(U8,     state,           5,       "0 idle, 1 staging, 2 switching, 3 watching, 4 going back, 5 restoring")   \
+    FIELD(U8,     outcome,         3,       "of the last one: 0 none, 1 done, 2 not begun, 3 went back")               \
+    FIELD(U64,    version,         0,       "in force at ps 0")                                                        \
+    FIELD(U64,    target,          0,       "of the rollout at hand or the last one")                                  \
+    FIELD(I64,    step,            0,       "global step from which on the target is in force; 0: at once")            \
+    FIELD(TEXT,   sentence,        1024,    "for the user")                                                            \
+    FIELD(TEXT,   members,         65536,   "to operators: a line for each member")                                    \
+    FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")
 /* clang-format on */
 
 #endif

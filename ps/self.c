@@ -2,6 +2,7 @@
 #include "ps/self.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +85,45 @@ bool self_create(struct self *self, const struct config *config, struct member m
     return self->job != NULL || error_set(error, "out of memory");
 }
 
+/* Readers may hold an older one, so all stay. */
+struct self_change {
+    struct identity identity;
+    struct self_change *before;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    char job[];
+};
+
+const struct identity *self_identity(const struct self *self)
+{
+    const struct self_change *changed = atomic_load(&self->changed);
+    return changed != NULL ? &changed->identity : &self->identity;
+}
+
+bool self_change(struct self *self, uint64_t version, const char *digest, const char *job, struct error *error)
+{
+    size_t size = strlen(job) + 1;
+    struct self_change *change = malloc(sizeof *change + size);
+    if (change == NULL) {
+        return error_set(error, "out of memory");
+    }
+    snprintf(change->digest, sizeof change->digest, "%s", digest);
+    memcpy(change->job, job, size);
+    change->identity = self->identity;
+    change->identity.fleet_version = version;
+    change->identity.digest = change->digest;
+    change->identity.job = change->job;
+    change->before = atomic_load(&self->changed);
+    atomic_store(&self->changed, change);
+    return true;
+}
+
 void self_destroy(struct self *self)
 {
+    for (struct self_change *change = atomic_load(&self->changed); change != NULL;) {
+        struct self_change *before = change->before;
+        free(change);
+        change = before;
+    }
     credentials_free(self->credentials);
     free(self->job);
     memset(self, 0, sizeof *self);

@@ -19,7 +19,8 @@ struct self {
     char digest[CONFIG_DIGEST_HEX + 1];
     char *job;
     char program[65];
-    char key_path[4096]; /* of the credentials; "" for plain text */
+    char key_path[4096];                   /* of the credentials; "" for plain text */
+    _Atomic(struct self_change *) changed; /* the last change, which knows the ones before it; NULL: none */
 };
 
 /*
@@ -29,5 +30,11 @@ struct self {
  */
 bool self_create(struct self *self, const struct config *config, struct member member, struct error *error);
 void self_destroy(struct self *self); /* fine on one that is all zeros */
+
+/* What it says about itself now, in handshakes. Any thread; it stays until self_destroy. */
+const struct identity *self_identity(const struct self *self);
+
+/* A new version of the config is in force: handshakes tell of it from now on. One thread; texts are copied. */
+bool self_change(struct self *self, uint64_t version, const char *digest, const char *job, struct error *error);
 
 #endif

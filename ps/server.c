@@ -151,11 +151,17 @@ static void open_channel(struct visitor *visitor, struct connection *connection)
     server_unlock(server);
 }
 
+/* handshake_rules.knows */
+static bool knows(void *context, const char *digest)
+{
+    return desk_knows(((struct visitor *)context)->server->desk, digest);
+}
+
 /* TLS and hello. */
 static bool let_in(struct visitor *visitor, struct error *error)
 {
     struct server *server = visitor->server;
-    const struct handshake_rules rules = {.admit = admit, .context = visitor};
+    const struct handshake_rules rules = {.knows = knows, .admit = admit, .context = visitor};
     const double deadline_s = visitor->came_s + visitor->patience_s;
     struct connection *connection;
     struct peer peer;
@@ -164,7 +170,7 @@ static bool let_in(struct visitor *visitor, struct error *error)
         return false;
     }
     open_channel(visitor, connection);
-    return handshake_accept(&visitor->channel, &server->self.identity, &rules, &peer, deadline_s, error);
+    return handshake_accept(&visitor->channel, self_identity(&server->self), &rules, &peer, deadline_s, error);
 }
 
 /* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
@@ -340,6 +346,7 @@ static void accept_all(struct server *server, int listener)
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
             over = tick(server, &rate);
+            desk_tick(server->desk);
             tidy_up(server);
             complain(server, &complained_s, now_s);
         }
@@ -552,7 +559,8 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &listener, &error) && follower_create(&follower, server, &error)) {
+    if (start(server, config, &listener, &error) && desk_create(&server->desk, server, &error) &&
+        follower_create(&follower, server, &error)) {
         announce(server, listener);
         accept_all(server, listener);
         close(listener);
@@ -561,6 +569,7 @@ int server_run(const struct config *config)
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }
+    desk_destroy(server->desk);
     destroy(server);
     free(server);
     return status;

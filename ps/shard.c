@@ -202,6 +202,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     memset(shard, 0, sizeof *shard);
     shard->model = model;
     shard->train = config->train;
+    shard->schedule = schedule_create(&config->train);
     shard->config_decay_steps = config->train.lr_decay_steps;
     shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);
@@ -228,6 +229,7 @@ void shard_destroy(struct shard *shard)
     }
     pthread_mutex_destroy(&shard->snapshot_lock);
     aggregate_destroy(shard);
+    schedule_destroy(shard->schedule);
     free(shard->memory);
     free(shard);
 }
@@ -475,6 +477,7 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     if (shard->train.lr_decay != 1.0 && shard->train.lr_decay_steps <= 0) {
         return error_set(error, "the learning rate decays by epochs, and the steps of one are not known");
     }
+    schedule_begin(shard->schedule, &shard->train, epoch_steps);
     float *averages = shard->vectors[STORE_AVERAGES];
     if (averages != NULL && shard->claimed[STORE_AVERAGES] == 0) {
         memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
@@ -603,7 +606,7 @@ static void pack_end(struct stage *stage, uint64_t version, int64_t global_step,
 
 void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
 {
-    update_prepare(&step->update[1], &shard->train, global_step);
+    schedule_prepare(shard->schedule, &step->update[1], global_step);
     step->update[0] = step->update[1];
     update_spare_biases(&step->update[0]);
     step->has_slots = shard->vectors[STORE_SLOT0] != NULL;

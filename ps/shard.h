@@ -125,6 +125,13 @@ bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage,
                   enum dtype dtype, struct changes *changes);
 void shard_answered(struct shard *shard, struct changes *changes);
 
+/*
+ * From this global step on (the number of steps made before it; 0: at once) updates use the live keys of `train`: learning
+ * rate and its decay, momentum, nesterov, rho, the betas, epsilon and l2. What was scheduled before and is in force stays
+ * so until then; what was not is forgotten. Any thread.
+ */
+void shard_schedule(struct shard *shard, const struct config_train *train, int64_t step);
+
 /* Copies one range as it is now. False if it is not held here, or the shard is being written. */
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);
 

@@ -44,6 +44,8 @@ static void source_text(const struct config *config, const struct config_key *ke
     const struct config_origin *origin = config_origin_of(config, key);
     if (origin->source == SOURCE_FILE) {
         snprintf(text, size, "%s:%d:%d", config->path, origin->line, origin->column);
+    } else if (origin->source == SOURCE_VERSION) {
+        snprintf(text, size, "version %lld, rolled out", (long long)config->fleet.version);
     } else if (origin->source == SOURCE_FLAG) {
         snprintf(text, size, "--%s", key->name);
     } else if (origin->source == SOURCE_ENVIRONMENT) {

@@ -36,11 +36,17 @@ enum key_change {
 };
 
 /* Where a value came from, the stronger the later. */
-enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_ENVIRONMENT, SOURCE_FLAG };
+enum config_source {
+    SOURCE_DEFAULT,
+    SOURCE_FILE,
+    SOURCE_VERSION, /* rolled out: base/config/versions.h */
+    SOURCE_ENVIRONMENT,
+    SOURCE_FLAG,
+};
 
 struct config_origin {
     enum config_source source;
-    int line, column; /* of SOURCE_FILE */
+    int line, column; /* of SOURCE_FILE and SOURCE_VERSION */
 };
 
 struct config_key {

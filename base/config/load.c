@@ -16,6 +16,7 @@
 #include "base/config/keys.h"
 #include "base/config/relations.h"
 #include "base/config/tf_config.h"
+#include "base/config/versions.h"
 #include "base/file.h"
 #include "base/text/json.h"
 #include "base/text/suggest.h"
@@ -30,6 +31,7 @@ struct reader {
     const char *name;
     const char *text;
     size_t size;
+    enum config_source source;
     struct error *error;
 };
 
@@ -110,7 +112,7 @@ static bool read_key(struct reader *reader, const cJSON *section, const cJSON *m
     struct json_place place = {0, 0};
     json_find(reader->text, reader->size, path, 2, false, &place);
     *config_origin_of(reader->config, key) =
-        (struct config_origin){.source = SOURCE_FILE, .line = place.line, .column = place.column};
+        (struct config_origin){.source = reader->source, .line = place.line, .column = place.column};
     return true;
 }
 
@@ -208,8 +210,32 @@ static bool set_defaults(struct config *config, struct error *error)
     return true;
 }
 
-/* environment: what TF_CONFIG stands for; a flag replaces what it says of the same key. */
-static bool parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
+/* A version that was rolled out to this machine, if there is a newer one than the file: its job-scoped keys count. */
+static bool read_version(struct config *config, const char *config_path, struct error *error)
+{
+    struct versions versions;
+    char name[VERSIONS_PATH + 64], *text;
+    size_t size;
+    bool there;
+    uint64_t number;
+    if (!versions_current(config_path, &there, &number, error)) {
+        return false;
+    }
+    if (!there || (int64_t)number <= config->fleet.version) {
+        return true;
+    }
+    if (!versions_open(&versions, config_path, error) || !versions_read(&versions, number, &text, &size, error)) {
+        return false;
+    }
+    snprintf(name, sizeof name, "%s/%08llu.json", versions.folder, (unsigned long long)number);
+    struct reader reader = {config, name, text, size, SOURCE_VERSION, error};
+    bool done = read_file_text(&reader);
+    free(text);
+    return done;
+}
+
+/* environment: what TF_CONFIG stands for; a flag replaces what it says of the same key. versions: those beside the file. */
+static bool parse(struct config *config, const char *name, const uint8_t *bytes, size_t size, bool versions,
                   const struct tf_config *environment, const struct config_setting *settings, int setting_count,
                   struct error *error)
 {
@@ -218,13 +244,13 @@ static bool parse(struct config *config, const char *name, const uint8_t *bytes,
         goto fail;
     }
     if (bytes != NULL) {
-        struct reader reader = {config, name, (const char *)bytes, size, error};
+        struct reader reader = {config, name, (const char *)bytes, size, SOURCE_FILE, error};
         config->path = strdup(name);
         if (config->path == NULL) {
             error_set(error, "out of memory");
             goto fail;
         }
-        if (!read_file_text(&reader)) {
+        if (!read_file_text(&reader) || (versions && !read_version(config, name, error))) {
             goto fail;
         }
     }
@@ -252,7 +278,7 @@ bool config_parse(struct config *config, const char *name, const uint8_t *bytes,
                   const struct config_setting *settings, int setting_count, struct error *error)
 {
     static const struct tf_config nothing = {.count = 0};
-    return parse(config, name, bytes, size, &nothing, settings, setting_count, error);
+    return parse(config, name, bytes, size, false, &nothing, settings, setting_count, error);
 }
 
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
@@ -269,7 +295,7 @@ bool config_load(struct config *config, const char *path, const struct config_se
         return false;
     }
     bool done = tf_config_parse(&environment, getenv("TF_CONFIG"), error) &&
-                parse(config, path, bytes, size, &environment, settings, setting_count, error);
+                parse(config, path, bytes, size, true, &environment, settings, setting_count, error);
     tf_config_free(&environment);
     free(bytes);
     return done;

@@ -25,6 +25,9 @@ static bool blame(const struct config *config, const char *section, const char *
         return error_wrap(error, "TF_CONFIG: %s", name);
     }
     error_wrap(error, "%s.%s", section, name);
+    if (from->source == SOURCE_VERSION) {
+        return error_wrap(error, "%s: version %lld, rolled out", config->path, (long long)config->fleet.version);
+    }
     return from->source == SOURCE_DEFAULT ? false
                                           : error_wrap(error, "%s:%d:%d", config->path, from->line, from->column);
 }

@@ -125,8 +125,10 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
     if (who->role == MEMBER_OPERATOR) {
         return 0;
     }
-    if (who->role == MEMBER_PS && job->synchronous && job->coordinator == job->self.index &&
-        who->index < job->config->cluster.ps_hosts.count && who->index != job->self.index) {
+    bool decides = job->synchronous && job->coordinator == job->self.index;
+    bool leads_rollouts = job->self.index == 0;
+    if (who->role == MEMBER_PS && (decides || leads_rollouts) && who->index < job->config->cluster.ps_hosts.count &&
+        who->index != job->self.index) {
         return 0;
     }
     if (who->role != MEMBER_WORKER) {

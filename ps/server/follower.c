@@ -172,7 +172,7 @@ static bool open_channel(struct conversation *conversation, struct error *error)
         return false;
     }
     channel_open(&conversation->channel, connection);
-    if (!handshake_connect(&conversation->channel, &self->identity, &follower->coordinator, &peer, deadline_s, NULL,
+    if (!handshake_connect(&conversation->channel, self_identity(self), &follower->coordinator, &peer, deadline_s, NULL,
                            error)) {
         channel_close(&conversation->channel);
         return false;

@@ -743,7 +743,11 @@ static bool may_ask(const struct visitor *visitor, uint16_t type)
     case MESSAGE_pong:
     case MESSAGE_leave:
     case MESSAGE_get_status:
+    case MESSAGE_report:
         return true;
+    case MESSAGE_propose:
+    case MESSAGE_abort_rollout:
+        return visitor->worker < 0 && visitor->ps < 0;
     case MESSAGE_begin_restore:
     case MESSAGE_write:
     case MESSAGE_end_restore:
@@ -753,7 +757,8 @@ static bool may_ask(const struct visitor *visitor, uint16_t type)
         return visitor->worker == 0;
     case MESSAGE_staged:
     case MESSAGE_get_aggregate:
-        return visitor->ps >= 0;
+        return visitor->ps >= 0 && visitor->server->job.synchronous &&
+               visitor->server->job.coordinator == visitor->server->index;
     default:
         return visitor->worker >= 0;
     }
@@ -801,6 +806,12 @@ static bool answer(struct visitor *visitor, struct error *error)
         return serve_leave(visitor, error);
     case MESSAGE_get_status:
         return serve_get_status(visitor, error);
+    case MESSAGE_report:
+        return serve_report(visitor, error);
+    case MESSAGE_propose:
+        return serve_propose(visitor, error);
+    case MESSAGE_abort_rollout:
+        return serve_abort_rollout(visitor, error);
     case MESSAGE_ping:
         return serve_ping(visitor, error);
     case MESSAGE_pong:

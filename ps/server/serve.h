@@ -69,6 +69,8 @@ struct server {
     float steps_per_s;
     int turned_away;
 
+    struct desk *desk; /* rollouts */
+
     pthread_mutex_t restoring; /* held while the chief writes: one frame at a time */
 };
 
@@ -135,5 +137,18 @@ void follower_destroy(struct follower *follower); /* NULL is fine */
 
 /* Answers get_status. */
 bool serve_status(struct visitor *visitor, uint64_t request, bool members, double deadline_s, struct error *error);
+
+/* Rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). */
+struct desk;
+bool desk_create(struct desk **desk, struct server *server, struct error *error);
+void desk_destroy(struct desk *desk); /* NULL is fine */
+/* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
+void desk_tick(struct desk *desk);
+bool desk_knows(struct desk *desk, const char *digest); /* of the other version, while one comes or goes */
+/* The version in force here, and its digest. */
+void desk_version(struct desk *desk, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
+bool serve_propose(struct visitor *visitor, struct error *error);
+bool serve_abort_rollout(struct visitor *visitor, struct error *error);
+bool serve_report(struct visitor *visitor, struct error *error);
 
 #endif

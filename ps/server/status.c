@@ -40,7 +40,8 @@ static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out
     }
 }
 
-static void describe_self(struct server *server, struct message_status *status, char host[256], char sentence[256])
+static void describe_self(struct server *server, struct message_status *status, char host[256], char sentence[256],
+                          char digest[CONFIG_DIGEST_HEX + 1])
 {
     struct job *job = &server->job;
     if (gethostname(host, 255) != 0) {
@@ -59,14 +60,14 @@ static void describe_self(struct server *server, struct message_status *status, 
         .loss = server->last_loss,
         .staleness = server->last_staleness,
         .dropped = job_dropped(job),
-        .fleet_version = server->self.identity.fleet_version,
-        .digest = server->self.digest,
+        .digest = digest,
         .program = server->self.program,
         .host = host,
         .device = "cpu",
         .sentence = sentence,
     };
     job_describe(job, clock_monotonic_s(), sentence);
+    desk_version(server->desk, &status->fleet_version, digest);
     count_bytes(server, &status->bytes_in, &status->bytes_out);
 }
 
@@ -117,11 +118,11 @@ bool serve_status(struct visitor *visitor, uint64_t request, bool members, doubl
 {
     struct server *server = visitor->server;
     struct message_status status;
-    char host[256], sentence[256];
+    char host[256], sentence[256], digest[CONFIG_DIGEST_HEX + 1];
     const int workers = members ? server->job.worker_count : 0;
     int next = members ? next_shown(server, 0) : 0;
     server_lock(server);
-    describe_self(server, &status, host, sentence);
+    describe_self(server, &status, host, sentence, digest);
     server_unlock(server);
     if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
                       deadline_s, error)) {

@@ -49,7 +49,17 @@ struct stage {
     size_t packed_local;    /* behind the last float packed, in the shard's vectors */
 };
 
+/* Live keys of the config may change at a step (shard_schedule). */
+struct schedule {
+    pthread_mutex_t lock;
+    struct config_train now, next; /* lr_decay_steps filled in */
+    bool is_set;                   /* there is a next */
+    int64_t step;                  /* from which on it is in force */
+    int64_t epoch_steps;           /* what lr_decay_steps 0 stands for */
+};
+
 struct shard {
+    struct schedule *schedule;
     const struct model *model;
     struct config_train train; /* lr_decay_steps filled in */
     int64_t config_decay_steps;
@@ -146,5 +156,10 @@ static inline size_t shard_round_up(size_t bytes)
 {
     return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
 }
+
+struct schedule *schedule_create(const struct config_train *train); /* NULL without memory */
+void schedule_destroy(struct schedule *schedule);                   /* NULL is fine */
+void schedule_begin(struct schedule *schedule, const struct config_train *train, int64_t epoch_steps);
+void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step);
 
 #endif

@@ -63,7 +63,7 @@ static void *serve(void *argument)
     struct channel channel;
     struct error error;
     struct peer peer;
-    const struct handshake_rules rules = {NULL, NULL, NULL};
+    const struct handshake_rules rules = {NULL};
     if (!connection_serve(&connection, visitor->fd, visitor->peer, visitor->credentials, NULL, soon(), &error)) {
         printf("%s\n", error.text);
         goto out;

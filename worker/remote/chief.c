@@ -52,6 +52,7 @@ struct chief {
     pthread_t thread;
     bool saves; /* the thread runs */
     atomic_bool end;
+    bool holds;         /* no checkpoints: a rollout may go back to the last one. Locked */
     atomic_bool wanted; /* the thread that trains waits for the mutex, and takes no steps meanwhile */
     atomic_llong global_step;
     double rate_s; /* when the step was looked at last */
@@ -307,8 +308,11 @@ static void write_checkpoint(struct chief *chief, int targets, int64_t global_st
 {
     struct error error;
     struct checkpoint_info info = chief->info;
+    const struct identity *now = self_identity(chief->options.self);
     char path[CHECKPOINT_MAX_PATH];
     info.global_step = global_step;
+    info.fleet_version = (int64_t)now->fleet_version;
+    snprintf(info.config_digest, sizeof info.config_digest, "%s", now->digest);
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
     }
@@ -354,6 +358,65 @@ static void save_taken(struct chief *chief, int64_t global_step)
     } else {
         log_warning("the model is not finite any more at step %lld: it is not saved", (long long)global_step);
     }
+}
+
+/* ---- Rollouts ---- */
+
+bool chief_checkpoint(struct chief *chief, struct error *error)
+{
+    int64_t step;
+    bool done = false;
+    if (!chief->has_folder) {
+        return error_set(error, "worker 0 has no train_dir, so there would be no checkpoint to go back to: give it one "
+                                "by --train_dir");
+    }
+    lock_now(chief);
+    if (take_now(chief, ~0u, false, &step, error) == PUSH_PULL_DONE) {
+        done = state_is_finite(chief) || error_set(error, "the model is not finite at step %lld", (long long)step);
+        bool failed = chief->checkpoint_failed;
+        if (done) {
+            chief->checkpoint_failed = false;
+            write_checkpoint(chief, CHECKPOINT_MODEL, step);
+            done = !chief->checkpoint_failed || error_set(error, "the checkpoint to go back to could not be written");
+        }
+        chief->checkpoint_failed |= failed;
+    }
+    chief->holds = done;
+    pthread_mutex_unlock(&chief->mutex);
+    return done;
+}
+
+void chief_settle(struct chief *chief)
+{
+    pthread_mutex_lock(&chief->mutex);
+    chief->holds = false;
+    pthread_mutex_unlock(&chief->mutex);
+}
+
+bool chief_restore(struct chief *chief, struct error *error)
+{
+    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    struct chief_start start = {0};
+    if (!status) {
+        return error_set(error, "not enough memory for the chief");
+    }
+    lock_now(chief);
+    enum push_pull_end end = transfer_status(&chief->shards, status, error);
+    if (end == PUSH_PULL_DONE) {
+        uint32_t newest;
+        int64_t step;
+        is_whole(chief, status, &newest, &step);
+        end = write_shards(chief, (newest > chief->generation ? newest : chief->generation) + 1, &start, error);
+    }
+    if (end == PUSH_PULL_DONE) {
+        atomic_store(&chief->global_step, start.global_step);
+        supervisor_begin(&chief->supervisor, &chief->options.config->output, start.global_step, clock_monotonic_s());
+        chief->holds = false;
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    free(status);
+    return end == PUSH_PULL_DONE ||
+           (end == PUSH_PULL_REFUSED ? false : error_set(error, "the shards are not all there"));
 }
 
 /* ---- The thread that saves ---- */
@@ -420,7 +483,7 @@ static void *save_on(void *context)
         int64_t step = atomic_load(&chief->global_step), taken_step = 0;
         measure_rate(chief, step);
         pthread_mutex_lock(&chief->mutex);
-        if (step >= chief->options.plan->last_step) {
+        if (chief->holds || step >= chief->options.plan->last_step) {
             /* the end is at hand, and has a checkpoint of its own */
         } else if (step_to_save_is_near(chief, step)) {
             save_at_step(chief, step);

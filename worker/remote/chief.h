@@ -75,6 +75,14 @@ enum chief_verdict chief_verdict(const struct chief *chief);
  */
 enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
 
+/*
+ * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation on
+ * every shard. From any thread. chief_checkpoint needs a train_dir.
+ */
+bool chief_checkpoint(struct chief *chief, struct error *error);
+bool chief_restore(struct chief *chief, struct error *error);
+void chief_settle(struct chief *chief);
+
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);
 

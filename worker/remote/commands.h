@@ -6,5 +6,6 @@
 
 extern const struct command command_cluster; /* trainer cluster [--ps=1] [--workers=2] */
 extern const struct command command_status;  /* trainer status [--json] */
+extern const struct command command_rollout; /* trainer rollout NEW.json | status | history | abort */
 
 #endif

@@ -185,7 +185,7 @@ static bool let_in(struct customer *customer, struct error *error)
         return false;
     }
     channel_open(&customer->channel, connection);
-    if (!handshake_accept(&customer->channel, &server->self->identity, &rules, &peer, deadline_s, error)) {
+    if (!handshake_accept(&customer->channel, self_identity(server->self), &rules, &peer, deadline_s, error)) {
         return false;
     }
     customer->indexes = malloc(batch * sizeof *customer->indexes);

@@ -193,6 +193,13 @@ const struct roll_entry *roll_call_ask(struct roll_call *roll, double patience_s
             }
         }
     }
+    for (int k = roll->ps_count; k < roll->members; k++) { /* ps 0 is told what version is in force, others at hello */
+        const struct roll_entry *told = &roll->questions[0].entries[k];
+        if (told->silent_ms != UINT32_MAX) {
+            roll->entries[k].config_version = told->config_version;
+            memcpy(roll->entries[k].digest, told->digest, sizeof told->digest);
+        }
+    }
     *count = roll->ps_count + roll->config->cluster.worker_hosts.count;
     for (int i = *count; i < roll->members; i++) { /* of those who are not listed, the ones that joined */
         if (roll->entries[i].state != STATE_ABSENT) {

@@ -156,7 +156,8 @@ static enum link_try try_now(struct shard_link *link, struct error *error)
         return LINK_LATER;
     }
     channel_open(&link->channel, connection);
-    if (handshake_connect(&link->channel, &link->self->identity, &link->member, &peer, deadline_s, &reason, error)) {
+    if (handshake_connect(&link->channel, self_identity(link->self), &link->member, &peer, deadline_s, &reason,
+                          error)) {
         link->incarnation = peer.incarnation;
         return LINK_OPEN;
     }

@@ -23,6 +23,7 @@
 #include "worker/remote/data_server.h"
 #include "worker/remote/feed.h"
 #include "worker/remote/heartbeat.h"
+#include "worker/remote/live.h"
 #include "worker/remote/outbox.h"
 #include "worker/remote/pipeline.h"
 #include "worker/remote/push_pull.h"
@@ -65,6 +66,7 @@ struct remote_worker {
     struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
     struct chief *chief;
+    struct live *live;               /* rollouts */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct feed *feed;               /* the others' with it, or NULL: dataset holds numbers only then, and no images */
     struct watch watch;              /* the chief's */
@@ -245,6 +247,7 @@ static bool open_worker(struct remote_worker *worker, struct error *error)
 
 static void close_worker(struct remote_worker *worker, const char *goodbye)
 {
+    live_destroy(worker->live);
     data_server_destroy(worker->data_server);
     feed_destroy(worker->feed);
     chief_destroy(worker->chief);
@@ -407,6 +410,16 @@ static bool begin_watch(struct remote_worker *worker)
     return true;
 }
 
+/* From now on this worker takes part in rollouts; config: as the process was started. */
+static bool begin_rollouts(struct remote_worker *worker, const struct config *config)
+{
+    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->error)) {
+        stop(worker, END_FAILED);
+        return false;
+    }
+    return true;
+}
+
 /* Everybody comes in here at the start, and again after the shards were restored. */
 static bool join(struct remote_worker *worker, struct chief_start *start)
 {
@@ -494,6 +507,7 @@ static void validate(struct remote_worker *worker)
 
 static void do_what_is_due(struct remote_worker *worker, int64_t before)
 {
+    live_look(worker->live, &worker->config, &worker->plan, worker->global_step, (float)worker->last_loss, true);
     if (times_due(worker->global_step, worker->plan.log_steps) > times_due(before, worker->plan.log_steps)) {
         report_progress(worker);
     }
@@ -548,7 +562,8 @@ static void suffer(struct remote_worker *worker, double loss)
         log_warning("the loss is %g at global step %lld: nothing is pushed", report_number(loss),
                     (long long)worker->global_step);
     }
-    if (worker->chief && worker->bad_steps >= BAD_STEPS) {
+    live_look(worker->live, &worker->config, &worker->plan, worker->global_step, NAN, false);
+    if (worker->chief && worker->bad_steps >= BAD_STEPS && !live_is_rolling(worker->live)) {
         error_set(&worker->error,
                   "the loss is %g after step %lld at learning rate %g: training stops here; lower --learning_rate and "
                   "start again",
@@ -866,7 +881,7 @@ int remote_worker_run(const struct config *config)
     if (!open_worker(&worker, &error)) {
         log_error("%s", error.text);
     } else {
-        if (learn_data(&worker) && join(&worker, &start) && begin_watch(&worker)) {
+        if (learn_data(&worker) && join(&worker, &start) && begin_watch(&worker) && begin_rollouts(&worker, config)) {
             tell_start(&worker, &start);
             enum chief_verdict verdict = worker.chief ? chief_verdict(worker.chief) : CHIEF_GO_ON;
             if (verdict != CHIEF_GO_ON) {

@@ -1,0 +1,53 @@
+#include "base/config/diff.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_version(const struct config_key *key)
+{
+    return strcmp(key->section, "fleet") == 0 && strcmp(key->name, "version") == 0;
+}
+
+bool config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                 enum key_scope scope, struct error *error)
+{
+    *diff = (struct config_diff){.changes = calloc((size_t)config_key_count, sizeof *diff->changes)};
+    bool done = diff->changes != NULL;
+    for (const struct config_key *key = config_keys; done && key->section != NULL; key++) {
+        if (key->scope != scope || is_version(key)) {
+            continue;
+        }
+        char *old = config_key_text(key, before), *new = config_key_text(key, after);
+        done = old != NULL && new != NULL;
+        if (done && strcmp(old, new) != 0) {
+            diff->changes[diff->count++] = (struct config_change){key, old, new};
+        } else {
+            free(old);
+            free(new);
+        }
+    }
+    if (!done) {
+        config_diff_free(diff);
+        return error_set(error, "out of memory");
+    }
+    return true;
+}
+
+void config_diff_free(struct config_diff *diff)
+{
+    for (int i = 0; i < diff->count; i++) {
+        free(diff->changes[i].before);
+        free(diff->changes[i].after);
+    }
+    free(diff->changes);
+    *diff = (struct config_diff){NULL, 0};
+}
+
+void config_diff_line(const struct config_change *change, char *text, size_t size)
+{
+    char path[CONFIG_PATH_SIZE];
+    config_key_path(change->key, path);
+    snprintf(text, size, "%-28s %s -> %s  (%s)", path, change->before[0] != '\0' ? change->before : "(empty)",
+             change->after[0] != '\0' ? change->after : "(empty)", config_change_name(change->key->change));
+}

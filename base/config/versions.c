@@ -1,0 +1,133 @@
+#include "base/config/versions.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { MAX_CURRENT = 32 };
+
+static bool name_folder(char folder[VERSIONS_PATH], const char *config_path, struct error *error)
+{
+    return (size_t)snprintf(folder, VERSIONS_PATH, "%s.d", config_path) < VERSIONS_PATH ||
+           error_set(error, "%s: the path is too long", config_path);
+}
+
+static bool name_file(const struct versions *versions, uint64_t number, char path[VERSIONS_PATH], struct error *error)
+{
+    char name[32];
+    if (number > VERSIONS_MAX_NUMBER) {
+        return error_set(error, "fleet.version: %llu is above %d, the highest that can be kept",
+                         (unsigned long long)number, VERSIONS_MAX_NUMBER);
+    }
+    snprintf(name, sizeof name, "%08llu.json", (unsigned long long)number);
+    return file_join(path, VERSIONS_PATH, versions->folder, name, error);
+}
+
+bool versions_open(struct versions *versions, const char *config_path, struct error *error)
+{
+    return name_folder(versions->folder, config_path, error) && file_make_folder(versions->folder, error);
+}
+
+bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *bytes;
+    if (!name_file(versions, number, path, error) || !file_read(path, VERSIONS_MAX_TEXT, &bytes, size, error)) {
+        return false;
+    }
+    *text = (char *)bytes;
+    return true;
+}
+
+bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    if (!name_file(versions, number, path, error)) {
+        return false;
+    }
+    if (size > VERSIONS_MAX_TEXT) {
+        return error_set(error, "%s: %zu bytes are too many for a config", path, size);
+    }
+    if (!file_exists(path)) {
+        const struct file_part part = {text, size};
+        return file_write_atomic(path, &part, 1, error);
+    }
+    char *there;
+    size_t there_size;
+    if (!versions_read(versions, number, &there, &there_size, error)) {
+        return false;
+    }
+    bool same = there_size == size && memcmp(there, text, size) == 0;
+    free(there);
+    return same ||
+           error_set(error,
+                     "%s: version %llu is there already with other content, and versions never change: give the "
+                     "new config a higher fleet.version",
+                     path, (unsigned long long)number);
+}
+
+bool versions_switch(const struct versions *versions, uint64_t number, struct error *error)
+{
+    char path[VERSIONS_PATH], text[MAX_CURRENT];
+    if (!name_file(versions, number, path, error)) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return error_set(error, "%s: is not there, so it can't be switched to", path);
+    }
+    int size = snprintf(text, sizeof text, "%llu\n", (unsigned long long)number);
+    const struct file_part part = {text, (size_t)size};
+    return file_join(path, sizeof path, versions->folder, "current", error) && file_write_atomic(path, &part, 1, error);
+}
+
+bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error)
+{
+    char folder[VERSIONS_PATH], path[VERSIONS_PATH];
+    uint8_t *bytes;
+    size_t size;
+    *there = false;
+    *number = 0;
+    if (!name_folder(folder, config_path, error) || !file_join(path, sizeof path, folder, "current", error)) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (!file_read(path, MAX_CURRENT, &bytes, &size, error)) {
+        return false;
+    }
+    char *end;
+    unsigned long long value = strtoull((char *)bytes, &end, 10);
+    bool is_number = bytes[0] >= '0' && bytes[0] <= '9' && value <= VERSIONS_MAX_NUMBER && strcmp(end, "\n") == 0;
+    free(bytes);
+    if (!is_number) {
+        return error_set(error,
+                         "%s: holds no version number; write the one that is to be in force into it, or remove it to "
+                         "go by %s alone",
+                         path, config_path);
+    }
+    *number = value;
+    *there = true;
+    return true;
+}
+
+uint64_t versions_highest(const struct versions *versions)
+{
+    uint64_t highest = 0;
+    DIR *folder = opendir(versions->folder);
+    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        char *end;
+        unsigned long long number = strtoull(entry->d_name, &end, 10);
+        if (end == entry->d_name + 8 && strcmp(end, ".json") == 0 && number > highest) {
+            highest = number;
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return highest;
+}

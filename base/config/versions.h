@@ -1,0 +1,49 @@
+/*
+ * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each version
+ * (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there), and `current`, which holds the
+ * number of the one in force. After a power cut at any point `current` names the old version or the new, and the file of
+ * the version that it names is whole.
+ *
+ * Several processes of one machine may share the folder: writing the same version twice is fine.
+ */
+#ifndef BASE_CONFIG_VERSIONS_H
+#define BASE_CONFIG_VERSIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+    VERSIONS_PATH = 4096,
+    VERSIONS_MAX_NUMBER = 99999999,
+    VERSIONS_MAX_TEXT = 64 << 10, /* bytes of a config */
+};
+
+struct versions {
+    char folder[VERSIONS_PATH]; /* CONFIG.d */
+};
+
+/* Makes the folder if it is missing. */
+bool versions_open(struct versions *versions, const char *config_path, struct error *error);
+
+/* Adds a version. Fails if it is there with another content, naming it. */
+bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error);
+
+/* The caller frees *text, which ends with a zero byte that is not counted. */
+bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error);
+
+/* Switches, atomically, to a version that is there. */
+bool versions_switch(const struct versions *versions, uint64_t number, struct error *error);
+
+/*
+ * What is in force. *there: false if no version was ever switched to. A folder that does not exist is fine; a `current`
+ * that is no number is an error.
+ */
+bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error);
+
+/* The highest number that is kept; 0: none. */
+uint64_t versions_highest(const struct versions *versions);
+
+#endif

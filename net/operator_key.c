@@ -1,0 +1,103 @@
+#include "net/operator_key.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sodium.h>
+
+#include "base/file.h"
+
+static const char secret_head[] = "trainer operator secret key 1\n";
+static const char public_head[] = "trainer operator public key 1\n";
+
+enum { MAX_FILE = 256, MAX_HEX = 2 * OPERATOR_SECRET_KEY + 1 };
+
+static bool write_new(const char *path, mode_t mode, const char *head, const uint8_t *key, size_t size,
+                      struct error *error)
+{
+    char hex[MAX_HEX], text[MAX_FILE];
+    sodium_bin2hex(hex, sizeof hex, key, size);
+    int length = snprintf(text, sizeof text, "%s%s\n", head, hex);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    bool done = fd >= 0;
+    if (!done) {
+        int reason = errno;
+        error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s", path,
+                  strerror(reason));
+    } else {
+        ssize_t written = write(fd, text, (size_t)length);
+        done = written == length && fsync(fd) == 0;
+        done =
+            done || error_set(error, "%s: %s", path, written >= 0 && written < length ? "disk full" : strerror(errno));
+        close(fd);
+        if (!done) {
+            unlink(path);
+        }
+    }
+    sodium_memzero(hex, sizeof hex);
+    sodium_memzero(text, sizeof text);
+    return done;
+}
+
+bool operator_key_create(const char *path, struct error *error)
+{
+    char public_path[PATH_MAX];
+    uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+    if ((size_t)snprintf(public_path, sizeof public_path, "%s.pub", path) >= sizeof public_path) {
+        return error_set(error, "%s: the path is too long", path);
+    }
+    if (sodium_init() < 0) {
+        return error_set(error, "no random numbers: the system gives none");
+    }
+    crypto_sign_keypair(public_key, secret_key);
+    bool done = write_new(path, 0600, secret_head, secret_key, sizeof secret_key, error);
+    if (done && !write_new(public_path, 0644, public_head, public_key, sizeof public_key, error)) {
+        unlink(path);
+        done = false;
+    }
+    sodium_memzero(secret_key, sizeof secret_key);
+    return done;
+}
+
+static bool read_key(const char *path, const char *head, const char *what, uint8_t *key, size_t key_size,
+                     struct error *error)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0, decoded = 0;
+    const char *end = NULL;
+    if (!file_read(path, MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    const char *text = (const char *)bytes, *hex = text + strlen(head);
+    bool done = size == strlen(head) + 2 * key_size + 1 && memcmp(bytes, head, strlen(head)) == 0 &&
+                sodium_hex2bin(key, key_size, hex, 2 * key_size, NULL, &decoded, &end) == 0 && decoded == key_size &&
+                end == hex + 2 * key_size && *end == '\n';
+    sodium_memzero(bytes, size);
+    free(bytes);
+    return done || error_set(error, "%s: is no operator's %s key; make a pair with: trainer keygen --operator=FILE",
+                             path, what);
+}
+
+bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error)
+{
+    struct stat status;
+    if (stat(path, &status) != 0) {
+        return error_set(error, "%s: %s; make a pair of keys with: trainer keygen --operator=%s", path, strerror(errno),
+                         path);
+    }
+    if (status.st_mode & S_IRWXO) {
+        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+    }
+    return read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
+}
+
+bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
+{
+    return read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
+}

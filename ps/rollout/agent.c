@@ -1,0 +1,244 @@
+#include "ps/rollout/agent.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text/address.h"
+#include "net/channel.h"
+#include "net/handshake.h"
+
+static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
+static const double IDLE_S = 0.5, BUSY_S = 0.05, MISSED_S = 1.0; /* between two reports */
+static const double TOLD_AFTER_S = 30.0;
+
+struct agent {
+    struct agent_options options;
+    struct keeper keeper;
+    struct channel channel;
+    bool is_open;
+    struct member leader;
+    struct address address;
+    struct wake wake;
+    pthread_t thread;
+    bool runs;
+    atomic_bool end, rolling;
+    pthread_mutex_t lock; /* of what follows, copies of the keeper's */
+    uint64_t version;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
+};
+
+static bool open_channel(struct agent *agent, struct error *error)
+{
+    struct connection *connection;
+    struct peer peer;
+    double deadline_s = clock_monotonic_s() + CONNECT_S;
+    if (agent->is_open) {
+        return true;
+    }
+    if (!connection_connect(&connection, &agent->address, &agent->leader, agent->options.self->credentials,
+                            &agent->wake, deadline_s, error)) {
+        return false;
+    }
+    channel_open(&agent->channel, connection);
+    agent->is_open = handshake_connect(&agent->channel, self_identity(agent->options.self), &agent->leader, &peer,
+                                       deadline_s, NULL, error);
+    if (!agent->is_open) {
+        channel_close(&agent->channel);
+    }
+    return agent->is_open;
+}
+
+/* By network. */
+static bool ask_leader(struct agent *agent, const struct message_report *report, struct agent_answer *answer,
+                       struct error *error)
+{
+    double deadline_s = clock_monotonic_s() + ANSWER_S;
+    uint8_t *manifest = NULL;
+    if (!open_channel(agent, error)) {
+        return false;
+    }
+    struct channel *channel = &agent->channel;
+    bool done = channel_call(channel, MESSAGE_report, report, MESSAGE_rollout, deadline_s, NULL, error);
+    size_t size = done ? channel->bulk_left : 0;
+    if (size > MANIFEST_MAX_BYTES) {
+        done = error_set(error, "%s: its manifest is too large", connection_name(channel->connection));
+    }
+    if (done) {
+        const struct message_rollout *told = &channel->message.rollout;
+        *answer = (struct agent_answer){.order = {.order = (enum rollout_order)told->order,
+                                                  .target = told->target,
+                                                  .step = told->step,
+                                                  .manifest_size = size},
+                                        .state = (enum rollout_state)told->state};
+    }
+    if (done && size > 0) {
+        manifest = malloc(size);
+        done = (manifest != NULL || error_set(error, "out of memory")) &&
+               channel_read_bulk(channel, manifest, size, deadline_s, error);
+    }
+    if (!done) {
+        free(manifest);
+        channel_close(channel);
+        agent->is_open = false;
+        return false;
+    }
+    answer->order.manifest = manifest;
+    return true;
+}
+
+static void publish(struct agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->version = agent->keeper.version;
+    memcpy(agent->digest, agent->keeper.digest, sizeof agent->digest);
+    memcpy(agent->others, agent->keeper.digests, sizeof agent->others);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* Handshakes tell of the version that is in force. */
+static void introduce(struct agent *agent)
+{
+    const struct keeper *keeper = &agent->keeper;
+    const struct config *config =
+        &keeper->configs[keeper->configs[0].fleet.version == (int64_t)keeper->version ? 0 : 1];
+    struct error error = {"out of memory"};
+    char *job = config_job_text(config);
+    if (job == NULL || !self_change(agent->options.self, keeper->version, keeper->digest, job, &error)) {
+        log_warning("handshakes still tell of the version before: %s", error.text);
+    }
+    free(job);
+}
+
+/* One report, and what comes of it; false if ps 0 was not reached. */
+static bool talk(struct agent *agent, bool *busy, struct error *error)
+{
+    const struct agent_options *options = &agent->options;
+    struct rollout_report state;
+    struct agent_answer answer = {.state = ROLLOUT_IDLE};
+    keeper_report(&agent->keeper, &state);
+    const struct message_report report = {.version = state.version,
+                                          .target = state.target,
+                                          .phase = (uint8_t)state.phase,
+                                          .loss = options->loss != NULL ? options->loss(options->context) : -1.0f,
+                                          .digest = agent->keeper.digest,
+                                          .sentence = state.sentence};
+    if (!(options->ask != NULL ? options->ask(options->context, &report, &answer, error)
+                               : ask_leader(agent, &report, &answer, error))) {
+        return false;
+    }
+    *busy = answer.state != ROLLOUT_IDLE || answer.order.order != ORDER_NOTHING;
+    atomic_store(&agent->rolling, answer.state >= ROLLOUT_SWITCHING);
+    const uint64_t before = agent->keeper.version;
+    keeper_act(&agent->keeper, &answer.order);
+    if (agent->keeper.version != before) {
+        introduce(agent);
+    }
+    free((void *)(uintptr_t)answer.order.manifest);
+    publish(agent);
+    return true;
+}
+
+static void pause_for(struct agent *agent, double seconds)
+{
+    double until_s = clock_monotonic_s() + seconds;
+    while (clock_monotonic_s() < until_s && !atomic_load(&agent->end)) {
+        struct timespec slice = {.tv_nsec = 20 * 1000000L};
+        nanosleep(&slice, NULL);
+    }
+}
+
+static void *run(void *context)
+{
+    struct agent *agent = context;
+    double reached_s = clock_monotonic_s();
+    bool told = false;
+    while (!atomic_load(&agent->end)) {
+        bool busy = false;
+        struct error error;
+        bool reached = talk(agent, &busy, &error);
+        double now_s = clock_monotonic_s();
+        reached_s = reached ? now_s : reached_s;
+        if (!reached && !told && now_s - reached_s >= TOLD_AFTER_S) {
+            log_warning("no rollout can be heard of, for ps 0 was not reached for %.0f s: %s", TOLD_AFTER_S,
+                        error.text);
+        }
+        told = !reached && now_s - reached_s >= TOLD_AFTER_S;
+        pause_for(agent, !reached ? MISSED_S : busy ? BUSY_S : IDLE_S);
+    }
+    return NULL;
+}
+
+bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
+{
+    const char *host = options->config->cluster.ps_hosts.items[0];
+    struct agent *agent = calloc(1, sizeof *agent);
+    if (agent == NULL) {
+        return error_set(error, "out of memory");
+    }
+    agent->options = *options;
+    agent->leader = (struct member){MEMBER_PS, 0};
+    agent->wake.fd = -1;
+    pthread_mutex_init(&agent->lock, NULL);
+    bool done = keeper_create(&agent->keeper, options->config, options->who, &options->host, error) &&
+                wake_create(&agent->wake, error) && address_parse(host, &agent->address, error);
+    if (done) {
+        publish(agent);
+        agent->runs = pthread_create(&agent->thread, NULL, run, agent) == 0;
+        done = agent->runs || error_set(error, "no thread to take part in rollouts");
+    }
+    if (!done) {
+        agent_destroy(agent);
+        return false;
+    }
+    *out = agent;
+    return true;
+}
+
+void agent_destroy(struct agent *agent)
+{
+    if (agent == NULL) {
+        return;
+    }
+    atomic_store(&agent->end, true);
+    if (agent->wake.fd >= 0) {
+        wake_raise(&agent->wake);
+    }
+    if (agent->runs) {
+        pthread_join(agent->thread, NULL);
+    }
+    if (agent->is_open) {
+        channel_close(&agent->channel);
+    }
+    wake_destroy(&agent->wake);
+    keeper_destroy(&agent->keeper);
+    pthread_mutex_destroy(&agent->lock);
+    free(agent);
+}
+
+bool agent_is_rolling(struct agent *agent)
+{
+    return agent != NULL && atomic_load(&agent->rolling);
+}
+
+void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
+{
+    pthread_mutex_lock(&agent->lock);
+    *version = agent->version;
+    memcpy(digest, agent->digest, sizeof agent->digest);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+bool agent_knows(struct agent *agent, const char *digest)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool known = strcmp(digest, agent->digest) == 0 || strcmp(digest, agent->others[0]) == 0 ||
+                 strcmp(digest, agent->others[1]) == 0;
+    pthread_mutex_unlock(&agent->lock);
+    return known;
+}

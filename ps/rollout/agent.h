@@ -1,0 +1,47 @@
+/*
+ * The thread by which a member takes part in rollouts: it tells ps 0 how far this member is and does what it is told,
+ * again and again, by a connection of its own (or, on ps 0 itself, by a call).
+ */
+#ifndef PS_ROLLOUT_AGENT_H
+#define PS_ROLLOUT_AGENT_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/message.h"
+#include "ps/rollout/keeper.h"
+#include "ps/self.h"
+
+struct agent;
+
+/* What ps 0 answers. `manifest` is the receiver's to free. */
+struct agent_answer {
+    struct keeper_order order;
+    enum rollout_state state;
+};
+
+struct agent_options {
+    const struct config *config; /* all is borrowed */
+    struct self *self;           /* changed when a version comes into force */
+    struct member who;
+    struct keeper_host host;
+    float (*loss)(void *context); /* as in the message `report`; NULL: none */
+    /* On ps 0: answers a report at once. NULL: ps 0 is asked by network. */
+    bool (*ask)(void *context, const struct message_report *report, struct agent_answer *answer, struct error *error);
+    void *context;
+};
+
+bool agent_create(struct agent **agent, const struct agent_options *options, struct error *error);
+void agent_destroy(struct agent *agent); /* ends the thread; NULL is fine */
+
+/* Is a rollout being made or undone, as far as this member knows? Then a bad loss is for ps 0 to deal with. Any thread. */
+bool agent_is_rolling(struct agent *agent);
+
+/* The version in force, and its digest. Any thread. */
+void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
+
+/* Is it the digest of that, or of the other version of the last rollout? Any thread. */
+bool agent_knows(struct agent *agent, const char *digest);
+
+#endif

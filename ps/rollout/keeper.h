@@ -1,0 +1,81 @@
+/*
+ * A member's side of a rollout: verifies what it is told, keeps both versions beside its config, changes over when it is
+ * ordered to, and says how far it is. What a change means to training is its host's business.
+ *
+ * Orders are idempotent and may come in any number and after restarts on either side; a member that was away does at once
+ * what the others did one after the other. One thread at a time.
+ */
+#ifndef PS_ROLLOUT_KEEPER_H
+#define PS_ROLLOUT_KEEPER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/config/versions.h"
+#include "base/error.h"
+#include "ps/rollout/decide.h"
+#include "ps/rollout/manifest.h"
+
+/* Whether a member took a config that it was told of. */
+enum keeper_switch { SWITCH_PENDING, SWITCH_DONE, SWITCH_LATE };
+
+struct keeper_host {
+    void *context;
+    /* Before anything changes: what must be safe to go back to. NULL: nothing. */
+    bool (*prepare)(void *context, struct error *error);
+    /* Takes `config` from this global step on (0: at once); asked again until it is done. config stays until the next one. */
+    enum keeper_switch (*switch_to)(void *context, const struct config *config, int64_t step);
+    /* Worker 0: restores what was prepared. NULL for others. */
+    bool (*restore)(void *context, struct error *error);
+    /* The rollout is over, or never began: what was prepared is not needed any more. NULL: nothing to do. */
+    void (*settle)(void *context);
+};
+
+struct keeper {
+    const struct config *config; /* as the process was started; borrowed */
+    struct keeper_host host;
+    struct member who;
+    bool prepared; /* and not settled yet */
+    struct versions versions;
+    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    uint64_t version;                   /* in force */
+    char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
+    uint64_t target;                    /* staged; 0: none */
+    uint64_t fallback;
+    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both */
+    struct config configs[2];               /* both; freed with the keeper, or when the next is staged */
+    char author[MANIFEST_MAX_NAME + 1];
+    enum rollout_phase phase;
+    enum rollout_order done; /* the last order that was carried out for `target` */
+    char sentence[256];
+};
+
+/* What a member was told. */
+struct keeper_order {
+    enum rollout_order order;
+    uint64_t target;
+    int64_t step;
+    const uint8_t *manifest; /* NULL unless it comes with it */
+    size_t manifest_size;
+};
+
+/* For want of a config file or of operator.pub it takes part in no rollout, and says so when it is asked to. */
+bool keeper_create(struct keeper *keeper, const struct config *config, struct member who,
+                   const struct keeper_host *host, struct error *error);
+void keeper_destroy(struct keeper *keeper); /* also one that is all zeros */
+
+void keeper_act(struct keeper *keeper, const struct keeper_order *order);
+void keeper_report(const struct keeper *keeper, struct rollout_report *report); /* borrows the sentence */
+
+/* operator.pub beside the config. */
+bool keeper_key_path(const struct config *config, char *path, size_t size, struct error *error);
+
+/*
+ * Can this member go from its config to `target` while it runs? The error names the key: one that is not live, one that
+ * the program can't change while it runs, or one that a flag of this process sets.
+ */
+bool keeper_can_change(const struct config *config, const struct config *target, struct error *error);
+
+#endif

@@ -1,0 +1,73 @@
+/*
+ * A rollout, as the operator signed it: which fleet, which version it is to have, and which it goes back to if that one
+ * does no good. So going back needs no key.
+ *
+ * Canonical bytes, numbers little-endian:
+ *
+ *     "trainer rollout manifest 1\n"
+ *     u32 size, name of the fleet (fleet.name)
+ *     u32 size, who signed it (user@host), for people
+ *     u64 when, seconds since 1970, for people
+ *     twice, the target and then the fallback:
+ *         u64 version (fleet.version)
+ *         32 bytes BLAKE2b-256 of the text that follows, which is the digest of that job config (base/config.h)
+ *         u32 size, the job-scoped keys as canonical JSON (config_job_text)
+ *     64 bytes Ed25519 signature over all before it
+ *
+ * The signature is checked over the bytes before any of them is taken to mean anything. Pure functions.
+ */
+#ifndef PS_ROLLOUT_MANIFEST_H
+#define PS_ROLLOUT_MANIFEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/operator_key.h"
+
+enum {
+    MANIFEST_SIGNATURE = 64,        /* bytes */
+    MANIFEST_MAX_NAME = 256,        /* of the fleet, and of whoever signed */
+    MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
+    MANIFEST_MAX_BYTES = 2 * MANIFEST_MAX_CONFIG + 2 * MANIFEST_MAX_NAME + 512,
+};
+
+/* One of the two configs. The text borrows from the manifest's bytes and has no zero byte at its end. */
+struct manifest_config {
+    uint64_t version;
+    char digest[CONFIG_DIGEST_HEX + 1]; /* hex; in a manifest to encode: filled in by manifest_encode */
+    const char *text;
+    size_t text_size;
+};
+
+struct manifest {
+    char fleet[MANIFEST_MAX_NAME + 1];
+    char author[MANIFEST_MAX_NAME + 1];
+    uint64_t signed_s; /* seconds since 1970 */
+    struct manifest_config target, fallback;
+};
+
+/*
+ * Checks size and signature, then decodes. Refused are bytes too few or too many, a text that is not what its digest
+ * says, and a target that is not above the fallback; the error begins with "the manifest". The manifest borrows from bytes.
+ */
+bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size,
+                     const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
+
+/* The part of it that asks no key; for those who check the signature themselves, and for tests. */
+bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error);
+
+/* The caller frees *bytes. */
+bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
+                     size_t *size, struct error *error);
+
+/*
+ * May a member of this fleet, whose config has this version, and which knows of versions up to `highest`, take it? The
+ * error names the fleet or the numbers.
+ */
+bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
+                   struct error *error);
+
+#endif

@@ -1,0 +1,88 @@
+/* Differences between configurations. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/config/diff.h"
+
+static void parse(struct config *config, const char *text)
+{
+    struct error error = {""};
+    if (!config_parse(config, "c.json", (const uint8_t *)text, strlen(text), NULL, 0, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void names_what_differs(void **state)
+{
+    (void)state;
+    struct config before, after;
+    struct config_diff diff;
+    struct error error;
+    char line[256];
+    parse(&before, "{\"train\": {\"learning_rate\": 0.5, \"num_threads\": 1}}");
+    parse(&after, "{\"fleet\": {\"version\": 9}, \"model\": {\"layers\": [784, 10]}, "
+                  "\"train\": {\"learning_rate\": 0.25, \"num_threads\": 2}}");
+    assert_true(config_diff(&diff, &before, &after, SCOPE_JOB, &error));
+    assert_int_equal(diff.count, 2); /* the version is no difference */
+    config_diff_line(&diff.changes[0], line, sizeof line);
+    assert_string_equal(line, "model.layers                 784,500,10 -> 784,10  (job)");
+    config_diff_line(&diff.changes[1], line, sizeof line);
+    assert_string_equal(line, "train.learning_rate          0.5 -> 0.25  (live)");
+    config_diff_free(&diff);
+    assert_true(config_diff(&diff, &before, &after, SCOPE_MACHINE, &error));
+    assert_int_equal(diff.count, 1);
+    assert_string_equal(diff.changes[0].key->name, "num_threads");
+    config_diff_free(&diff);
+    config_free(&before);
+    config_free(&after);
+}
+
+static void finds_nothing_between_equals(void **state)
+{
+    (void)state;
+    struct config before, after;
+    struct config_diff diff;
+    struct error error;
+    parse(&before, "{}");
+    parse(&after, "{\"train\": {\"batch_size\": 100}}"); /* written down or not */
+    assert_true(config_diff(&diff, &before, &after, SCOPE_JOB, &error));
+    assert_int_equal(diff.count, 0);
+    config_diff_free(&diff);
+    config_diff_free(&diff);
+    config_free(&before);
+    config_free(&after);
+}
+
+/* What config_job_text writes, config_parse reads: versions are kept and sent so. */
+static void job_text_is_a_config(void **state)
+{
+    (void)state;
+    struct config before, after;
+    struct error error;
+    char digest[CONFIG_DIGEST_HEX + 1], again[CONFIG_DIGEST_HEX + 1];
+    parse(&before, "{\"train\": {\"optimizer\": \"adam\", \"epochs\": 3}, \"cluster\": {\"ps_hosts\": [\"a:1\"], "
+                   "\"worker_hosts\": [\"b:1\", \"c:1\"]}, \"fleet\": {\"name\": \"f\", \"version\": 3}}");
+    char *text = config_job_text(&before);
+    assert_non_null(text);
+    parse(&after, text);
+    assert_true(config_digest(&before, digest, &error) && config_digest(&after, again, &error));
+    assert_string_equal(digest, again);
+    cJSON_free(text);
+    config_free(&before);
+    config_free(&after);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_what_differs),
+        cmocka_unit_test(finds_nothing_between_equals),
+        cmocka_unit_test(job_text_is_a_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

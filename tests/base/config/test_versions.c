@@ -1,0 +1,254 @@
+/*
+ * Versions of a config: what is kept, what is refused, and that a process that dies at any system call which changes a
+ * file leaves the old version in force or the new.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/config/versions.h"
+#include "base/file.h"
+
+/* --- System calls that change files, counted; the process dies before, or in, number `die_at` -------------------------- */
+
+enum { DIED = 77 };
+
+static int calls, die_at; /* 0: never */
+static char order[256];   /* what was called, a letter each */
+
+static void count_call(char letter)
+{
+    if (calls < (int)sizeof order - 1) {
+        order[calls] = letter;
+    }
+    calls++;
+    if (calls == die_at) {
+        _exit(DIED);
+    }
+}
+
+/* In front of libc's, for all that is linked here. */
+int fsync(int fd)
+{
+    struct stat status;
+    count_call(fstat(fd, &status) == 0 && S_ISDIR(status.st_mode) ? 'F' : 'f');
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    count_call('r');
+    return (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+}
+
+/* A write may also be cut off in its middle. */
+ssize_t writev(int fd, const struct iovec *pieces, int count)
+{
+    if (calls + 1 == die_at && pieces[0].iov_len > 1) {
+        syscall(SYS_write, fd, pieces[0].iov_base, pieces[0].iov_len / 2);
+    }
+    count_call('w');
+    return syscall(SYS_writev, fd, pieces, count);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    count_call('m');
+    return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if ((flags & O_CREAT) != 0) {
+        count_call('c');
+    }
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* --- Tests ------------------------------------------------------------------------------------------------------------- */
+
+static char folder[64], config_path[128];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_versions.XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+    calls = die_at = 0;
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command); /* NOLINT(cert-env33-c) */
+}
+
+static const char one[] = "{\"fleet\":{\"version\":1}}", two[] = "{\"fleet\":{\"version\":2},\"more\":\"text\"}";
+
+static void keeps_versions_and_switches(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    bool there;
+    uint64_t number;
+    char *text;
+    size_t size;
+    assert_true(versions_current(config_path, &there, &number, &error));
+    assert_false(there);
+    assert_true(versions_open(&versions, config_path, &error));
+    assert_int_equal(versions_highest(&versions), 0);
+    assert_true(versions_add(&versions, 1, one, strlen(one), &error));
+    assert_true(versions_add(&versions, 1, one, strlen(one), &error)); /* as another process of this machine would */
+    assert_true(versions_add(&versions, 12, two, strlen(two), &error));
+    assert_int_equal(versions_highest(&versions), 12);
+    assert_true(versions_switch(&versions, 12, &error));
+    assert_true(versions_switch(&versions, 1, &error)); /* going back */
+    assert_true(versions_current(config_path, &there, &number, &error));
+    assert_true(there);
+    assert_int_equal(number, 1);
+    assert_true(versions_read(&versions, 12, &text, &size, &error));
+    assert_string_equal(text, two);
+    assert_int_equal(size, strlen(two));
+    free(text);
+}
+
+static void refuses_changes_and_gaps(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    bool there;
+    uint64_t number;
+    assert_true(versions_open(&versions, config_path, &error));
+    assert_true(versions_add(&versions, 3, one, strlen(one), &error));
+    assert_false(versions_add(&versions, 3, two, strlen(two), &error));
+    assert_non_null(strstr(error.text, "version 3 is there already with other content"));
+    assert_false(versions_switch(&versions, 4, &error));
+    assert_non_null(strstr(error.text, "00000004.json: is not there"));
+    assert_false(versions_add(&versions, 1ULL << 40, one, strlen(one), &error));
+    char path[VERSIONS_PATH + 32];
+    static const char *const wrong[] = {"", "x\n", "3", "-3\n", "3 \n", "100000000\n", " 3\n"};
+    snprintf(path, sizeof path, "%s/current", versions.folder);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const struct file_part part = {wrong[i], strlen(wrong[i])};
+        assert_true(file_write_atomic(path, &part, 1, &error));
+        assert_false(versions_current(config_path, &there, &number, &error));
+        assert_non_null(strstr(error.text, "current: holds no version number"));
+    }
+}
+
+static void change(void)
+{
+    struct versions versions;
+    struct error error;
+    if (!versions_open(&versions, config_path, &error) || !versions_add(&versions, 2, two, strlen(two), &error) ||
+        !versions_switch(&versions, 2, &error)) {
+        _exit(1);
+    }
+    _exit(0);
+}
+
+/* The number in force, whose file must be whole. */
+static uint64_t in_force(void)
+{
+    struct versions versions;
+    struct error error;
+    bool there;
+    uint64_t number;
+    char *text;
+    size_t size;
+    assert_true(versions_current(config_path, &there, &number, &error));
+    assert_true(there);
+    snprintf(versions.folder, sizeof versions.folder, "%s.d", config_path);
+    assert_true(versions_read(&versions, number, &text, &size, &error));
+    assert_string_equal(text, number == 1 ? one : two);
+    free(text);
+    return number;
+}
+
+static void old_or_new_whenever_it_dies(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    int status = 0, cuts = 0;
+    uint64_t before = 1;
+    assert_true(versions_open(&versions, config_path, &error));
+    assert_true(versions_add(&versions, 1, one, strlen(one), &error));
+    assert_true(versions_switch(&versions, 1, &error));
+    for (int at = 1;; at++) {
+        pid_t child = fork();
+        if (child == 0) {
+            calls = 0;
+            die_at = at;
+            change();
+        }
+        assert_true(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+        uint64_t now = in_force();
+        assert_true(now == 1 || now == 2);
+        assert_true(now >= before);
+        before = now;
+        if (WEXITSTATUS(status) != DIED) {
+            break;
+        }
+        cuts++;
+        /* Everything again from the old version, but for what the dead one left behind. */
+        assert_true(versions_switch(&versions, 1, &error));
+        before = 1;
+        if (cuts % 2 == 0) {
+            char path[VERSIONS_PATH + 32];
+            snprintf(path, sizeof path, "%s/00000002.json", versions.folder);
+            unlink(path);
+        }
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(in_force(), 2);
+    assert_true(cuts >= 5);
+}
+
+/* What a power cut adds to a kill: nothing may be named before it is on the disk, and names are synced too. */
+static void syncs_before_and_after_each_name(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    assert_true(versions_open(&versions, config_path, &error));
+    calls = 0;
+    memset(order, 0, sizeof order);
+    assert_true(versions_add(&versions, 2, two, strlen(two), &error));
+    assert_true(versions_switch(&versions, 2, &error));
+    assert_string_equal(order, "cwfrFcwfrF");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(keeps_versions_and_switches, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(refuses_changes_and_gaps, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(old_or_new_whenever_it_dies, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(syncs_before_and_after_each_name, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,285 @@
+/* What a rollout does next, with a clock and members of the test's own. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/rollout/decide.h"
+#include "tests/random.h"
+
+enum { PS = 2, WORKERS = 3 };
+static const struct member chief = {MEMBER_WORKER, 0};
+static const struct rollout_vitals fine = {.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
+
+static struct rollout rollout;
+static char sentence[256];
+
+static int enter(void **state)
+{
+    (void)state;
+    return !rollout_create(&rollout, PS, WORKERS);
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    rollout_destroy(&rollout);
+    return 0;
+}
+
+static void say(struct member who, enum rollout_phase phase, double now_s)
+{
+    const struct rollout_report report = {
+        .phase = phase, .version = 1, .target = rollout.target, .sentence = phase == PHASE_FAILED ? "can't" : ""};
+    rollout_heard(&rollout, who, &report, now_s);
+}
+
+static void all_say(enum rollout_phase phase, double now_s)
+{
+    for (int i = 0; i < rollout.count; i++) {
+        say(rollout.members[i].who, phase, now_s);
+    }
+}
+
+static void begin_at_0(void)
+{
+    assert_true(rollout_begin(&rollout, 2, 1, 5, &fine, 0, sentence));
+    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+}
+
+static void watch_from_1(void)
+{
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &fine, 0.5);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    all_say(PHASE_SWITCHED, 1);
+    rollout_tick(&rollout, &fine, 1);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+}
+
+static void goes_all_the_way(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    begin_at_0();
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_STAGE);
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &vitals, 0.5);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_SWITCH);
+    assert_true(rollout.step >= 1000 + 100); /* there is time to hear of it */
+    all_say(PHASE_SWITCHED, 3);
+    rollout_tick(&rollout, &vitals, 3);
+    for (int quarter = 12; quarter < 32; quarter++) {
+        const double now_s = quarter / 4.0;
+        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+        vitals.global_step += 25;
+        all_say(PHASE_SWITCHED, now_s);
+        rollout_tick(&rollout, &vitals, now_s);
+    }
+    rollout_tick(&rollout, &vitals, 8);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_NOTHING);
+}
+
+static void one_at_a_time(void **state)
+{
+    (void)state;
+    struct rollout_vitals waiting = fine;
+    waiting.training = false;
+    assert_false(rollout_begin(&rollout, 2, 1, 5, &waiting, 0, sentence));
+    begin_at_0();
+    assert_false(rollout_begin(&rollout, 3, 1, 5, &fine, 0, sentence));
+    assert_non_null(strstr(sentence, "one at a time"));
+}
+
+static void nothing_changes_before_all_have_staged(void **state)
+{
+    (void)state;
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    say((struct member){MEMBER_WORKER, 2}, PHASE_FAILED, 0.6);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
+    assert_string_equal(rollout.reason, "worker 2: can't");
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    say((struct member){MEMBER_WORKER, 2}, PHASE_NONE, 0.6);
+    rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S - 1);
+    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+    rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
+    assert_non_null(strstr(rollout.reason, "worker 2 did not stage it"));
+}
+
+/* Everybody back, then the checkpoint, then it is over. */
+static void assert_goes_back(double now_s)
+{
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_BACK);
+    all_say(PHASE_SWITCHED, now_s);
+    rollout_tick(&rollout, &fine, now_s + 1000); /* never given up */
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    all_say(PHASE_BACK, now_s + 1000);
+    rollout_tick(&rollout, &fine, now_s + 1000);
+    assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_RESTORE);
+    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_PS, 0}), ORDER_BACK);
+    say(chief, PHASE_RESTORED, now_s + 1001);
+    rollout_tick(&rollout, &fine, now_s + 1001);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
+}
+
+static void goes_back_from_what_does_no_good(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    watch_from_1();
+    vitals.loss = NAN;
+    rollout_tick(&rollout, &vitals, 2);
+    assert_goes_back(2);
+
+    watch_from_1();
+    vitals.loss = 100;
+    rollout_tick(&rollout, &vitals, 2);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING); /* one batch is no proof */
+    rollout_tick(&rollout, &vitals, 3.5);
+    assert_goes_back(4);
+
+    watch_from_1();
+    rollout_tick(&rollout, &fine, 1 + ROLLOUT_SILENT_S); /* nobody was heard of since */
+    assert_goes_back(20);
+
+    watch_from_1();
+    rollout.healthy_s = 1000;
+    for (int now_s = 2; now_s < 1 + ROLLOUT_STANDING_S; now_s++) {
+        all_say(PHASE_SWITCHED, now_s);
+        rollout_tick(&rollout, &fine, now_s);
+        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    }
+    rollout_tick(&rollout, &fine, 1 + ROLLOUT_STANDING_S);
+    assert_non_null(strstr(rollout.reason, "no step was made"));
+    assert_goes_back(30);
+
+    watch_from_1();
+    assert_true(rollout_abort(&rollout, 2, sentence));
+    assert_false(rollout_abort(&rollout, 2, sentence));
+    assert_goes_back(3);
+    assert_false(rollout_abort(&rollout, 2000, sentence));
+
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &fine, 0.5);
+    say((struct member){MEMBER_PS, 1}, PHASE_LATE, 1);
+    assert_goes_back(2);
+}
+
+static void a_loss_that_flickers_is_let_pass(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    watch_from_1();
+    for (int half = 3; half < 12; half++) {
+        const double now_s = half / 2.0;
+        vitals.loss = now_s - floor(now_s) > 0.2 ? 100 : 0.5;
+        vitals.global_step += 10;
+        all_say(PHASE_SWITCHED, now_s);
+        rollout_tick(&rollout, &vitals, now_s);
+    }
+    vitals.loss = 0.5;
+    rollout_tick(&rollout, &vitals, 6.5);
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+}
+
+static void a_leader_that_was_away_goes_back(void **state)
+{
+    (void)state;
+    rollout_resume(&rollout, ROLLOUT_IDLE, 2, 1, 0);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    rollout_resume(&rollout, ROLLOUT_STAGING, 2, 1, 0);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
+    for (int from = ROLLOUT_SWITCHING; from <= ROLLOUT_RESTORING; from++) {
+        rollout_resume(&rollout, (enum rollout_state)from, 2, 1, 0);
+        assert_goes_back(1);
+    }
+}
+
+static void names_are_stored(void **state)
+{
+    (void)state;
+    enum rollout_state got;
+    for (int i = ROLLOUT_IDLE; i <= ROLLOUT_RESTORING; i++) {
+        assert_true(rollout_state_by_name(rollout_state_name((enum rollout_state)i), &got));
+        assert_int_equal(got, i);
+    }
+    assert_false(rollout_state_by_name("else", &got));
+}
+
+/*
+ * Whatever members say and however long it takes: nobody is told to switch before all have staged, and once it is over,
+ * the state says which one version is in force.
+ */
+static void anything_may_happen(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("anything_may_happen");
+    for (int run = 0; run < 300; run++) {
+        double now_s = 0;
+        bool staged[PS + WORKERS] = {false};
+        rollout.state = ROLLOUT_IDLE;
+        begin_at_0();
+        for (int event = 0; event < 400 && rollout.state != ROLLOUT_IDLE; event++) {
+            struct rollout_vitals vitals = fine;
+            int who = test_random_below(&random, PS + WORKERS);
+            enum rollout_phase phase = (enum rollout_phase)test_random_below(&random, PHASE_LATE + 1);
+            now_s += (double)test_random_below(&random, 100) / 50.0;
+            vitals.global_step += (int64_t)(now_s * 100);
+            vitals.loss = test_random_below(&random, 40) == 0 ? NAN : 0.5;
+            if (test_random_below(&random, 3) > 0) { /* mostly what is asked for */
+                static const enum rollout_phase asked[] = {PHASE_NONE, PHASE_STAGED, PHASE_SWITCHED, PHASE_BACK,
+                                                           PHASE_RESTORED};
+                phase = asked[rollout_order(&rollout, rollout.members[who].who)];
+            }
+            enum rollout_state before = rollout.state;
+            staged[who] = before == ROLLOUT_STAGING ? phase == PHASE_STAGED : staged[who];
+            say(rollout.members[who].who, phase, now_s);
+            rollout_tick(&rollout, &vitals, now_s);
+            if (before == ROLLOUT_STAGING && rollout.state == ROLLOUT_SWITCHING) {
+                for (int i = 0; i < PS + WORKERS; i++) {
+                    assert_true(staged[i]);
+                }
+            }
+            assert_false(before >= ROLLOUT_GOING_BACK && rollout.state != ROLLOUT_IDLE &&
+                         rollout.state < ROLLOUT_GOING_BACK);
+            assert_false(before == ROLLOUT_STAGING && rollout.state == ROLLOUT_GOING_BACK);
+            if (rollout.state == ROLLOUT_IDLE) {
+                assert_int_equal(rollout.outcome, before == ROLLOUT_STAGING    ? OUTCOME_NOT_BEGUN
+                                                  : before == ROLLOUT_WATCHING ? OUTCOME_DONE
+                                                                               : OUTCOME_WENT_BACK);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(goes_all_the_way, enter, leave),
+        cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
+        cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
+        cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
+        cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(names_are_stored, enter, leave),
+        cmocka_unit_test_setup_teardown(anything_may_happen, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

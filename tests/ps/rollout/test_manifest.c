@@ -1,0 +1,128 @@
+/* Manifests: signed, whole, for this fleet, and newer; anything else is refused by name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sodium.h>
+
+#include "ps/rollout/manifest.h"
+
+static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+
+static void make(const char *fleet, uint64_t from, uint64_t to, uint8_t **bytes, size_t *size)
+{
+    struct error error;
+    struct manifest manifest = {.author = "me@desk",
+                                .signed_s = 1700000000,
+                                .target = {.version = to, .text = "{\"a\":1}", .text_size = 7},
+                                .fallback = {.version = from, .text = "{\"a\":22}", .text_size = 8}};
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", fleet);
+    assert_true(manifest_encode(&manifest, secret_key, bytes, size, &error));
+}
+
+static int make_keys(void **state)
+{
+    (void)state;
+    return sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0;
+}
+
+static void comes_back_as_it_went(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    make("north", 4, 5, &bytes, &size);
+    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_string_equal(manifest.fleet, "north");
+    assert_string_equal(manifest.author, "me@desk");
+    assert_int_equal(manifest.signed_s, 1700000000);
+    assert_int_equal(manifest.target.version, 5);
+    assert_int_equal(manifest.fallback.version, 4);
+    assert_memory_equal(manifest.target.text, "{\"a\":1}", 7);
+    assert_int_equal(manifest.fallback.text_size, 8);
+    assert_int_equal(strlen(manifest.target.digest), CONFIG_DIGEST_HEX);
+    free(bytes);
+}
+
+/* Every byte is covered by the signature, and no prefix is taken. */
+static void any_other_byte_is_refused(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    make("north", 4, 5, &bytes, &size);
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] ^= 0x10;
+        assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+        assert_non_null(strstr(error.text, "is not signed by the operator key"));
+        bytes[i] ^= 0x10;
+        assert_false(manifest_decode(&manifest, bytes, i, public_key, &error));
+        assert_memory_equal(error.text, "the manifest ", 13);
+        struct manifest ignored;
+        assert_false(manifest_decode_unsigned(&ignored, bytes, i, &error));
+    }
+    uint8_t other[OPERATOR_PUBLIC_KEY], unused[OPERATOR_SECRET_KEY];
+    crypto_sign_keypair(other, unused);
+    assert_false(manifest_decode(&manifest, bytes, size, other, &error));
+    free(bytes);
+}
+
+static void a_digest_that_lies_is_refused_although_signed(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    make("north", 4, 5, &bytes, &size);
+    bytes[size - MANIFEST_SIGNATURE - 2] ^= 1; /* in the fallback's text */
+    crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
+    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
+    free(bytes);
+}
+
+static void versions_only_go_up(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    make("north", 5, 5, &bytes, &size);
+    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_non_null(strstr(error.text, "versions only go up"));
+    free(bytes);
+    make("north", 4, 5, &bytes, &size);
+    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_true(manifest_fits(&manifest, "north", 4, 4, &error));
+    assert_false(manifest_fits(&manifest, "south", 4, 4, &error));
+    assert_non_null(strstr(error.text, "for fleet \"north\", and this is fleet \"south\""));
+    assert_false(manifest_fits(&manifest, "north", 5, 4, &error));
+    assert_non_null(strstr(error.text, "is old"));
+    assert_false(manifest_fits(&manifest, "north", 4, 5, &error)); /* tried before, and gone back from */
+    assert_non_null(strstr(error.text, "version 5 was here already"));
+    assert_false(manifest_fits(&manifest, "north", 3, 3, &error));
+    assert_non_null(strstr(error.text, "goes back to version 4, and this fleet runs version 3"));
+    free(bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comes_back_as_it_went),
+        cmocka_unit_test(any_other_byte_is_refused),
+        cmocka_unit_test(a_digest_that_lies_is_refused_although_signed),
+        cmocka_unit_test(versions_only_go_up),
+    };
+    return cmocka_run_group_tests(tests, make_keys, NULL);
+}

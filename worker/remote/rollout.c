@@ -1,0 +1,425 @@
+/*
+ * trainer rollout: a new config for a fleet that trains. It checks, shows what would change, signs and proposes; ps 0
+ * leads from there, so this process may end at any moment.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "base/config/diff.h"
+#include "base/config/versions.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "ps/rollout/keeper.h"
+#include "worker/remote/commands.h"
+#include "worker/remote/shard_link.h"
+
+enum { MAX_SETTINGS = 128, MAX_AUDIT = 64 << 20 };
+
+static const double PATIENCE_S = 5.0, LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
+
+/* A connection to ps 0, as an operator. */
+struct desk_link {
+    struct self self;
+    struct traffic traffic;
+    struct shard_link link;
+};
+
+static bool link_open(struct desk_link *link, const struct config *config, struct error *error)
+{
+    memset(link, 0, sizeof *link);
+    if (!self_create(&link->self, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error)) {
+        return false;
+    }
+    link->self.identity.digest = "";
+    link->self.identity.job = "";
+    if (!shard_link_create(&link->link, config, 0, &link->self, &link->traffic, NULL, error)) {
+        return false;
+    }
+    link->link.quiet = true;
+    link->link.patience_s = PATIENCE_S;
+    return true;
+}
+
+static void link_close(struct desk_link *link)
+{
+    shard_link_destroy(&link->link);
+    self_destroy(&link->self);
+}
+
+/* What ps 0 says; the answer lies in the link's channel. */
+static const struct message_rollout *ask(struct desk_link *link, struct error *error)
+{
+    struct channel *channel = &link->link.channel;
+    const struct message_report report = {.loss = -1.0f};
+    if (!shard_link_is_open(&link->link)) {
+        link->link.next_try_s = 0;
+        if (shard_link_try(&link->link, error) != LINK_OPEN) {
+            return NULL;
+        }
+    }
+    if (!channel_call(channel, MESSAGE_report, &report, MESSAGE_rollout, clock_monotonic_s() + PATIENCE_S, NULL,
+                      error)) {
+        shard_link_close(&link->link);
+        return NULL;
+    }
+    return &channel->message.rollout;
+}
+
+/* --- The new config ---------------------------------------------------------------------------------------------------- */
+
+/* new.json, under the same flags as this command. */
+static bool load_new(struct config *new, const struct config *here, const char *path, struct error *error)
+{
+    struct config_setting settings[MAX_SETTINGS];
+    char *texts[MAX_SETTINGS];
+    int count = 0;
+    bool done = true;
+    for (const struct config_key *key = config_keys; done && key->section != NULL && count < MAX_SETTINGS; key++) {
+        if (config_origin_of(here, key)->source == SOURCE_FLAG) {
+            texts[count] = config_key_text(key, here);
+            settings[count] = (struct config_setting){key->name, texts[count]};
+            done = texts[count] != NULL || error_set(error, "out of memory");
+            count++;
+        }
+    }
+    done = done && config_load(new, path, settings, count, error);
+    for (int i = 0; i < count; i++) {
+        free(texts[i]);
+    }
+    return done;
+}
+
+/* Keys of one machine that the file sets to something else than this machine has: nothing would come of them. */
+static bool check_machine_keys(const struct config *here, const struct config *new, struct error *error)
+{
+    struct config_diff diff;
+    bool done = true;
+    if (!config_diff(&diff, here, new, SCOPE_MACHINE, error)) {
+        return false;
+    }
+    for (int i = 0; i < diff.count && done; i++) {
+        char path[CONFIG_PATH_SIZE];
+        config_key_path(diff.changes[i].key, path);
+        done =
+            config_origin_of(new, diff.changes[i].key)->source != SOURCE_FILE ||
+            error_set(error, "%s: %s is each machine's own and can't be rolled out yet: leave it out", new->path, path);
+    }
+    config_diff_free(&diff);
+    return done;
+}
+
+/* Shows what changes, and says no to what can't. */
+static bool check_changes(const struct config *running, const struct config *new, struct error *error)
+{
+    struct config_diff diff;
+    if (!config_diff(&diff, running, new, SCOPE_JOB, error)) {
+        return false;
+    }
+    int count = diff.count;
+    for (int i = 0; i < count; i++) {
+        char line[1024];
+        config_diff_line(&diff.changes[i], line, sizeof line);
+        log_info("%s", line);
+    }
+    config_diff_free(&diff);
+    if (count == 0) {
+        return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
+    }
+    if (new->fleet.version <= running->fleet.version) {
+        return error_set(error, "%s: fleet.version is %lld, and the fleet runs version %lld: give it a higher one",
+                         new->path, (long long)new->fleet.version, (long long)running->fleet.version);
+    }
+    return keeper_can_change(running, new, error);
+}
+
+static void describe_author(char author[MANIFEST_MAX_NAME + 1])
+{
+    char host[128] = "";
+    const char *user = getenv("USER");
+    gethostname(host, sizeof host - 1);
+    snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user != NULL ? user : "unknown", host);
+}
+
+static bool sign(const char *key_path, const struct config *new, const struct config *running, const char *job,
+                 uint8_t **bytes, size_t *size, struct error *error)
+{
+    uint8_t key[OPERATOR_SECRET_KEY];
+    char *target = config_job_text(new);
+    if (target == NULL) {
+        return error_set(error, "out of memory");
+    }
+    struct manifest manifest = {
+        .signed_s = (uint64_t)time(NULL),
+        .target = {.version = (uint64_t) new->fleet.version, .text = target, .text_size = strlen(target)},
+        .fallback = {.version = (uint64_t)running->fleet.version, .text = job, .text_size = strlen(job)}};
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", new->fleet.name);
+    describe_author(manifest.author);
+    bool done = operator_key_read_secret(key_path, key, error) && manifest_encode(&manifest, key, bytes, size, error);
+    sodium_memzero(key, sizeof key);
+    free(target);
+    return done;
+}
+
+/* --- Proposing and following ------------------------------------------------------------------------------------------- */
+
+static bool propose(struct desk_link *link, uint8_t *bytes, size_t size, double healthy_s, struct error *error)
+{
+    struct channel *channel = &link->link.channel;
+    const double deadline_s = clock_monotonic_s() + PATIENCE_S;
+    const struct message_propose proposal = {.healthy_s = healthy_s};
+    struct iovec bulk = {bytes, size};
+    const uint64_t request = ++channel->next_request;
+    if (!channel_send(channel, MESSAGE_propose, request, FRAME_LAST, &proposal, &bulk, 1, deadline_s, error) ||
+        !channel_receive(channel, deadline_s, error)) {
+        return false;
+    }
+    if (channel->frame.type == MESSAGE_error) {
+        return error_set(error, "ps 0 refuses it: %s", channel->message.error.sentence);
+    }
+    return channel->frame.type == MESSAGE_done ||
+           error_set(error, "ps 0 answered propose by %s", message_name(channel->frame.type));
+}
+
+/* Until it is decided. ps 0 may be gone for a while: it is what goes back. */
+static int follow(struct desk_link *link, uint64_t target)
+{
+    char told[1024] = "";
+    double heard_s = clock_monotonic_s();
+    struct error error;
+    signals_catch();
+    while (signals_pending() == 0) {
+        double now_s = clock_monotonic_s();
+        const struct message_rollout *news = ask(link, &error);
+        if (news != NULL) {
+            heard_s = now_s;
+            if (strcmp(told, news->sentence) != 0) {
+                snprintf(told, sizeof told, "%s", news->sentence);
+                log_info("%s", told);
+            }
+            if (news->target == target && news->state == ROLLOUT_IDLE) {
+                return news->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;
+            }
+        } else if (now_s - heard_s >= LOST_S) {
+            log_error("ps 0 was not heard of for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
+            return COMMAND_FAILED;
+        }
+        shard_link_pause(now_s + LOOK_S);
+    }
+    log_info("the fleet goes on without this process; see `trainer rollout status`");
+    return signals_exit_status(signals_pending());
+}
+
+static bool confirm(const struct command_call *call, struct error *error)
+{
+    char answer[16] = "";
+    if (command_switch(call, "yes")) {
+        return true;
+    }
+    if (!isatty(STDIN_FILENO)) {
+        return error_set(error, "nobody is there to say yes: add --yes, or --dry-run to see only what would change");
+    }
+    printf("Roll this out? [y/N] ");
+    fflush(stdout);
+    return (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y')) ||
+           error_set(error, "not rolled out");
+}
+
+static void key_path(const struct command_call *call, char path[PATH_MAX])
+{
+    const char *given = command_value(call, "key"), *config = call->config->path;
+    const char *slash = config != NULL ? strrchr(config, '/') : NULL;
+    snprintf(path, PATH_MAX, "%.*s%s", given == NULL && slash != NULL ? (int)(slash - config) + 1 : 0,
+             config != NULL ? config : "", given != NULL ? given : "operator.key");
+}
+
+static int roll_out(const struct command_call *call, struct desk_link *link, const struct config *new, double healthy_s)
+{
+    struct config running = {.path = NULL};
+    struct error error = {""};
+    char secret[PATH_MAX], *job = NULL;
+    uint8_t *bytes = NULL;
+    size_t size;
+    int status = COMMAND_FAILED;
+    const struct message_rollout *news = ask(link, &error);
+    if (news == NULL) {
+        goto out;
+    }
+    job = strdup(news->job);
+    if (job == NULL ||
+        !config_parse(&running, "the fleet's config", (const uint8_t *)job, strlen(job), NULL, 0, &error) ||
+        !check_machine_keys(call->config, new, &error) || !check_changes(&running, new, &error)) {
+        goto out;
+    }
+    if (command_switch(call, "dry-run")) {
+        log_info("version %lld would follow version %lld, while the job runs; nothing was changed",
+                 (long long)new->fleet.version, (long long)running.fleet.version);
+        status = COMMAND_DONE;
+        goto out;
+    }
+    key_path(call, secret);
+    if (confirm(call, &error) && sign(secret, new, &running, job, &bytes, &size, &error) &&
+        propose(link, bytes, size, healthy_s, &error)) {
+        status = follow(link, (uint64_t) new->fleet.version);
+        error.text[0] = '\0';
+    }
+out:
+    if (error.text[0] != '\0') {
+        log_error("%s", error.text);
+    }
+    free(bytes);
+    free(job);
+    config_free(&running);
+    return status;
+}
+
+/* --- The others -------------------------------------------------------------------------------------------------------- */
+
+static int show_status(struct desk_link *link)
+{
+    struct error error;
+    const struct message_rollout *news = ask(link, &error);
+    if (news == NULL) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    log_info("%s", news->sentence);
+    for (const char *line = news->members; *line != '\0';) {
+        int length = (int)strcspn(line, "\n");
+        log_info("%.*s", length, line);
+        line += length + (line[length] == '\n');
+    }
+    return COMMAND_DONE;
+}
+
+static int abort_it(struct desk_link *link)
+{
+    char author[MANIFEST_MAX_NAME + 1];
+    struct error error;
+    describe_author(author);
+    const struct message_abort_rollout wish = {.who = author};
+    if (ask(link, &error) == NULL || !channel_call(&link->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
+                                                   clock_monotonic_s() + PATIENCE_S, NULL, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    log_info("the rollout is given up; see `trainer rollout status`");
+    return COMMAND_DONE;
+}
+
+/* This machine's audit log. */
+static int show_history(const struct config *config)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    if (config->path == NULL) {
+        log_error("there is no config file here, and histories are kept beside it");
+        return COMMAND_FAILED;
+    }
+    snprintf(path, sizeof path, "%.4000s.d/audit.log", config->path);
+    if (!file_exists(path)) {
+        log_info("%s: nothing was rolled out to this machine", path);
+        return COMMAND_DONE;
+    }
+    if (!file_read(path, MAX_AUDIT, &bytes, &size, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    fwrite(bytes, 1, size, stdout);
+    free(bytes);
+    return COMMAND_DONE;
+}
+
+static int misuse(const char *what)
+{
+    log_error("rollout: %s; try: trainer help rollout", what);
+    return COMMAND_MISUSED;
+}
+
+static bool read_seconds(const char *text, double *seconds)
+{
+    char *end;
+    *seconds = HEALTHY_S;
+    if (text != NULL) {
+        *seconds = strtod(text, &end);
+        return end != text && *end == '\0' && *seconds >= 0 && *seconds <= 86400;
+    }
+    return true;
+}
+
+static int run_rollout(const struct command_call *call)
+{
+    const char *what = call->operand_count > 0 ? call->operands[0] : NULL;
+    struct config new = {.path = NULL};
+    struct desk_link link;
+    struct error error;
+    double healthy_s;
+    if (what == NULL) {
+        return misuse("which config? Name its file, or status, history or abort");
+    }
+    if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
+        return misuse("--healthy_secs must be a number from 0 to 86400");
+    }
+    if (strcmp(what, "history") == 0) {
+        return show_history(call->config);
+    }
+    if (call->config->cluster.ps_hosts.count == 0) {
+        return misuse("which cluster? Its ps_hosts and worker_hosts stand in config.json, or in flags");
+    }
+    bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0;
+    if (is_file && !load_new(&new, call->config, what, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_MISUSED;
+    }
+    int status = COMMAND_FAILED;
+    if (!link_open(&link, call->config, &error)) {
+        log_error("%s", error.text);
+    } else {
+        status = is_file                      ? roll_out(call, &link, &new, healthy_s)
+                 : strcmp(what, "abort") == 0 ? abort_it(&link)
+                                              : show_status(&link);
+    }
+    link_close(&link);
+    config_free(&new);
+    return status;
+}
+
+static const struct command_flag flags[] = {
+    {"dry-run", NULL, "check it and show what would change, and change nothing"},
+    {"yes", NULL, "don't ask"},
+    {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
+    {"healthy_secs", "SECONDS", "all must be well for so long, or the fleet goes back (10)"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_rollout = {
+    .name = "rollout",
+    .operands = "NEW.json|status|history|abort",
+    .max_operands = 1,
+    .summary = "give a cluster that trains a new config, or go back if it does no good",
+    .details = "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with the "
+               "operator's\n"
+               "key (`trainer keygen --operator=operator.key`; every machine has its operator.key.pub as operator.pub "
+               "beside its\n"
+               "config.json) and given to ps 0, which leads: all members verify and keep it, worker 0 writes a "
+               "checkpoint, all\n"
+               "take the new values from one global step on, and are watched. If a loss is not finite any more or far "
+               "worse, a\n"
+               "member is lost, or steps stop, all go back to the old values and that checkpoint, by themselves.\n"
+               "So far these keys can change: learning_rate, lr_decay, lr_decay_steps, lr_staircase, momentum, "
+               "nesterov, rho,\n"
+               "beta1, beta2, epsilon, l2, log_steps. Others are refused by name.\n"
+               "status: how far it is, member by member. abort: go back. history: this machine's audit log.",
+    .flags = flags,
+    .takes_config = true,
+    .run = run_rollout,
+};
