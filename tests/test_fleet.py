@@ -108,6 +108,7 @@ def test_status_answers_at_once_while_training(trainer, tmp_path):
                                                      "--learning_rate=0.01")) as cluster:
         cluster.start_all()
         cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps")
+        runs.wait_for(lambda: cluster.status()[1]["worker 0"]["state"] == "training", "worker 0 to train")
         took = []
         for _ in range(10):
             begun = time.monotonic()

@@ -24,13 +24,14 @@
 #include "worker/report.h"
 
 enum {
-    SNAPSHOT_TRIES = 5,
+    SNAPSHOT_TRIES = 6,
     SNAPSHOT_WAIT_MS = 250,   /* for a step that is about to come */
     SNAPSHOT_PATIENCE_S = 60, /* with connections that break */
     SAVE_WAIT_MS = 50,        /* the same, when nobody waits for it */
 };
 
-static const double LOOK_S = 0.02;     /* the saving thread looks at clock and step so often */
+static const double LOOK_S = 0.02; /* the saving thread looks at clock and step so often */
+static const double ASK_AGAIN_S = 0.002;
 static const double YIELD_S = 0.5;     /* ...and gives way so long after it is asked to, while other workers go on */
 static const double ARM_AHEAD_S = 0.3; /* a snapshot of a step is asked for so long before it */
 
@@ -269,6 +270,19 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /* ---- Snapshots ---- */
 
+/* One try at a snapshot: of what is there (at_step -1), or of a step that every shard has some time to come to. Locked. */
+static enum push_pull_end take_at(struct chief *chief, uint64_t number, int64_t at_step, struct snapshot_answer *answer,
+                                  struct error *error)
+{
+    const double until_s = clock_monotonic_s() + SNAPSHOT_WAIT_MS / 1e3;
+    enum push_pull_end end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, answer, error);
+    while (at_step >= 0 && end == PUSH_PULL_DONE && !answer->taken && clock_monotonic_s() < until_s) {
+        shard_link_pause(clock_monotonic_s() + ASK_AGAIN_S);
+        end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, answer, error);
+    }
+    return end;
+}
+
 /*
  * The state of one step, on every shard. Locked. which: as in transfer_read. With several shards that are not at the
  * same step just now, one a little ahead is agreed on, or the last one, where all of them stop. The last try looks once
@@ -284,12 +298,12 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
     for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
-        int64_t ahead = atomic_load(&chief->global_step) + 2 + workers;
+        int64_t ahead = atomic_load(&chief->global_step) + (2 + workers) * (int64_t)i;
         ahead = ahead < chief->options.plan->last_step ? ahead : chief->options.plan->last_step;
         bool exact = i > 0 && !last;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
-        end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
+        end = take_at(chief, number, exact ? ahead : -1, &answer, error);
         if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
             end = PUSH_PULL_AGAIN;
         } else if (end == PUSH_PULL_DONE) {

@@ -52,7 +52,7 @@ bool event_file_create(struct event_file *file, const char *folder, struct error
     event_file_version(&event, clock_wall_s());
     event_file_add(file, &event);
     proto_free(&event.proto);
-    return event_file_flush(file, error);
+    return true;
 }
 
 void event_file_add(struct event_file *file, const struct event *event)

@@ -17,7 +17,7 @@ struct event_file {
 };
 
 /* Makes the folder if need be and a new file in it, events.out.tfevents.<seconds>.<host>.<process>, which begins with
- * the version of its format. */
+ * the version of its format: the first flush writes it. */
 bool event_file_create(struct event_file *file, const char *folder, struct error *error);
 
 /* Puts an event behind the others, in memory. */

@@ -110,6 +110,16 @@ static void put_preamble(struct summary *summary)
     put_images(summary, wall_s);
 }
 
+/* Writes what has come together; a failure is told once, and ends the summaries alone. */
+static void flush(struct summary *summary)
+{
+    struct error error;
+    if (!summary->broken && !event_file_flush(&summary->file, &error)) {
+        log_warning("%s; training goes on without summaries", error.text);
+        summary->broken = true;
+    }
+}
+
 bool summary_open(struct summary **opened, const struct summary_options *options, struct error *error)
 {
     char folder[EVENT_FILE_PATH];
@@ -135,10 +145,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
         return false;
     }
     put_preamble(summary);
-    if (!event_file_flush(&summary->file, error)) {
-        summary_close(summary, false);
-        return false;
-    }
+    flush(summary);
     *opened = summary;
     return true;
 }
@@ -160,16 +167,6 @@ int64_t summary_steps_to_due(const struct summary *summary, int64_t step)
 }
 
 /* ---- what ---- */
-
-/* Writes what has come together; the first failure is told, and the last. */
-static void flush(struct summary *summary)
-{
-    struct error error;
-    if (!summary->broken && !event_file_flush(&summary->file, &error)) {
-        log_warning("%s; training goes on without summaries", error.text);
-        summary->broken = true;
-    }
-}
 
 /* l2/2 x |weights|^2, as the loss has it. */
 static double l2_loss(const struct summary *summary)
