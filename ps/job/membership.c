@@ -184,6 +184,7 @@ void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
                 now_s - worker->heard_s);
         worker->lost = false;
         worker->present = true;
+        job_start_if_complete(job);
     }
     worker->heard_s = now_s;
 }

@@ -791,10 +791,15 @@ static int interrupted(struct remote_worker *worker)
 
 /* ---- The end of the others ---- */
 
-/* The chief reports the outcome; until then the shards hold it. */
-static int wait_for_end(struct remote_worker *worker)
+/*
+ * The chief reports the outcome; until then the shards hold it. *again: one of them lost it, so that the job goes on from
+ * a checkpoint, in a generation that this worker has to join.
+ */
+static int wait_for_end(struct remote_worker *worker, bool *again)
 {
     struct job_news news;
+    char why[256];
+    *again = false;
     double begin_s = clock_monotonic_s(), told_s = begin_s;
     heartbeat_say(worker->heartbeat, "waiting for worker 0 to end the job");
     heartbeat_hurry(worker->heartbeat);
@@ -807,6 +812,11 @@ static int wait_for_end(struct remote_worker *worker)
         }
         if (signals_pending() != 0) {
             return interrupted(worker);
+        }
+        if (heartbeat_is_unwell(worker->heartbeat, worker->exchange.generation, begin_s, why)) {
+            log_warning("%s; training goes on once the model is there again", why);
+            *again = true;
+            return COMMAND_FAILED;
         }
         if (now_s - begin_s >= END_PATIENCE_S) {
             log_error("worker 0 did not end the job within %d s of its last step", END_PATIENCE_S);
@@ -829,17 +839,31 @@ static int wait_for_end(struct remote_worker *worker)
     return COMMAND_DONE;
 }
 
+static int end_worker(struct remote_worker *worker);
+
+/* The end was none. */
+static int go_on(struct remote_worker *worker)
+{
+    struct chief_start start;
+    worker->end = END_NOT_YET;
+    if (join(worker, &start)) {
+        train(worker);
+    }
+    return end_worker(worker);
+}
+
 static int end_worker(struct remote_worker *worker)
 {
     struct error error;
-    struct chief_start start;
     bool again;
+    int status;
     switch (worker->end) {
     case END_LAST_STEP:
     case END_TARGET:
     case END_PATIENCE:
         if (!worker->chief) {
-            return wait_for_end(worker);
+            status = wait_for_end(worker, &again);
+            return again ? go_on(worker) : status;
         }
         if (finish_chief(worker, &again, &error)) {
             return end_status(worker);
@@ -848,13 +872,10 @@ static int end_worker(struct remote_worker *worker)
             return fail(worker, &error);
         }
         log_warning("%s; training goes on from the newest checkpoint", error.text);
-        worker->end = END_NOT_YET;
-        if (join(worker, &start)) {
-            train(worker);
-        }
-        return end_worker(worker);
+        return go_on(worker);
     case END_BY_OTHERS:
-        return wait_for_end(worker);
+        status = wait_for_end(worker, &again);
+        return again ? go_on(worker) : status;
     case END_INTERRUPTED:
         return interrupted(worker);
     case END_NOT_YET:

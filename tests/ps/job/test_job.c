@@ -150,6 +150,30 @@ static void test_waiting_names_who_is_awaited(void **state)
     job_destroy(&scene.job);
 }
 
+/* A simulated cluster waited "for 0 more workers" for ever. */
+static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **state)
+{
+    (void)state;
+    struct scene scene;
+    char sentence[256];
+    set_up(&scene, 3);
+    scene.config.cluster.min_workers = 3;
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    restore(&scene, 1, 0, 0);
+    pass(&scene, 6);
+    job_heard(&scene.job, 0, 1, scene.now_s);
+    pass(&scene, 6);
+    assert_true(told(&scene, "worker 1"));
+    come(&scene, 2, 3);
+    assert_int_equal(job_present(&scene.job), 2);
+    assert_false(job_ready(&scene.job, scene.now_s, sentence));
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(job_present(&scene.job), 3);
+    assert_true(job_ready(&scene.job, scene.now_s, sentence));
+    job_destroy(&scene.job);
+}
+
 static void test_only_the_chief_restores(void **state)
 {
     (void)state;
@@ -400,6 +424,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waiting_names_who_is_awaited),
+        cmocka_unit_test(test_a_worker_heard_of_again_may_be_the_one_that_was_missing),
         cmocka_unit_test(test_only_the_chief_restores),
         cmocka_unit_test(test_a_push_counts_once),
         cmocka_unit_test(test_a_ps_that_stood_still_blames_nobody),
