@@ -263,12 +263,14 @@ install: build/trainer
 
 # --- Tests -------------------------------------------------------------------------------------------------------------
 
-# With T=name: the unit-test programs and pytest's tests whose names contain it, without lint and fuzzing. Everything is
-# built before anything runs, and the parts run one after the other: tests that measure time want the machine.
-test_parts := $(unit_programs) $(test_servers) build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs))
+# With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
+# Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
+# machine.
+test_parts := $(unit_programs) $(test_servers) build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate)
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
+	@$(if $(T),,build/simulate/simulate --seeds=$(SEEDS))
 	@tests/run "$(T)" $(unit_programs)
 
 test-full: export TRAINER_TEST_FULL = 1
