@@ -470,13 +470,21 @@ static void save_at_step(struct chief *chief, int64_t step)
     int64_t target = step + supervisor_steps_to_save(&chief->supervisor, step);
     double begin_s = clock_monotonic_s();
     uint64_t number = ++chief->snapshots;
-    do {
+    double passed_s = INFINITY; /* when the step was: what the shards have of it is asked for a little longer */
+    for (;;) {
         give_way(chief, begin_s);
+        if (isinf(passed_s) && atomic_load(&chief->global_step) >= target) {
+            passed_s = clock_monotonic_s();
+        }
         enum push_pull_end end = transfer_snapshot(&chief->shards, number, target, SAVE_WAIT_MS, &answer, &error);
         if (end != PUSH_PULL_DONE) {
             return;
         }
-    } while (!answer.taken && !atomic_load(&chief->end) && atomic_load(&chief->global_step) < target);
+        if (answer.taken || atomic_load(&chief->end) || clock_monotonic_s() - passed_s > SNAPSHOT_WAIT_MS / 1e3) {
+            break;
+        }
+        shard_link_pause(clock_monotonic_s() + ASK_AGAIN_S);
+    }
     if (answer.taken && transfer_read(&chief->shards, number, ~0u, &chief->state, &error) == PUSH_PULL_DONE) {
         save_taken(chief, target);
     }
