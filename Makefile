@@ -34,6 +34,8 @@ all: build/trainer
 
 rooms   := base net ps worker cuda
 sources := $(filter-out test_%,$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
+# What runs in the GPU engine's own process, on glibc: not part of the static program.
+device_sources := $(wildcard cuda/device/*.c)
 headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/*/*/*.h) tests/*/*.h)
 tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -114,7 +116,7 @@ build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_
 
 # --- The product -------------------------------------------------------------------------------------------------------
 
-objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
+objects := $(patsubst %.c,build/product/%.o,$(filter-out $(device_sources),$(sources))) build/product/trainer.o
 musl_cc := build/deps/musl/bin/musl-cc
 
 # Debugging information is kept beside the program that is copied around, which finds it by its link.
