@@ -26,10 +26,15 @@ static bool due_by_time(const struct supervisor *supervisor, double now_s)
     return supervisor->save_secs > 0.0 && now_s - supervisor->last_save_s >= supervisor->save_secs;
 }
 
+bool supervisor_is_time_to_save(const struct supervisor *supervisor, int64_t step, double now_s)
+{
+    return !supervisor->saving && supervisor_is_unsaved(supervisor, step) && due_by_time(supervisor, now_s);
+}
+
 bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s)
 {
-    return !supervisor->saving && supervisor_is_unsaved(supervisor, step) &&
-           (due_by_steps(supervisor, step) || due_by_time(supervisor, now_s));
+    return supervisor_is_time_to_save(supervisor, step, now_s) ||
+           (!supervisor->saving && supervisor_is_unsaved(supervisor, step) && due_by_steps(supervisor, step));
 }
 
 bool supervisor_is_unsaved(const struct supervisor *supervisor, int64_t step)

@@ -28,6 +28,9 @@ void supervisor_begin(struct supervisor *supervisor, const struct config_output 
  */
 bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s);
 
+/* The same by the clock alone, for whoever sees to the checkpoints by steps. */
+bool supervisor_is_time_to_save(const struct supervisor *supervisor, int64_t step, double now_s);
+
 /* Is there anything a last checkpoint, at the end of a run, would add? */
 bool supervisor_is_unsaved(const struct supervisor *supervisor, int64_t step);
 

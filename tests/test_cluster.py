@@ -116,15 +116,16 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     assert done["steps"] == 400 and set(checkpoints(tmp_path / "kept")) == {200, 300, 400}
 
 
-def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path):
-    """A net so large that a second or so lies between two of them: what takes less than writing one may be left out."""
-    flags = ("--layers=784,500,10", "--batch_size=200", "--train_steps=800", "--save_steps=200", "--max_to_keep=0")
+@pytest.mark.parametrize("validate_steps", (0, 490, 500))
+def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, validate_steps):
+    """Nobody stops for them, and a validation, which needs a snapshot of its own, does not take their place."""
+    flags = ("--train_steps=2000", "--save_steps=500", "--max_to_keep=0", f"--validate_steps={validate_steps}")
     with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.wait_all()
-        assert set(checkpoints(tmp_path / "kept")) == {200, 400, 600, 800}
+        assert set(checkpoints(tmp_path / "kept")) == {500, 1000, 1500, 2000}
         assert {tensors(path)[1]["global_step"] for path in checkpoints(tmp_path / "kept").values()} == \
-            {"200", "400", "600", "800"}
+            {"500", "1000", "1500", "2000"}
 
 
 def test_a_restarted_chief_resets_nothing(trainer, tmp_path):

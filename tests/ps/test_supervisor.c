@@ -24,6 +24,7 @@ static void saves_at_multiples_of_steps(void **state)
     assert_false(supervisor_should_save(&supervisor, 300, 0));
     assert_int_equal(supervisor_steps_to_save(&supervisor, 300), 100);
     assert_true(supervisor_should_save(&supervisor, 450, 0)); /* 400 was missed while writing */
+    assert_false(supervisor_is_time_to_save(&supervisor, 450, 1e9));
     supervisor_begin(&supervisor, &(struct config_output){0}, 0, 0);
     assert_true(supervisor_steps_to_save(&supervisor, 5) == INT64_MAX);
     assert_false(supervisor_should_save(&supervisor, 1000000, 1e9));
@@ -38,6 +39,8 @@ static void saves_by_time_whatever_the_clock_does(void **state)
     assert_false(supervisor_should_save(&supervisor, 5, 1009.9));
     assert_false(supervisor_should_save(&supervisor, 5, 3)); /* back */
     assert_true(supervisor_should_save(&supervisor, 5, 1010));
+    assert_true(supervisor_is_time_to_save(&supervisor, 5, 1010));
+    assert_false(supervisor_is_time_to_save(&supervisor, 5, 1009.9));
     assert_false(supervisor_should_save(&supervisor, 0, 2000)); /* nothing new */
     supervisor_save_began(&supervisor, 5, 1e7);                 /* after a leap forward, one is due, not many */
     supervisor_save_ended(&supervisor, true);

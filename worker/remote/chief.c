@@ -1,6 +1,10 @@
 /*
  * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
  * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing.
+ *
+ * Checkpoints by steps are of exactly those steps, although nobody stops for them: the shards are told of the next one
+ * long before it comes, keep it when it does, and are asked for it afterwards. A shard holds one snapshot at a time, so
+ * whatever else needs one first sees to the one that is ordered, and orders it anew if it had to be given up.
  */
 #include "worker/remote/chief.h"
 
@@ -25,15 +29,20 @@
 
 enum {
     SNAPSHOT_TRIES = 6,
-    SNAPSHOT_WAIT_MS = 250,   /* for a step that is about to come */
+    SNAPSHOT_WAIT_MS = 250,   /* for a step that is about to come, or has come to some shards */
     SNAPSHOT_PATIENCE_S = 60, /* with connections that break */
-    SAVE_WAIT_MS = 50,        /* the same, when nobody waits for it */
 };
 
 static const double LOOK_S = 0.02; /* the saving thread looks at clock and step so often */
-static const double ASK_AGAIN_S = 0.002;
-static const double YIELD_S = 0.5;     /* ...and gives way so long after it is asked to, while other workers go on */
-static const double ARM_AHEAD_S = 0.3; /* a snapshot of a step is asked for so long before it */
+static const double RATE_S = 0.2;  /* steps per second are measured over so long, at least */
+static const double AHEAD_S = 0.3; /* an ordered step that is so near is waited for before its order is replaced... */
+static const double STALL_S = 0.1; /* ...unless there was no step for so long */
+
+/* The next checkpoint by steps, as the shards were told of it. */
+struct order {
+    uint64_t number; /* of the snapshot; 0: there is none */
+    int64_t step;
+};
 
 struct chief {
     struct chief_options options;
@@ -54,7 +63,7 @@ struct chief {
     bool saves; /* the thread runs */
     atomic_bool end;
     bool holds;         /* no checkpoints: a rollout may go back to the last one. Locked */
-    atomic_bool wanted; /* the thread that trains waits for the mutex, and takes no steps meanwhile */
+    struct order order; /* locked */
     atomic_llong global_step;
     double rate_s; /* when the step was looked at last */
     int64_t rate_step;
@@ -225,14 +234,6 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
 }
 
-/* The mutex, for the thread that trains. */
-static void lock_now(struct chief *chief)
-{
-    atomic_store(&chief->wanted, true);
-    pthread_mutex_lock(&chief->mutex);
-    atomic_store(&chief->wanted, false);
-}
-
 static void *save_on(void *context);
 
 enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
@@ -243,7 +244,8 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
         error_set(error, "not enough memory for the chief");
         return end;
     }
-    lock_now(chief);
+    pthread_mutex_lock(&chief->mutex);
+    chief->order.number = 0;
     do {
         end = begin_once(chief, status, start, error);
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
@@ -270,17 +272,29 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /* ---- Snapshots ---- */
 
-/* One try at a snapshot: of what is there (at_step -1), or of a step that every shard has some time to come to. Locked. */
-static enum push_pull_end take_at(struct chief *chief, uint64_t number, int64_t at_step, struct snapshot_answer *answer,
-                                  struct error *error)
+/* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
+static int64_t next_to_save(const struct chief *chief, int64_t step)
 {
-    const double until_s = clock_monotonic_s() + SNAPSHOT_WAIT_MS / 1e3;
-    enum push_pull_end end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, answer, error);
-    while (at_step >= 0 && end == PUSH_PULL_DONE && !answer->taken && clock_monotonic_s() < until_s) {
-        shard_link_pause(clock_monotonic_s() + ASK_AGAIN_S);
-        end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, answer, error);
+    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
+    return left < chief->options.plan->last_step - step ? step + left : -1;
+}
+
+/* Tells the shards of the next checkpoint by steps. Locked. */
+static void order_next(struct chief *chief)
+{
+    struct error error;
+    struct snapshot_answer answer;
+    int64_t step = atomic_load(&chief->global_step);
+    chief->order.number = 0;
+    if (!chief->has_folder || chief->holds || next_to_save(chief, step) < 0 ||
+        transfer_newest_step(&chief->shards, &step, &error) != PUSH_PULL_DONE) {
+        return;
     }
-    return end;
+    struct order order = {.number = ++chief->snapshots, .step = next_to_save(chief, step)};
+    if (order.step >= 0 &&
+        transfer_snapshot(&chief->shards, order.number, order.step, 0, &answer, &error) == PUSH_PULL_DONE) {
+        chief->order = order;
+    }
 }
 
 /*
@@ -295,6 +309,7 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
     enum push_pull_end end = PUSH_PULL_AGAIN;
     int workers = chief->options.config->cluster.worker_hosts.count;
     const double deadline_s = clock_monotonic_s() + SNAPSHOT_PATIENCE_S;
+    chief->order.number = 0; /* replaced on the shards */
     for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
@@ -303,7 +318,7 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
         bool exact = i > 0 && !last;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
-        end = take_at(chief, number, exact ? ahead : -1, &answer, error);
+        end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
         if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
             end = PUSH_PULL_AGAIN;
         } else if (end == PUSH_PULL_DONE) {
@@ -313,6 +328,9 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
         if (end == PUSH_PULL_AGAIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
             i--; /* a connection that broke says nothing about the snapshot */
         }
+    }
+    if (!stopped) {
+        order_next(chief);
     }
     return end;
 }
@@ -374,6 +392,56 @@ static void save_taken(struct chief *chief, int64_t global_step)
     }
 }
 
+/* ---- Checkpoints by steps ---- */
+
+/*
+ * Reads and saves the checkpoint that was ordered, whose step has come to this worker at least. Locked. False: some
+ * shard was past it when it was told, so that there is no such checkpoint.
+ */
+static bool collect_order(struct chief *chief)
+{
+    struct error error;
+    struct snapshot_answer answer;
+    struct order order = chief->order;
+    chief->order.number = 0;
+    enum push_pull_end end =
+        transfer_snapshot(&chief->shards, order.number, order.step, SNAPSHOT_WAIT_MS, &answer, &error);
+    if (end == PUSH_PULL_DONE && !answer.taken) {
+        return false;
+    }
+    if (end == PUSH_PULL_DONE &&
+        transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) == PUSH_PULL_DONE) {
+        order_next(chief); /* before this one is written: the next may come meanwhile */
+        save_taken(chief, order.step);
+    }
+    return true;
+}
+
+/*
+ * To be called before another snapshot is taken. Locked. An ordered one that the shards hold already, or will in a
+ * moment, is saved first. It is waited for only while others push: the thread that waits may be the one that trains.
+ */
+static void settle_order(struct chief *chief)
+{
+    struct error error;
+    double now_s = clock_monotonic_s(), moved_s = now_s;
+    int64_t step, before = -1;
+    while (chief->order.number != 0 && now_s - moved_s < STALL_S &&
+           transfer_newest_step(&chief->shards, &step, &error) == PUSH_PULL_DONE) {
+        if (step >= chief->order.step) {
+            collect_order(chief);
+            return;
+        }
+        if ((double)(chief->order.step - step) > 2 + AHEAD_S * chief->steps_per_s) {
+            return;
+        }
+        moved_s = step > before ? now_s : moved_s;
+        before = step;
+        shard_link_pause(now_s + LOOK_S);
+        now_s = clock_monotonic_s();
+    }
+}
+
 /* ---- Rollouts ---- */
 
 bool chief_checkpoint(struct chief *chief, struct error *error)
@@ -384,7 +452,8 @@ bool chief_checkpoint(struct chief *chief, struct error *error)
         return error_set(error, "worker 0 has no train_dir, so there would be no checkpoint to go back to: give it one "
                                 "by --train_dir");
     }
-    lock_now(chief);
+    pthread_mutex_lock(&chief->mutex);
+    settle_order(chief);
     if (take_now(chief, ~0u, false, &step, error) == PUSH_PULL_DONE) {
         done = state_is_finite(chief) || error_set(error, "the model is not finite at step %lld", (long long)step);
         bool failed = chief->checkpoint_failed;
@@ -396,6 +465,7 @@ bool chief_checkpoint(struct chief *chief, struct error *error)
         chief->checkpoint_failed |= failed;
     }
     chief->holds = done;
+    chief->order.number = 0;
     pthread_mutex_unlock(&chief->mutex);
     return done;
 }
@@ -414,7 +484,8 @@ bool chief_restore(struct chief *chief, struct error *error)
     if (!status) {
         return error_set(error, "not enough memory for the chief");
     }
-    lock_now(chief);
+    pthread_mutex_lock(&chief->mutex);
+    chief->order.number = 0;
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
     if (end == PUSH_PULL_DONE) {
         uint32_t newest;
@@ -438,81 +509,47 @@ bool chief_restore(struct chief *chief, struct error *error)
 static void measure_rate(struct chief *chief, int64_t step)
 {
     double now_s = clock_monotonic_s(), seconds = now_s - chief->rate_s;
-    if (seconds >= 0.2) {
+    if (seconds >= RATE_S) {
         chief->steps_per_s = (double)(step - chief->rate_step) / seconds;
         chief->rate_step = step;
         chief->rate_s = now_s;
     }
 }
 
-/*
- * While the other thread waits for the mutex this worker takes no steps; if no others do either (and none do with
- * synchronous training), the step that is waited for would never come. What another thread takes in between replaces
- * the snapshot that was ordered, and it is ordered again. Locked on entry and on return.
- */
-static void give_way(struct chief *chief, double since_s)
-{
-    bool others_step = !chief->options.config->cluster.issync && clock_monotonic_s() - since_s < YIELD_S;
-    if (atomic_load(&chief->wanted) && !others_step) {
-        pthread_mutex_unlock(&chief->mutex);
-        while (atomic_load(&chief->wanted)) {
-            shard_link_pause(clock_monotonic_s() + LOOK_S);
-        }
-        pthread_mutex_lock(&chief->mutex);
-    }
-}
-
-/* Checkpoints by steps are promised for those steps: the snapshot of one that is near is ordered before it comes. */
-static void save_at_step(struct chief *chief, int64_t step)
+/* Saves what is there, of whatever step. Locked. */
+static void save_now(struct chief *chief)
 {
     struct error error;
-    struct snapshot_answer answer;
-    int64_t target = step + supervisor_steps_to_save(&chief->supervisor, step);
-    double begin_s = clock_monotonic_s();
-    uint64_t number = ++chief->snapshots;
-    double passed_s = INFINITY; /* when the step was: what the shards have of it is asked for a little longer */
-    for (;;) {
-        give_way(chief, begin_s);
-        if (isinf(passed_s) && atomic_load(&chief->global_step) >= target) {
-            passed_s = clock_monotonic_s();
-        }
-        enum push_pull_end end = transfer_snapshot(&chief->shards, number, target, SAVE_WAIT_MS, &answer, &error);
-        if (end != PUSH_PULL_DONE) {
-            return;
-        }
-        if (answer.taken || atomic_load(&chief->end) || clock_monotonic_s() - passed_s > SNAPSHOT_WAIT_MS / 1e3) {
-            break;
-        }
-        shard_link_pause(clock_monotonic_s() + ASK_AGAIN_S);
-    }
-    if (answer.taken && transfer_read(&chief->shards, number, ~0u, &chief->state, &error) == PUSH_PULL_DONE) {
-        save_taken(chief, target);
+    int64_t step;
+    if (take_now(chief, ~0u, false, &step, &error) == PUSH_PULL_DONE) {
+        save_taken(chief, step);
     }
 }
 
-static bool step_to_save_is_near(const struct chief *chief, int64_t step)
+static void save_what_is_due(struct chief *chief, int64_t step)
 {
-    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
-    return left != INT64_MAX && (double)left <= 2 + ARM_AHEAD_S * chief->steps_per_s &&
-           step + left < chief->options.plan->last_step;
+    if (chief->holds || step >= chief->options.plan->last_step) {
+        return; /* the end is at hand, and has a checkpoint of its own */
+    }
+    if (chief->order.number == 0) {
+        order_next(chief);
+    } else if (step >= chief->order.step && !collect_order(chief)) {
+        save_now(chief); /* steps that follow one another so fast can't be had one by one */
+    }
+    if (supervisor_is_time_to_save(&chief->supervisor, step, clock_monotonic_s())) {
+        settle_order(chief);
+        save_now(chief);
+    }
 }
 
 static void *save_on(void *context)
 {
     struct chief *chief = context;
     while (!atomic_load(&chief->end)) {
-        struct error error;
-        int64_t step = atomic_load(&chief->global_step), taken_step = 0;
-        measure_rate(chief, step);
+        int64_t step = atomic_load(&chief->global_step);
         pthread_mutex_lock(&chief->mutex);
-        if (chief->holds || step >= chief->options.plan->last_step) {
-            /* the end is at hand, and has a checkpoint of its own */
-        } else if (step_to_save_is_near(chief, step)) {
-            save_at_step(chief, step);
-        } else if (supervisor_should_save(&chief->supervisor, step, clock_monotonic_s()) &&
-                   take_now(chief, ~0u, false, &taken_step, &error) == PUSH_PULL_DONE) {
-            save_taken(chief, taken_step);
-        }
+        measure_rate(chief, step);
+        save_what_is_due(chief, step);
         pthread_mutex_unlock(&chief->mutex);
         shard_link_pause(clock_monotonic_s() + LOOK_S);
     }
@@ -584,7 +621,8 @@ enum chief_verdict chief_validate(struct chief *chief, struct error *error)
     enum chief_verdict verdict = CHIEF_GO_ON;
     int64_t step = 0;
     unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
-    lock_now(chief);
+    pthread_mutex_lock(&chief->mutex);
+    settle_order(chief);
     /* Shards that can't be read now will be waited for by the next push; the next validation is not far. */
     if (take_now(chief, which, false, &step, error) == PUSH_PULL_DONE) {
         verdict = state_to_engine(chief, error) ? judge(chief, step, error) : CHIEF_FAILED;
@@ -599,6 +637,9 @@ enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global
 {
     stop_saving(chief);
     pthread_mutex_lock(&chief->mutex);
+    if (chief->order.number != 0 && atomic_load(&chief->global_step) >= chief->order.step) {
+        collect_order(chief);
+    }
     enum push_pull_end end = take_now(chief, ~0u, true, global_step, error);
     if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
         save_taken(chief, *global_step);

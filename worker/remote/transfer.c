@@ -36,19 +36,26 @@ static enum push_pull_end need_link(struct push_pull *exchange, struct shard_par
     return result == LINK_OPEN ? PUSH_PULL_DONE : result == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
 }
 
-static bool ask_status(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
+static bool ask_model(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
 {
-    enum { STATE_JOB_DONE = 3 };
     struct channel *channel = &part->link.channel;
     struct message_get_model request = {.wait_ms = 0};
-    struct message_heartbeat beat = {.state = STATE_STARTING, .global_step = -1, .loss = NAN};
     if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model, soon(), code, error)) {
         return false;
     }
     *status = (struct shard_status){.ready = channel->message.model.state == 2,
                                     .generation = channel->frame.generation,
                                     .global_step = channel->message.model.global_step};
-    if (!channel_call(channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, soon(), code, error)) {
+    return true;
+}
+
+static bool ask_status(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
+{
+    enum { STATE_JOB_DONE = 3 };
+    struct channel *channel = &part->link.channel;
+    struct message_heartbeat beat = {.state = STATE_STARTING, .global_step = -1, .loss = NAN};
+    if (!ask_model(part, status, code, error) ||
+        !channel_call(channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, soon(), code, error)) {
         return false;
     }
     status->over = channel->message.lease.job_state >= STATE_JOB_DONE;
@@ -67,6 +74,25 @@ enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_stat
         if (!ask_status(part, &status[i], &code, error)) {
             return failed(exchange, part, code, error);
         }
+    }
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
+{
+    *global_step = -1;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        struct shard_status status;
+        uint16_t code;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (!ask_model(part, &status, &code, error)) {
+            return failed(exchange, part, code, error);
+        }
+        *global_step = status.global_step > *global_step ? status.global_step : *global_step;
     }
     return PUSH_PULL_DONE;
 }
@@ -155,13 +181,13 @@ enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generat
 
 /* ---- Snapshots ---- */
 
-enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
-                                     struct snapshot_answer *answer, struct error *error)
+/* Asks every shard, each with what is left of the time to wait. */
+static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, double until_s,
+                                           struct snapshot_answer *answer, struct error *error)
 {
     *answer = (struct snapshot_answer){.taken = true, .same = true, .global_step = -1};
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = 0};
         uint16_t code;
         if (part->span_count == 0) {
             continue;
@@ -170,10 +196,10 @@ enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number
         if (end != PUSH_PULL_DONE) {
             return end;
         }
-        /* All are asked once before anybody is waited for: each must know of it when its step comes. */
-        request.wait_ms = answer->taken && at_step >= 0 && i + 1 == exchange->count ? wait_ms : 0;
-        double deadline_s = soon() + request.wait_ms / 1e3;
-        if (channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, deadline_s, &code, error)) {
+        double left_s = fmax(0.0, until_s - clock_monotonic_s());
+        struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = (uint32_t)(left_s * 1e3)};
+        if (channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, soon() + left_s, &code,
+                         error)) {
             int64_t step = part->link.channel.message.done.global_step;
             answer->same = answer->same && (answer->global_step < 0 || answer->global_step == step);
             answer->global_step = step > answer->global_step ? step : answer->global_step;
@@ -185,6 +211,18 @@ enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number
         answer->taken = false;
     }
     return PUSH_PULL_DONE;
+}
+
+/* All are asked before anybody is waited for: each must know of it when its step comes. */
+enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                     struct snapshot_answer *answer, struct error *error)
+{
+    double now_s = clock_monotonic_s();
+    enum push_pull_end end = ask_for_snapshot(exchange, number, at_step, now_s, answer, error);
+    if (end == PUSH_PULL_DONE && !answer->taken && at_step >= 0 && wait_ms > 0) {
+        end = ask_for_snapshot(exchange, number, at_step, now_s + wait_ms / 1e3, answer, error);
+    }
+    return end;
 }
 
 /* All frames of the answer to one read, straight to where they belong. */

@@ -23,6 +23,9 @@ struct shard_status {
 /* Asks every ps, waiting for those that are not there. status: [exchange->count]. */
 enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error);
 
+/* How far the shard that is furthest has come. */
+enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error);
+
 /* Where the state stands, for end_restore. */
 struct transfer_steps {
     int64_t global_step;
@@ -43,8 +46,8 @@ struct snapshot_answer {
 };
 
 /*
- * Keeps, on every shard, the state at exactly `at_step`, or (-1) as it is now. If it is not taken within wait_ms, ask
- * again with the same number.
+ * Keeps, on every shard, the state at exactly `at_step`, or (-1) as it is now. What is not taken within wait_ms stays
+ * ordered: ask again with the same number. A shard holds one snapshot; another number replaces it.
  */
 enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
                                      struct snapshot_answer *answer, struct error *error);
