@@ -33,9 +33,9 @@ all: build/trainer
 # --- What is compiled --------------------------------------------------------------------------------------------------
 
 rooms   := base net ps worker cuda
-sources := $(filter-out test_%,$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
-# What runs in the GPU engine's own process, on glibc: not part of the static program.
-device_sources := $(wildcard cuda/device/*.c)
+# What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
+hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
+sources := $(filter-out test_% $(hosted),$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
 headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/*/*/*.h) tests/*/*.h)
 tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -114,16 +114,20 @@ $(native_libs): build/deps/%.native: build/deps/%.musl
 
 build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_alt.h)
 
+# --- The GPU engine's program, which the product carries ----------------------------------------------------------------
+
+include cuda/build.mk
+
 # --- The product -------------------------------------------------------------------------------------------------------
 
-objects := $(patsubst %.c,build/product/%.o,$(filter-out $(device_sources),$(sources))) build/product/trainer.o
+objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
 musl_cc := build/deps/musl/bin/musl-cc
 
 # Debugging information is kept beside the program that is copied around, which finds it by its link.
 build/trainer: build/trainer.debug
 	@objcopy --strip-debug --add-gnu-debuglink=$< $< $@.new
 	@mv $@.new $@
-	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB"
+	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB$(if $(gpu_missing), without the GPU engine: $(gpu_missing))"
 
 build/trainer.debug: $(objects) $(musl_libs) build/product/flags
 	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with)
@@ -150,6 +154,8 @@ $(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) $
 # --- With sanitizers, against the system's libc ------------------------------------------------------------------------
 
 san_objects := $(sources:%.c=build/san/%.o)
+# Tests link what the GPU engine's process is made of, all but its main.
+san_hosted  := $(patsubst %.c,build/san/%.o,$(filter-out %/main.c,$(hosted)))
 
 debug: build/debug/trainer
 
@@ -170,7 +176,7 @@ build/san/%.o: %.c build/san/flags $(musl_libs)
 $(tests:%.c=build/san/%.o): | $(packages)
 
 # One archive, so that a test program takes in only the modules it uses.
-build/san/rooms.a: $(san_objects)
+build/san/rooms.a: $(san_objects) $(san_hosted)
 	@rm -f $@
 	@ar rcs $@ $^
 
@@ -305,13 +311,13 @@ vectors: build/venv-vectors/ready build/venv/ready
 # --- Lint --------------------------------------------------------------------------------------------------------------
 
 # A file is looked at again when its object was made again, which is when it or a header of its own has changed.
-tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c))
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c))
 # Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(headers)))
 
 lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps)
 
-formatted := $(sources) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c)
+formatted := $(sources) $(hosted) trainer.c $(headers) $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c)
 
 # From the virtual environment, at one version: releases of clang-format disagree about details.
 build/lint/format: $(formatted) .clang-format build/venv/ready
@@ -348,15 +354,15 @@ build/lint/%.h.alone: %.h $(headers) build/san/flags $(musl_libs)
 	@printf '#include "$*.h"\nextern int alone;\n' | $(CC) -std=gnu11 $(warnings) $(cppflags) -x c -fsyntax-only -
 	@touch $@
 
-build/lint/includes: $(sources) trainer.c $(headers) tests/lint/includes.awk
+build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includes.awk
 	@mkdir -p $(@D)
-	@awk -f tests/lint/includes.awk $(sources) trainer.c $(filter-out tests/%,$(headers))
+	@awk -f tests/lint/includes.awk $(sources) $(hosted) trainer.c $(filter-out tests/%,$(headers))
 	@touch $@
 
 # --- Housekeeping ------------------------------------------------------------------------------------------------------
 
 clean:
-	rm -rf build/product build/san build/fuzz build/debug build/lint build/trainer build/trainer.debug build/version
+	rm -rf build/product build/gpu build/san build/fuzz build/debug build/lint build/trainer build/trainer.debug build/version
 
 distclean:
 	rm -rf build
@@ -379,5 +385,5 @@ help:
 
 .PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate install clean distclean help
 
--include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

@@ -76,7 +76,8 @@ def copy(root, tmp_path):
     tree = tmp_path / "tree"
     (tree / "base").mkdir(parents=True)
     (tree / "build").mkdir()
-    for name in ("Makefile", "base/error.c", "base/error.h", "base/file.c", "base/file.h", "base/philox.h"):
+    (tree / "cuda").mkdir()
+    for name in ("Makefile", "cuda/build.mk", "base/error.c", "base/error.h", "base/file.c", "base/file.h", "base/philox.h"):
         shutil.copy(root / name, tree / name)
     (tree / "base/philox_user.c").write_text('#include "base/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")

@@ -1,0 +1,82 @@
+# The GPU engine's program, which build/trainer carries where there are nvcc and a compiler for glibc: kernels for every
+# architecture, inside a program for the system's libc, inside the static one. Included by the Makefile.
+#
+# nvcc is looked for in PATH and in its usual place; `make NVCC=` builds without.
+
+ifeq ($(origin NVCC),undefined)
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+endif
+
+# Code for each of these, and PTX of the last but two for what comes after them.
+gpu_architectures := 75 80 86 87 89 90 100 120
+gpu_ptx           := 90
+gpu_most_bytes    := 1048576
+
+gpu_missing := $(if $(findstring -gnu,$(shell $(CC) -dumpmachine)),,$(CC) does not compile for glibc)
+gpu_missing := $(or $(gpu_missing),$(if $(NVCC),,there is no nvcc),$(if $(wildcard cuda/kernels/kernels.cu),,there are no kernels))
+
+# Spilled registers cost more than they save: an error, like every warning.
+nvcc_flags := -std=c++17 -O3 --threads 2 -I. -isystem build/deps/include -Werror all-warnings -Xptxas -warn-spills,-Werror \
+	$(foreach arch,$(gpu_architectures),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+	-gencode arch=compute_$(gpu_ptx),code=compute_$(gpu_ptx)
+
+# No canaries and no checked printf: old libcs have other symbols for them. A symbol that glibc 2.17 lacks is an error of
+# the link, which sees the stubs of cuda/helper/symbols alone. Old libcs run no constructors of such a program: none here.
+helper_flags := -std=gnu11 -O2 -g -fPIE -fno-plt -ffunction-sections -fdata-sections -fno-stack-protector -U_FORTIFY_SOURCE \
+	$(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-outline-atomics)
+helper_link := -pie -nodefaultlibs -Wl,--gc-sections,-z,relro,-z,now,-z,noexecstack,--as-needed -s \
+	-Lbuild/gpu/stubs -ldl -lm -lc -lgcc
+
+# What the two programs share.
+helper_shared  := base/error.c ps/model.c ps/optimizer.c base/cpu.c
+helper_objects := $(patsubst %.c,build/gpu/%.o,$(hosted) $(helper_shared)) build/gpu/kernels.o
+
+ifeq ($(gpu_missing),)
+$(call remember,build/gpu/flags,$(CC) $(helper_flags) $(cppflags))
+$(call remember,build/gpu/nvcc,$(NVCC) $(nvcc_flags))
+
+gpu_defines := -DGPU_PROGRAM='"build/gpu/trainer-gpu"' -DGPU_ARCHITECTURES='"$(gpu_architectures:%=sm_%)"'
+build/product/cuda/payload.o build/san/cuda/payload.o: build/gpu/trainer-gpu
+build/product/cuda/payload.o: defines = $(gpu_defines)
+build/san/cuda/payload.o: san_flags := $(gpu_defines)
+endif
+$(call remember,build/gpu/payload,payload: $(gpu_defines))
+build/product/cuda/payload.o build/san/cuda/payload.o: build/gpu/payload
+
+build/gpu/kernels.fatbin: cuda/kernels/kernels.cu build/gpu/nvcc | $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	@$(NVCC) $(nvcc_flags) -fatbin -MD -MF build/gpu/kernels.d -MT $@ -o $@ $<
+
+build/gpu/kernels.o: build/gpu/kernels.fatbin
+	@printf '.section .rodata\n.balign 64\n.globl gpu_kernels, gpu_kernels_end\n.hidden gpu_kernels, gpu_kernels_end\ngpu_kernels: .incbin "$<"\ngpu_kernels_end:\n.section .note.GNU-stack,"",%%progbits\n' | \
+		$(CC) -x assembler -c -o $@ -
+
+build/gpu/%.o: %.c build/gpu/flags | $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (GPU)"
+	@$(CC) $(helper_flags) $(cppflags) -MMD -MP -c -o $@ $<
+
+build/gpu/stubs/made: cuda/helper/stubs cuda/helper/symbols
+	@CC="$(CC)" cuda/helper/stubs cuda/helper/symbols $(@D)
+	@touch $@
+
+build/gpu/trainer-gpu: $(helper_objects) build/gpu/stubs/made
+	@$(CC) -o $@ $(helper_objects) $(helper_link)
+	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB"
+	@test $$(wc -c <$@) -le $(gpu_most_bytes) || { echo "$@ is larger than $(gpu_most_bytes) bytes" >&2; rm $@; exit 1; }
+
+-include $(helper_objects:.o=.d)
+
+# A process with a device that is none, for tests of all that lies between it and the program.
+build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
+	@$(CC) $(sanitized) -o $@ $^
+
+build/san/tests/cuda/test_client: build/san/tests/cuda/standin
+
+# Without sanitizers, which have files and threads of their own.
+build/san/tests/cuda/launched: tests/cuda/launched.c
+	@mkdir -p $(@D)
+	@$(CC) -O1 $(warnings) -D_GNU_SOURCE -o $@ $<
+
+build/san/tests/cuda/test_launch: build/san/tests/cuda/launched

@@ -1,0 +1,234 @@
+#include "cuda/helper/serve.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda/handover.h"
+
+enum {
+    SPIN_NS = 50 * 1000,          /* after a command: the next one mostly follows at once */
+    LOOK_NS = 1000 * 1000 * 1000, /* between two looks whether the client still lives, besides the kernel's signal */
+};
+
+struct server {
+    struct protocol_header *header;
+    int file;
+    uint8_t *transfer; /* behind the header */
+    uint64_t transfer_bytes;
+    struct driver *driver;
+    struct device *device;
+    struct device_shape shape;
+};
+
+/* ---- Places in the file ---- */
+
+/* The client is our own, but a wrong number should not cost more than an error. NULL: not within the transfer area. */
+static void *place(const struct server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
+{
+    uint64_t begin = protocol_header_bytes();
+    if (!server->transfer || at < begin || at - begin > server->transfer_bytes || at % item_bytes != 0 ||
+        count > (server->transfer_bytes - (at - begin)) / item_bytes) {
+        return NULL;
+    }
+    return server->transfer + (at - begin);
+}
+
+static bool out_of_bounds(struct error *error)
+{
+    return error_set(error, "a command to the GPU engine is out of bounds: please report this");
+}
+
+static bool needs_device(const struct server *server, struct error *error)
+{
+    return server->device != NULL || error_set(error, "no device was taken yet: please report this");
+}
+
+/* ---- Commands ---- */
+
+static bool needs_driver(struct server *server, struct error *error)
+{
+    return server->driver != NULL || driver_load(&server->driver, NULL, error);
+}
+
+static bool list(struct server *server, struct protocol_reply *reply)
+{
+    if (!needs_driver(server, &reply->error)) {
+        return false;
+    }
+    int count = driver_device_count(server->driver);
+    reply->driver_version = driver_version(server->driver);
+    reply->device_count = count < PROTOCOL_MAX_DEVICES ? count : PROTOCOL_MAX_DEVICES;
+    for (int i = 0; i < reply->device_count; i++) {
+        if (!driver_device(server->driver, i, &reply->devices[i], &reply->error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool map_transfer(struct server *server, uint64_t bytes, struct error *error)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, server->file, (off_t)protocol_header_bytes());
+    if (memory == MAP_FAILED) {
+        return error_set(error, "the GPU engine can't map %llu MiB: %s", (unsigned long long)bytes >> 20,
+                         strerror(errno));
+    }
+    server->transfer = memory;
+    server->transfer_bytes = bytes;
+    return true;
+}
+
+static bool open_device(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+{
+    if (server->device || server->transfer) {
+        return out_of_bounds(&reply->error);
+    }
+    if (!needs_driver(server, &reply->error) || !map_transfer(server, command->transfer_bytes, &reply->error) ||
+        !device_open(&server->device, server->driver, command->ordinal, &command->shape, &reply->error)) {
+        return false;
+    }
+    server->shape = command->shape;
+    device_share(server->device, server->transfer, server->transfer_bytes);
+    snprintf(reply->description, sizeof reply->description, "%s", device_describe(server->device));
+    return true;
+}
+
+/* The training set lies behind the transfer area only now. */
+static bool take_data(struct server *server, const struct protocol_command *command, struct error *error)
+{
+    uint64_t begin = protocol_header_bytes() + server->transfer_bytes;
+    uint64_t count = (uint64_t)command->images, pixels = (uint64_t)server->shape.widths[0];
+    if (command->images < 1 || command->images_at != begin || command->labels_at < begin + count * pixels ||
+        command->labels_at % sizeof(int32_t) != 0 ||
+        command->file_bytes < command->labels_at + count * sizeof(int32_t)) {
+        return out_of_bounds(error);
+    }
+    uint64_t bytes = command->file_bytes - begin;
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, server->file, (off_t)begin);
+    if (memory == MAP_FAILED) {
+        return error_set(error, "the GPU engine can't map %llu MiB of training data: %s",
+                         (unsigned long long)bytes >> 20, strerror(errno));
+    }
+    const void *labels = memory + (command->labels_at - begin);
+    bool done = device_data(server->device, memory, labels, command->images, error);
+    munmap(memory, bytes);
+    return done;
+}
+
+static bool move(struct server *server, const struct protocol_command *command, struct error *error)
+{
+    float *floats = place(server, command->floats_at, command->count, sizeof(float));
+    if (!floats || command->vector < 0 || command->vector >= STORE_VECTORS) {
+        return out_of_bounds(error);
+    }
+    enum store_vector vector = (enum store_vector)command->vector;
+    return command->verb == PROTOCOL_WRITE
+               ? device_write(server->device, vector, command->first, command->count, floats, error)
+               : device_read(server->device, vector, command->first, command->count, floats, error);
+}
+
+static bool train(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+{
+    if (command->steps < 1 || command->steps > PROTOCOL_UPDATES) {
+        return out_of_bounds(&reply->error);
+    }
+    return device_train(server->device, command->step, command->steps,
+                        (const struct update(*)[2])server->header->updates, &reply->outcome, &reply->error);
+}
+
+static bool step(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+{
+    uint64_t count = (uint64_t)command->images;
+    uint8_t *images = place(server, command->images_at, count * (uint64_t)server->shape.widths[0], 1);
+    int32_t *labels = place(server, command->labels_at, count, sizeof *labels);
+    float *gradient = place(server, command->floats_at, command->count, sizeof *gradient);
+    if (command->images < 1 || command->images > server->shape.batch_size || !images || !labels || !gradient) {
+        return out_of_bounds(&reply->error);
+    }
+    return device_step(server->device, images, labels, command->images, command->task, command->step, gradient,
+                       &server->header->ready, &reply->outcome, &reply->error);
+}
+
+static bool forward(struct server *server, const struct protocol_command *command, struct error *error)
+{
+    uint64_t count = (uint64_t)command->images;
+    uint64_t classes = (uint64_t)server->shape.widths[server->shape.layer_count];
+    uint8_t *images = place(server, command->images_at, count * (uint64_t)server->shape.widths[0], 1);
+    float *logits = place(server, command->floats_at, count * classes, sizeof *logits);
+    if (command->images < 1 || !images || !logits) {
+        return out_of_bounds(error);
+    }
+    return device_forward(server->device, command->averaged != 0, images, command->images, logits, error);
+}
+
+static bool carry_out(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+{
+    switch ((enum protocol_verb)command->verb) {
+    case PROTOCOL_LIST:
+        return list(server, reply);
+    case PROTOCOL_OPEN:
+        return open_device(server, command, reply);
+    case PROTOCOL_DATA:
+        return needs_device(server, &reply->error) && take_data(server, command, &reply->error);
+    case PROTOCOL_WRITE:
+    case PROTOCOL_READ:
+        return needs_device(server, &reply->error) && move(server, command, &reply->error);
+    case PROTOCOL_TRAIN:
+        return needs_device(server, &reply->error) && train(server, command, reply);
+    case PROTOCOL_STEP:
+        return needs_device(server, &reply->error) && step(server, command, reply);
+    case PROTOCOL_FORWARD:
+        return needs_device(server, &reply->error) && forward(server, command, &reply->error);
+    case PROTOCOL_QUIT:
+        device_close(server->device);
+        driver_unload(server->driver);
+        server->device = NULL;
+        server->driver = NULL;
+        return true;
+    default:
+        return out_of_bounds(&reply->error);
+    }
+}
+
+/* ---- The loop ---- */
+
+/* False: the client is gone. */
+static bool await_command(struct server *server, uint32_t seen)
+{
+    struct protocol_header *header = server->header;
+    if (handover_may_spin(&header->helper_cpu, &header->client_cpu) && handover_spin(&header->posted, seen, SPIN_NS)) {
+        return true;
+    }
+    while (!handover_sleep(&header->posted, seen, LOOK_NS)) {
+        if (getppid() != (pid_t)header->parent) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void serve(struct protocol_header *header, int file)
+{
+    struct server server = {.header = header, .file = file};
+    handover_set(&header->hello, 1);
+    for (uint32_t done = 0; await_command(&server, done);) {
+        struct protocol_reply *reply = &header->reply;
+        done = atomic_load(&header->posted.value);
+        reply->status = PROTOCOL_FAILED;
+        reply->error.text[0] = '\0';
+        int32_t verb = header->command.verb;
+        if (carry_out(&server, &header->command, reply)) {
+            reply->status = PROTOCOL_DONE;
+        } else if (server.device && device_lost(server.device)) {
+            reply->status = PROTOCOL_LOST;
+        }
+        handover_may_spin(&header->helper_cpu, &header->client_cpu); /* for the client, which reads it next */
+        handover_set(&header->completed, done);
+        if (verb == PROTOCOL_QUIT) {
+            return;
+        }
+    }
+}

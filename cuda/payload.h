@@ -1,0 +1,13 @@
+/* What a build with nvcc carries: the GPU engine's program, and what is known of it without starting it. */
+#ifndef CUDA_PAYLOAD_H
+#define CUDA_PAYLOAD_H
+
+#include <stddef.h>
+
+/* An ELF program for the system's libc; NULL and 0 in a build without. */
+const void *payload_program(size_t *size);
+
+/* "sm_75 sm_80 ..."; "" in a build without. */
+const char *payload_architectures(void);
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * How the program and the process that hosts its GPU speak: one file in memory that both map, and one command at a time.
+ *
+ * The two are built together and one carries the other, so there are no versions to bridge: `magic` and `layout` only
+ * make sure of it. The client writes `command` (and what belongs to it into the areas behind the header), then posts; the
+ * helper carries it out, writes `reply`, then completes. Between post and completion the header and the areas named in
+ * the command belong to the helper, but for `ready`, which the client may read.
+ *
+ * The file: the header, rounded up to PROTOCOL_PAGE; the transfer area, whose size OPEN tells and which the helper pins
+ * for the GPU; and while DATA runs the training set behind that. All offsets in commands count from the file's start.
+ */
+#ifndef CUDA_PROTOCOL_H
+#define CUDA_PROTOCOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda/device/device.h"
+
+enum {
+    PROTOCOL_PAGE = 65536,   /* a multiple of every system's pages */
+    PROTOCOL_UPDATES = 8192, /* the most steps of one TRAIN */
+    PROTOCOL_MAX_DEVICES = 64,
+};
+
+#define PROTOCOL_MAGIC 0x7570672d72746e65ULL
+
+enum protocol_verb {
+    PROTOCOL_LIST,    /* loads the driver; which devices there are */
+    PROTOCOL_OPEN,    /* ordinal, shape, transfer_bytes */
+    PROTOCOL_DATA,    /* images: how many; images_at, labels_at: behind the transfer area; file_bytes */
+    PROTOCOL_WRITE,   /* vector, first, count, floats_at */
+    PROTOCOL_READ,    /* likewise */
+    PROTOCOL_TRAIN,   /* step, steps; updates in the header */
+    PROTOCOL_STEP,    /* step, task, images, images_at, labels_at, count, floats_at: of the gradient; ready grows */
+    PROTOCOL_FORWARD, /* averaged, images, images_at, floats_at: of the logits */
+    PROTOCOL_QUIT,
+    PROTOCOL_VERBS
+};
+
+struct protocol_command {
+    int32_t verb; /* enum protocol_verb */
+    int32_t ordinal;
+    struct device_shape shape;
+    uint64_t transfer_bytes, file_bytes;
+    int32_t vector; /* enum store_vector */
+    uint64_t first, count;
+    int64_t step;
+    int32_t steps, images, averaged;
+    uint32_t task;
+    uint64_t images_at, labels_at, floats_at;
+};
+
+enum protocol_status {
+    PROTOCOL_DONE,
+    PROTOCOL_FAILED,
+    PROTOCOL_LOST /* the device: nothing more can be asked of it */
+};
+
+struct protocol_reply {
+    int32_t status; /* enum protocol_status */
+    struct error error;
+    struct device_outcome outcome; /* of TRAIN and STEP */
+    char description[256];         /* of OPEN */
+    int32_t driver_version;        /* of LIST, as cuDriverGetVersion */
+    int32_t device_count;
+    struct driver_device devices[PROTOCOL_MAX_DEVICES];
+};
+
+/* What two processes change at the same time stands on cache lines of its own. */
+#define PROTOCOL_LINE 64
+
+struct protocol_word {
+    _Alignas(PROTOCOL_LINE) _Atomic uint32_t value; /* of a futex */
+    _Atomic uint32_t sleepers;                      /* 1: whoever waits for it sleeps */
+};
+
+struct protocol_header {
+    uint64_t magic;
+    uint64_t layout;                /* sizeof(struct protocol_header) */
+    int64_t parent;                 /* the client's process id */
+    struct protocol_word hello;     /* 1: the helper runs */
+    struct protocol_word posted;    /* commands so far */
+    struct protocol_word completed; /* likewise */
+    _Alignas(PROTOCOL_LINE) _Atomic int32_t client_cpu,
+        helper_cpu;                                 /* where each ran when it last looked; -1: unknown */
+    _Alignas(PROTOCOL_LINE) _Atomic uint64_t ready; /* leading floats of the gradient that are final */
+    _Alignas(PROTOCOL_LINE) struct protocol_command command;
+    struct protocol_reply reply;
+    struct update updates[PROTOCOL_UPDATES][2]; /* of TRAIN's steps: biases, weights */
+};
+
+/* Sizes of things in the file. */
+static inline uint64_t protocol_round_up(uint64_t bytes)
+{
+    return (bytes + PROTOCOL_PAGE - 1) / PROTOCOL_PAGE * PROTOCOL_PAGE;
+}
+
+static inline uint64_t protocol_header_bytes(void)
+{
+    return protocol_round_up(sizeof(struct protocol_header));
+}
+
+#endif

@@ -1,0 +1,347 @@
+/* The client against a real process with a stand-in of a device. */
+#include "cuda/client.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "tests/cuda/program.h"
+#include "tests/cuda/standin.h"
+
+enum { PIXELS = 9, CLASSES = 3, BATCH = 7 };
+
+static uint8_t *program;
+static size_t program_size;
+
+static struct device_shape shape_with(uint64_t seed)
+{
+    return (struct device_shape){.layer_count = 1,
+                                 .widths = {PIXELS, CLASSES},
+                                 .optimizer = OPTIMIZER_ADAM,
+                                 .averages = 1,
+                                 .batch_size = BATCH,
+                                 .micro_batches = 1,
+                                 .seed = seed};
+}
+
+static struct gpu_client *start(double timeout_s)
+{
+    struct gpu_client *client = NULL;
+    struct error error = {.text = ""};
+    if (!gpu_client_start_program(&client, program, program_size, timeout_s, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return client;
+}
+
+static struct gpu_client *opened(uint64_t seed, double timeout_s)
+{
+    struct gpu_client *client = start(timeout_s);
+    struct error error = {.text = ""};
+    struct device_shape shape = shape_with(seed);
+    if (!gpu_client_open(client, 1, &shape, STANDIN_FLOATS, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return client;
+}
+
+static void assert_done(bool done, const struct error *error)
+{
+    if (!done) {
+        fail_msg("%s", error->text);
+    }
+}
+
+static void lists_devices(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_list list;
+    struct gpu_client *client = start(10);
+    assert_done(gpu_client_list(client, &list, &error), &error);
+    assert_int_equal(list.driver_version, 13000);
+    assert_int_equal(list.count, 2);
+    assert_string_equal(list.devices[1].name, "Stand-in 1");
+    assert_string_equal(list.devices[1].uuid, "GPU-1");
+    assert_int_equal(list.devices[1].minor, 1);
+    gpu_client_stop(client);
+}
+
+static void a_driver_that_is_not_there_is_a_sentence(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_list list;
+    setenv("STANDIN_NO_DRIVER", "1", 1);
+    struct gpu_client *client = start(10);
+    unsetenv("STANDIN_NO_DRIVER");
+    assert_false(gpu_client_list(client, &list, &error));
+    assert_string_equal(error.text, "there is no driver here");
+    assert_false(gpu_client_is_dead(client));
+    gpu_client_stop(client);
+}
+
+static void a_device_that_is_not_there_is_a_sentence(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = start(10);
+    struct device_shape shape = shape_with(STANDIN_WELL);
+    assert_false(gpu_client_open(client, 7, &shape, STANDIN_FLOATS, &error));
+    assert_string_equal(error.text, "there is no device 7");
+    gpu_client_stop(client);
+}
+
+static void moves_data_trains_and_reads(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    const struct gpu_areas *areas = gpu_client_areas(client);
+    enum { EXAMPLES = 100000 };
+    uint8_t *images = calloc(EXAMPLES, PIXELS);
+    int32_t *labels = calloc(EXAMPLES, sizeof *labels);
+    for (int i = 0; i < EXAMPLES; i++) {
+        images[i * PIXELS] = 2;
+        labels[i] = 1;
+    }
+    assert_string_equal(gpu_client_description(client), "stand-in");
+    assert_done(gpu_client_data(client, images, labels, EXAMPLES, &error), &error);
+    for (int i = 0; i < STANDIN_FLOATS; i++) {
+        areas->vectors[0][STORE_PARAMETERS][i] = (float)i;
+    }
+    assert_done(gpu_client_write(client, 0, STORE_PARAMETERS, 0, STANDIN_FLOATS, &error), &error);
+    struct update(*updates)[2] = gpu_client_updates(client);
+    for (int i = 0; i < 10; i++) {
+        updates[i][1].learning_rate = 0.5f;
+    }
+    struct device_outcome outcome;
+    assert_done(gpu_client_train(client, 5, 10, &outcome, &error), &error);
+    assert_int_equal(outcome.steps, 10);
+    assert_int_equal(outcome.images, 10 * BATCH);
+    assert_true(outcome.loss_sum == 10.0 * 3 * EXAMPLES);
+    /* Into the other set; the first one is as it was. */
+    assert_done(gpu_client_read(client, 1, STORE_PARAMETERS, 16, 100, &error), &error);
+    assert_true(areas->vectors[1][STORE_PARAMETERS][15] == 0);
+    assert_true(areas->vectors[1][STORE_PARAMETERS][16] == 16 + 5);
+    assert_true(areas->vectors[1][STORE_PARAMETERS][115] == 115 + 5);
+    assert_true(areas->vectors[1][STORE_PARAMETERS][116] == 0);
+    assert_true(areas->vectors[0][STORE_PARAMETERS][16] == 16);
+    gpu_client_stop(client);
+    free(images);
+    free(labels);
+}
+
+static void classifies(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    const struct gpu_areas *areas = gpu_client_areas(client);
+    memset(areas->images, 1, (size_t)areas->batch_images * PIXELS);
+    assert_done(gpu_client_forward(client, false, areas->batch_images, &error), &error);
+    assert_true(areas->logits[0] == PIXELS);
+    assert_true(areas->logits[CLASSES * areas->batch_images - 1] == PIXELS + CLASSES - 1);
+    assert_done(gpu_client_forward(client, true, 1, &error), &error);
+    assert_true(areas->logits[0] == 1000 + PIXELS);
+    gpu_client_stop(client);
+}
+
+struct growth {
+    const float *gradient;
+    size_t floats;
+    int calls;
+    bool wrong;
+};
+
+static void note_growth(void *context, size_t floats)
+{
+    struct growth *growth = context;
+    growth->wrong |= floats <= growth->floats;
+    for (size_t i = growth->floats; i < floats; i++) {
+        growth->wrong |= growth->gradient[i] != (float)(40 + i);
+    }
+    growth->floats = floats;
+    growth->calls++;
+}
+
+static void a_gradient_is_seen_as_it_grows(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    const struct gpu_areas *areas = gpu_client_areas(client);
+    struct device_outcome outcome;
+    memset(areas->images, 40, PIXELS * BATCH);
+    areas->labels[0] = 2;
+    for (int i = 0; i < 200; i++) {
+        struct growth growth = {.gradient = areas->gradient};
+        memset(areas->gradient, 0xff, STANDIN_FLOATS * sizeof(float));
+        int64_t step = i < STANDIN_FAULT_STEP ? i : i + 1;
+        assert_done(gpu_client_step(client, BATCH, 1, step, note_growth, &growth, &outcome, &error), &error);
+        assert_false(growth.wrong);
+        assert_int_equal(growth.floats, STANDIN_FLOATS);
+        assert_int_equal(outcome.images, BATCH);
+        assert_int_equal(outcome.correct, 2);
+    }
+    gpu_client_stop(client);
+}
+
+/* Trains into the fault; returns the seconds that it took to know. */
+static double fail_to_train(struct gpu_client *client, struct error *error)
+{
+    struct device_outcome outcome;
+    double begin_s = clock_monotonic_s();
+    assert_false(gpu_client_train(client, STANDIN_FAULT_STEP - 5, 10, &outcome, error));
+    return clock_monotonic_s() - begin_s;
+}
+
+static void a_hung_kernel_ends_at_the_deadline(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_list list;
+    struct gpu_client *client = opened(STANDIN_HANGS, 0.5);
+    double seconds = fail_to_train(client, &error);
+    assert_in_range((int)(seconds * 1000), 450, 3000);
+    assert_string_equal(error.text, "the GPU engine did not train 10 steps from step 95 on within 0.5 s "
+                                    "(train.gpu_timeout_secs), and was stopped");
+    assert_true(gpu_client_is_dead(client));
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left */
+    assert_false(gpu_client_list(client, &list, &error));
+    assert_non_null(strstr(error.text, "within 0.5 s"));
+    gpu_client_stop(client);
+}
+
+static void a_crash_is_told_at_once(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_CRASHES, 60);
+    double seconds = fail_to_train(client, &error);
+    assert_true(seconds < 5);
+    assert_non_null(strstr(error.text, "the GPU engine's process was killed by signal 11"));
+    assert_non_null(strstr(error.text, "while it was to train 10 steps"));
+    assert_true(gpu_client_is_dead(client));
+    gpu_client_stop(client);
+}
+
+static void a_process_that_leaves_is_told_at_once(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_LEAVES, 60);
+    assert_true(fail_to_train(client, &error) < 5);
+    assert_non_null(strstr(error.text, "ended with status 3"));
+    gpu_client_stop(client);
+}
+
+static void a_lost_device_is_the_end_of_the_client(void **state)
+{
+    (void)state;
+    struct error error;
+    struct gpu_client *client = opened(STANDIN_LOSES, 60);
+    assert_true(fail_to_train(client, &error) < 5);
+    assert_string_equal(error.text, "the device is lost");
+    assert_true(gpu_client_is_dead(client));
+    gpu_client_stop(client);
+}
+
+static void a_failure_is_not_the_end_of_the_client(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_outcome outcome;
+    struct gpu_client *client = opened(STANDIN_FAILS, 60);
+    fail_to_train(client, &error);
+    assert_string_equal(error.text, "the device had no memory for that");
+    assert_false(gpu_client_is_dead(client));
+    assert_done(gpu_client_train(client, 0, 1, &outcome, &error), &error);
+    gpu_client_stop(client);
+}
+
+static void pid_of_child(pid_t *pid)
+{
+    FILE *list = popen("ps -o pid= -C trainer-gpu", "r");
+    char line[64];
+    *pid = 0;
+    while (list && fgets(line, sizeof line, list)) {
+        char path[64], text[256] = "";
+        pid_t one = (pid_t)atoi(line);
+        int parent = 0;
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)one);
+        FILE *stat = fopen(path, "r");
+        if (stat && fgets(text, sizeof text, stat) && sscanf(text, "%*d (%*[^)]) %*c %d", &parent) == 1 &&
+            parent == (int)getpid()) {
+            *pid = one;
+        }
+        if (stat) {
+            fclose(stat);
+        }
+    }
+    if (list) {
+        pclose(list);
+    }
+}
+
+static void killed_between_commands(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_outcome outcome;
+    pid_t pid;
+    struct gpu_client *client = opened(STANDIN_WELL, 60);
+    pid_of_child(&pid);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
+    double begin_s = clock_monotonic_s();
+    assert_false(gpu_client_train(client, 0, 1, &outcome, &error));
+    assert_true(clock_monotonic_s() - begin_s < 5);
+    assert_non_null(strstr(error.text, "was killed by signal 9"));
+    gpu_client_stop(client);
+}
+
+static void another_can_be_started_after_a_fault(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_outcome outcome;
+    struct gpu_client *client = opened(STANDIN_CRASHES, 60);
+    fail_to_train(client, &error);
+    gpu_client_stop(client);
+    client = opened(STANDIN_WELL, 60);
+    assert_done(gpu_client_train(client, STANDIN_FAULT_STEP, 1, &outcome, &error), &error);
+    gpu_client_stop(client);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_devices),
+        cmocka_unit_test(a_driver_that_is_not_there_is_a_sentence),
+        cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
+        cmocka_unit_test(moves_data_trains_and_reads),
+        cmocka_unit_test(classifies),
+        cmocka_unit_test(a_gradient_is_seen_as_it_grows),
+        cmocka_unit_test(a_hung_kernel_ends_at_the_deadline),
+        cmocka_unit_test(a_crash_is_told_at_once),
+        cmocka_unit_test(a_process_that_leaves_is_told_at_once),
+        cmocka_unit_test(a_lost_device_is_the_end_of_the_client),
+        cmocka_unit_test(a_failure_is_not_the_end_of_the_client),
+        cmocka_unit_test(killed_between_commands),
+        cmocka_unit_test(another_can_be_started_after_a_fault),
+    };
+    program = program_read("standin", &program_size);
+    if (!program) {
+        return 1;
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(program);
+    return failed;
+}

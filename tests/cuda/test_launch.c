@@ -1,0 +1,180 @@
+/* Each way of starting a program from memory, and what is said where none works. */
+#include "cuda/launch.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "tests/cuda/program.h"
+
+static uint8_t *program;
+static size_t program_size;
+
+static struct launch_program of(int fd)
+{
+    return (struct launch_program){.name = "launched", .bytes = program, .size = program_size, .fd = fd};
+}
+
+/* What the program says, within 10 s. */
+static void hear(int fd, char *text, size_t size)
+{
+    ssize_t got = read(fd, text, size - 1);
+    text[got > 0 ? got : 0] = '\0';
+}
+
+static void starts(enum launch_way way)
+{
+    int ends[2];
+    pid_t pid;
+    char text[256], wanted[128], how[96];
+    struct error error = {.text = ""};
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    int kept_open = dup(ends[0]); /* without CLOEXEC: as a careless parent's might be */
+    struct launch_program what = of(ends[1]);
+    if (!launch_by(way, &pid, &what, &error)) {
+        fail_msg("%s", error.text);
+    }
+    close(ends[1]);
+    hear(ends[0], text, sizeof text);
+    /* 4 and up would be ours; the loader keeps none either. */
+    snprintf(wanted, sizeof wanted, "parent %d files 0 1 2 3", (int)getpid());
+    assert_memory_equal(text, wanted, strlen(wanted));
+    assert_non_null(strstr(text, "deaf"));
+    assert_false(launch_ended(pid, how, sizeof how));
+    kill(pid, SIGTERM);
+    launch_kill(pid);
+    assert_int_equal(waitpid(pid, NULL, WNOHANG), -1);
+    close(ends[0]);
+    close(kept_open);
+}
+
+static void starts_from_memory(void **state)
+{
+    (void)state;
+    starts(LAUNCH_MEMORY);
+}
+
+static void starts_by_the_loader(void **state)
+{
+    (void)state;
+    starts(LAUNCH_LOADER);
+}
+
+static void starts_from_a_file(void **state)
+{
+    (void)state;
+    starts(LAUNCH_FILE);
+}
+
+static void tells_how_it_ended(void **state)
+{
+    (void)state;
+    pid_t pid;
+    char how[96];
+    struct error error;
+    int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    struct launch_program what = of(nothing);
+    setenv("LAUNCHED_ENDS", "1", 1);
+    assert_true(launch(&pid, &what, &error));
+    unsetenv("LAUNCHED_ENDS");
+    double begin_s = clock_monotonic_s();
+    while (!launch_ended(pid, how, sizeof how)) {
+        assert_true(clock_monotonic_s() - begin_s < 20);
+        usleep(1000);
+    }
+    assert_string_equal(how, "ended with status 42");
+    close(nothing);
+}
+
+static void dies_with_its_parent(void **state)
+{
+    (void)state;
+    int ends[2];
+    char text[256] = "";
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid_t pid;
+        struct error error;
+        struct launch_program what = of(ends[1]);
+        _exit(launch(&pid, &what, &error) ? 0 : 1);
+    }
+    int status;
+    waitpid(parent, &status, 0);
+    assert_int_equal(status, 0);
+    close(ends[1]);
+    /* The pipe's other end closes as the program dies; were it to live, this would wait for ever. */
+    while (read(ends[0], text, sizeof text) > 0) {
+    }
+    close(ends[0]);
+}
+
+/* The same program that asks for a loader which is not there, as on a system of another libc. */
+static void a_missing_libc_is_a_sentence(void **state)
+{
+    (void)state;
+    pid_t pid;
+    struct error error;
+    uint8_t *other = malloc(program_size);
+    assert_non_null(other);
+    memcpy(other, program, program_size);
+    const Elf64_Ehdr *file = (const void *)other;
+    for (int i = 0; i < file->e_phnum; i++) {
+        const Elf64_Phdr *part = (const void *)(other + file->e_phoff + (size_t)i * sizeof *part);
+        if (part->p_type == PT_INTERP) {
+            other[part->p_offset + 1] = 'X';
+        }
+    }
+    struct launch_program what = {.name = "launched", .bytes = other, .size = program_size, .fd = 2};
+    assert_false(launch(&pid, &what, &error));
+    assert_non_null(strstr(error.text, "this system has no glibc (/X"));
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    free(other);
+}
+
+static void what_is_no_program_is_a_sentence(void **state)
+{
+    (void)state;
+    pid_t pid;
+    struct error error;
+    struct launch_program what = {.name = "nonsense", .bytes = "nonsense", .size = 8, .fd = 2};
+    assert_false(launch(&pid, &what, &error));
+    assert_string_equal(error.text, "nonsense is no program of this system");
+    /* A header that points beyond the end. */
+    uint8_t bytes[sizeof(Elf64_Ehdr)];
+    memcpy(bytes, program, sizeof bytes);
+    what = (struct launch_program){.name = "cut", .bytes = bytes, .size = sizeof bytes, .fd = 2};
+    assert_false(launch(&pid, &what, &error));
+    assert_string_equal(error.text, "cut is no program of this system");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(starts_from_memory),
+        cmocka_unit_test(starts_by_the_loader),
+        cmocka_unit_test(starts_from_a_file),
+        cmocka_unit_test(tells_how_it_ended),
+        cmocka_unit_test(dies_with_its_parent),
+        cmocka_unit_test(a_missing_libc_is_a_sentence),
+        cmocka_unit_test(what_is_no_program_is_a_sentence),
+    };
+    alarm(120); /* a program that lives on must not keep this test for ever */
+    program = program_read("launched", &program_size);
+    if (!program) {
+        return 1;
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(program);
+    return failed;
+}
