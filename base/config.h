@@ -111,6 +111,7 @@ struct config_train {
     double rmsprop_decay, rmsprop_momentum;
     double label_smoothing;
     double dropout;      /* share of the hidden units that a training step leaves out */
+    double clip_norm;    /* a batch's gradient is scaled down to this norm; 0 = never */
     double l1;           /* ftrl */
     double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
     double weight_decay; /* weights only: each step takes learning rate x this off them */

@@ -32,7 +32,7 @@ def assert_same(trainer, cluster, workers, *flags):
     (1, 2, ("--optimizer=sgd", "--learning_rate=0.3")),
     (1, 3, ("--optimizer=adam", "--ema_decay=0.9", "--validate_steps=20", "--save_steps=15")),
     (2, 2, ("--optimizer=momentum", "--nesterov=1", "--lr_decay=0.8", "--epochs=2", "--train_steps=0")),
-    (2, 3, ("--optimizer=adagrad", "--l2=0.001", "--placement=round_robin")),
+    (2, 3, ("--optimizer=adagrad", "--l2=0.001", "--placement=round_robin", "--clip_norm=0.3")),
     (3, 2, ("--optimizer=adadelta", "--layers=784,100,50,10", "--placement=greedy", "--dropout=0.2")),
     (4, 2, ("--layers=784,10", "--initializer=zeros", "--batch_size=77")),
 ])

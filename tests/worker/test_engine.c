@@ -406,6 +406,50 @@ static void test_gradient(void **state)
     }
 }
 
+static double norm_of(const struct fixture *fixture, const float *gradient)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < fixture->model.float_count; i++) {
+        sum += (double)gradient[i] * (double)gradient[i];
+    }
+    return sqrt(sum);
+}
+
+/* All of a gradient by one factor, down to the norm asked for; one that is below it not at all, not by a bit. */
+static void test_clipping_by_norm(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        struct fixture fixture;
+        random_fixture(&fixture);
+        fixture.config.train.num_threads = 1 + below(4);
+        make_engine(&fixture);
+        size_t floats = fixture.model.float_count;
+        int count = fixture.config.train.batch_size;
+        int32_t *indexes = malloc((size_t)count * sizeof *indexes);
+        for (int i = 0; i < count; i++) {
+            indexes[i] = below(fixture.examples.count);
+        }
+        float *whole = calloc(floats, sizeof *whole), *clipped = calloc(floats, sizeof *clipped);
+        engine_gradient(&fixture, indexes, count, whole);
+        double norm = norm_of(&fixture, whole);
+        fixture.config.train.clip_norm = norm * 0.25;
+        remake_engine(&fixture, 1 + below(4));
+        engine_gradient(&fixture, indexes, count, clipped);
+        for (size_t i = 0; i < floats; i++) {
+            assert_true(fabs((double)clipped[i] - 0.25 * (double)whole[i]) <= 1e-6 * fabs((double)whole[i]));
+        }
+        fixture.config.train.clip_norm = norm * 1.01;
+        remake_engine(&fixture, 1 + below(4));
+        engine_gradient(&fixture, indexes, count, clipped);
+        assert_memory_equal(whole, clipped, floats * sizeof *whole);
+        free(whole);
+        free(clipped);
+        free(indexes);
+        teardown(&fixture);
+    }
+}
+
 static void test_forward(void **state)
 {
     (void)state;
@@ -477,6 +521,7 @@ static void test_same_bits_at_any_thread_count(void **state)
         train->l2 = below(2) ? 1e-3 : 0.0;
         train->ema_decay = below(2) ? 0.9 : 0.0;
         train->dropout = below(2) ? 0.3 : 0.0;
+        train->clip_norm = below(2) ? 0.2 : 0.0;
         make_engine(&fixture);
         struct train_result expected_result;
         float *expected = state_after(&fixture, 7, &expected_result);
@@ -530,6 +575,7 @@ static void test_micro_batches(void **state)
     fixture.config.train.micro_batches = MICRO;
     fixture.config.train.num_threads = 2;
     fixture.config.train.dropout = 0.25;
+    fixture.config.train.clip_norm = 0.5;
     make_engine(&fixture);
     struct train_result result;
     float *actual = state_after(&fixture, STEPS, &result);
@@ -705,6 +751,7 @@ static int run_with(enum cpu_kernels kernels, const char *name)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_naive_gradient_by_finite_differences),
         cmocka_unit_test(test_gradient),
+        cmocka_unit_test(test_clipping_by_norm),
         cmocka_unit_test(test_forward),
         cmocka_unit_test(test_same_bits_at_any_thread_count),
         cmocka_unit_test(test_calls_of_train_join_up),

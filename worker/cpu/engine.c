@@ -24,6 +24,7 @@
 
 #include "base/threads.h"
 #include "ps/collect.h"
+#include "worker/clip.h"
 #include "worker/cpu/pass.h"
 #include "worker/sampler.h"
 
@@ -66,6 +67,7 @@ struct cpu_engine {
     int32_t *first_of_class; /* [classes + 1] */
     struct member members[POOL_MAX_THREADS];
     float *gradient; /* [float_count], if there are micro-batches: their sum */
+    struct clip clip;
 };
 
 /* One call of train or step. */
@@ -394,6 +396,20 @@ static void backward(const struct run *run, int64_t number, struct matrix upper,
     }
 }
 
+/* The same where the gradient's norm decides what becomes of it. */
+static void backward_clipped(const struct run *run, int64_t number, struct matrix upper, int thread,
+                             const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    struct gradient_sink whole = clip_sink(&engine->clip);
+    backward(run, number, upper, thread, &whole, -1);
+    pool_barrier(engine->pool);
+    clip_measure(&engine->clip, thread, engine->threads);
+    pool_barrier(engine->pool);
+    clip_hand_on(&engine->clip, thread, engine->threads, sink);
+    pool_barrier(engine->pool);
+}
+
 /* ---- runs ---- */
 
 /* Applies this thread's rows of the sum over all micro-batches. */
@@ -459,6 +475,7 @@ static void train_thread(void *context, int thread)
     const struct run *run = context;
     struct cpu_engine *engine = run->engine;
     int micro = micro_batches(engine);
+    bool clips = engine->clip.limit > 0, gathers = clips || micro > 1;
     bool drawer = thread == engine->threads - 1;
     for (int64_t i = 0; drawer && i < 2 && i < run->batches; i++) {
         draw_batch(run, i);
@@ -489,11 +506,15 @@ static void train_thread(void *context, int thread)
         }
         struct gradient_sink sink = train_sink(run, q, thread);
         bool last = q + 1 == run->batches;
-        backward(run, q, upper, thread, &sink, last || micro > 1 ? -1 : q + 1);
+        if (clips) {
+            backward_clipped(run, q, upper, thread, &sink);
+        } else {
+            backward(run, q, upper, thread, &sink, last || gathers ? -1 : q + 1);
+        }
         if (micro > 1 && (q + 1) % micro == 0) {
             apply_collected(engine, thread);
         }
-        if (micro > 1 && !last) {
+        if (gathers && !last) {
             forward_begin(run, q + 1, thread);
         }
     }
@@ -538,7 +559,11 @@ static void step_thread(void *context, int thread)
         if (thread == 0) {
             record(run, 0, loss, right);
         }
-        backward(run, 0, upper, thread, run->sink, -1);
+        if (engine->clip.limit > 0) {
+            backward_clipped(run, 0, upper, thread, run->sink);
+        } else {
+            backward(run, 0, upper, thread, run->sink, -1);
+        }
     }
 }
 
@@ -717,6 +742,7 @@ static void cpu_destroy(struct engine *base)
     workspace_destroy(&engine->workspace);
     store_destroy(&engine->store);
     free(engine->gradient);
+    clip_destroy(&engine->clip);
     free(engine);
 }
 
@@ -785,7 +811,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
            store_create(&engine->store, engine->model, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
            create_draws(engine, capacity, error) && create_members(engine, capacity, error) &&
-           create_gradient(engine, error);
+           create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }
 
 static const struct engine_table cpu_table = {
