@@ -30,6 +30,7 @@ static const struct command *const commands[] = {
     &command_data_info,
     &command_data_synth,
     &command_convert,
+    &command_devices,
     &command_version,
     &command_help,
     &command_keygen,

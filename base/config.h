@@ -41,6 +41,7 @@ enum optimizer_kind {
 };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512 };
+enum precision { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BFLOAT16 };
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
@@ -127,6 +128,11 @@ struct config_train {
     int num_threads;  /* 0 = the CPUs this process may use */
     enum device_kind device;
     int device_index; /* of gpu:N */
+    bool allow_soft_placement;
+    bool log_device_placement;
+    double gpu_memory_fraction;
+    double gpu_timeout_secs;
+    enum precision precision; /* of a GPU */
     enum cpu_kernels cpu_kernels;
 };
 
@@ -234,6 +240,7 @@ double config_default_learning_rate(enum optimizer_kind kind);
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
 const char *config_initializer_name(enum initializer initializer);
+const char *config_precision_name(enum precision precision);
 const char *config_cpu_kernels_name(enum cpu_kernels kernels);
 
 #endif

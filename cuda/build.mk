@@ -80,3 +80,10 @@ build/san/tests/cuda/launched: tests/cuda/launched.c
 	@$(CC) -O1 $(warnings) -D_GNU_SOURCE -o $@ $<
 
 build/san/tests/cuda/test_launch: build/san/tests/cuda/launched
+
+# A process whose device is the CPU engine.
+build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/reference_device.o build/san/cuda/helper/main.o \
+		build/san/cuda/helper/serve.o build/san/rooms.a $(native_libs)
+	@$(CC) $(sanitized) -o $@ $(filter %.o,$^) build/san/rooms.a -Lbuild/deps/native/lib $(link_with)
+
+build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_process

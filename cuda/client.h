@@ -43,7 +43,7 @@ struct gpu_areas {
 bool gpu_client_is_built(void);
 
 /*
- * Starts the process, without waiting for it. timeout_s: within which a command is to be done that takes no time to speak
+ * Starts the process, which loads the driver by itself, without waiting for it. timeout_s: within which a command is to be done that takes no time to speak
  * of; training gets what it took before on top.
  */
 bool gpu_client_start(struct gpu_client **client, double timeout_s, struct error *error);
@@ -55,7 +55,7 @@ bool gpu_client_start_program(struct gpu_client **client, const void *bytes, siz
 /* Ends the process, at once if it is not idle; NULL is fine. */
 void gpu_client_stop(struct gpu_client *client);
 
-/* Loads the driver. */
+/* What the driver shows, once it is loaded. */
 bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct error *error);
 
 /* Takes a device for a model, and the memory in common. float_count: of the model's flat vector (ps/model.h). */

@@ -40,12 +40,53 @@ static int count_devices(const char *root)
     return count;
 }
 
-void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices)
+/* Drivers that do not look like one on a server: Jetson's, and the one that Windows lends its Linux guests. */
+static const char *other_driver(const char *root)
 {
+    static const char *const devices[][2] = {
+        {"/dev/nvmap", "a Jetson's GPU driver is loaded"},
+        {"/dev/dxg", "Windows lends its GPU driver"},
+    };
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s%s", root, devices[i][0]);
+        if (access(path, F_OK) == 0) {
+            return devices[i][1];
+        }
+    }
+    return NULL;
+}
+
+/* The first folder of the path that holds a driver library: whoever puts one there wants it used. */
+static bool find_library(const char *library_path, char *folder, size_t size)
+{
+    for (const char *at = library_path; at && *at != '\0';) {
+        size_t length = strcspn(at, ":;");
+        char path[512];
+        snprintf(path, sizeof path, "%.*s/libcuda.so.1", (int)(length < 400 ? length : 400), at);
+        if (length > 0 && access(path, R_OK) == 0) {
+            snprintf(folder, size, "%.*s", (int)length, at);
+            return true;
+        }
+        at += length + (at[length] != '\0');
+    }
+    return false;
+}
+
+void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices, const char *library_path)
+{
+    char folder[100];
     char version[64];
     *probe = (struct gpu_probe){0};
     if (visible_devices && (visible_devices[0] == '\0' || visible_devices[0] == '-')) {
+        probe->hidden = true;
         snprintf(probe->reason, sizeof probe->reason, "CUDA_VISIBLE_DEVICES hides all GPUs");
+    } else if (find_library(library_path, folder, sizeof folder)) {
+        probe->usable = true;
+        snprintf(probe->reason, sizeof probe->reason, "LD_LIBRARY_PATH has a GPU driver in %s", folder);
+    } else if (other_driver(root)) {
+        probe->usable = true;
+        snprintf(probe->reason, sizeof probe->reason, "%s", other_driver(root));
     } else if (!driver_version(root, version, sizeof version)) {
         snprintf(probe->reason, sizeof probe->reason, "no NVIDIA driver is loaded");
     } else if (count_devices(root) == 0) {
@@ -60,5 +101,5 @@ void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible
 
 void gpu_probe(struct gpu_probe *probe)
 {
-    gpu_probe_at(probe, "", getenv("CUDA_VISIBLE_DEVICES"));
+    gpu_probe_at(probe, "", getenv("CUDA_VISIBLE_DEVICES"), getenv("LD_LIBRARY_PATH"));
 }

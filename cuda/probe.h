@@ -1,4 +1,4 @@
-/* Whether this machine has an NVIDIA GPU that this process may use, from what the kernel shows; loads no driver. */
+/* Whether this machine shows signs of an NVIDIA GPU that this process may use; loads no driver and starts nothing. */
 #ifndef CUDA_PROBE_H
 #define CUDA_PROBE_H
 
@@ -6,12 +6,16 @@
 
 struct gpu_probe {
     bool usable;      /* there is one, and it is not hidden from this process */
+    bool hidden;      /* by CUDA_VISIBLE_DEVICES: whatever there is */
     char reason[160]; /* one clause: why not, or what is there: "no NVIDIA driver is loaded" */
 };
 
 void gpu_probe(struct gpu_probe *probe);
 
-/* The same for a machine whose /dev and /proc lie below `root`, and a value of CUDA_VISIBLE_DEVICES (NULL: unset). */
-void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices);
+/*
+ * The same for a machine whose /dev and /proc lie below `root`, and values of CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH
+ * (NULL: unset).
+ */
+void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices, const char *library_path);
 
 #endif

@@ -28,7 +28,7 @@ enum {
 #define PROTOCOL_MAGIC 0x7570672d72746e65ULL
 
 enum protocol_verb {
-    PROTOCOL_LIST,    /* loads the driver; which devices there are */
+    PROTOCOL_LIST,    /* which devices the driver shows */
     PROTOCOL_OPEN,    /* ordinal, shape, transfer_bytes */
     PROTOCOL_DATA,    /* images: how many; images_at, labels_at: behind the transfer area; file_bytes */
     PROTOCOL_WRITE,   /* vector, first, count, floats_at */

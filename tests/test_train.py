@@ -160,8 +160,11 @@ def test_eval_without_a_checkpoint_says_so(trainer, tmp_path):
 
 def test_device(trainer, tmp_path):
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    result = run(trainer, *SMALL, "--train_steps=1", "--train_dir=", "--device=gpu", cwd=tmp_path, status=1, env=hidden)
+    result = run(trainer, *SMALL, "--train_steps=1", "--train_dir=", "--device=gpu", "--noallow_soft_placement",
+                 cwd=tmp_path, status=1, env=hidden)
     assert len(result.stderr.splitlines()) == 1 and "--device=cpu" in result.stderr
+    result = run(trainer, *SMALL, "--train_steps=1", "--train_dir=", "--device=gpu:1", cwd=tmp_path, env=hidden)
+    assert len(result.stderr.splitlines()) == 1 and "CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
     result = run(trainer, *SMALL, "--train_steps=1", "--train_dir=", "--device=auto", cwd=tmp_path, env=hidden)
     assert sum("CUDA_VISIBLE_DEVICES" in line for line in result.stdout.splitlines()) == 1
     result = run(trainer, *SMALL, "--train_steps=1", "--train_dir=", "--device=cpu", cwd=tmp_path, env=hidden)

@@ -4,7 +4,8 @@
 
 #include "base/cli/command.h"
 
-extern const struct command command_train; /* trainer [train] */
-extern const struct command command_eval;  /* trainer eval [--checkpoint=FILE] [train_dir] */
+extern const struct command command_train;   /* trainer [train] */
+extern const struct command command_devices; /* trainer devices */
+extern const struct command command_eval;    /* trainer eval [--checkpoint=FILE] [train_dir] */
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * An engine computes: it owns parameters, slots, averages and whatever it needs to train on them, wherever they live.
  *
- * The CPU engine (worker/cpu_engine.c) and the GPU engine (cuda/) implement this table. An engine is driven by one
+ * The CPU engine (worker/cpu/engine.c) and the GPU engine (worker/gpu/engine.c) implement this table. An engine is driven by one
  * thread; it uses others inside. After engine creation a training step allocates nothing.
  */
 #ifndef WORKER_ENGINE_H
@@ -89,6 +89,7 @@ struct engine_options {
     const struct config *config;
     const struct examples *train; /* what train() draws from; NULL if only step() and forward() will be used */
     uint32_t first_task;          /* 0 for local training */
+    bool only_forward;            /* a few forward passes, for which --device=auto starts no GPU */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);

@@ -1,20 +1,89 @@
 #include "worker/engine_choose.h"
 
-#include "base/log.h"
-#include "cuda/probe.h"
+#include <stdio.h>
 
-bool engine_choose(struct engine **engine, const struct engine_options *options, struct error *error)
+#include "base/log.h"
+#include "cuda/client.h"
+#include "cuda/probe.h"
+#include "worker/device_log.h"
+#include "worker/gpu/engine.h"
+
+/*
+ * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets the
+ * driver's own word why there is none.
+ */
+static bool is_worth_it(const struct config_train *train, struct error *why)
+{
+    struct gpu_probe probe;
+    gpu_probe(&probe);
+    if (!probe.usable && (train->device == DEVICE_AUTO || probe.hidden)) {
+        return error_set(why, "%s", probe.reason);
+    }
+    if (!gpu_client_is_built()) {
+        return error_set(why, "this build has no GPU engine%s%s", probe.usable ? ": " : "",
+                         probe.usable ? probe.reason : "");
+    }
+    return true;
+}
+
+void engine_begin(struct engine_prelude *prelude, const struct config *config)
+{
+    struct error error;
+    *prelude = (struct engine_prelude){NULL};
+    if (config->train.device != DEVICE_CPU && is_worth_it(&config->train, &error) &&
+        !gpu_client_start(&prelude->client, config->train.gpu_timeout_secs, &error)) {
+        prelude->client = NULL;
+    }
+}
+
+void engine_prelude_end(struct engine_prelude *prelude)
+{
+    gpu_client_stop(prelude->client);
+    prelude->client = NULL;
+}
+
+static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
+                          struct error *why)
+{
+    struct gpu_client *client = prelude ? prelude->client : NULL;
+    if (prelude) {
+        prelude->client = NULL;
+    }
+    return (client || (is_worth_it(&options->config->train, why) &&
+                       gpu_client_start(&client, options->config->train.gpu_timeout_secs, why))) &&
+           gpu_engine_create(engine, options, client, why);
+}
+
+static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)
+{
+    if (!cpu_engine_create(engine, options, error)) {
+        return false;
+    }
+    device_log(options, "cpu:0");
+    return true;
+}
+
+bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
+                   struct error *error)
 {
     const struct config_train *train = &options->config->train;
-    if (train->device != DEVICE_CPU) {
-        struct gpu_probe probe;
-        gpu_probe(&probe);
-        const char *also = probe.usable ? "this build has no GPU engine" : probe.reason;
-        if (train->device == DEVICE_GPU) {
-            return error_set(error, "--device=gpu:%d can't be used: %s; use --device=auto or --device=cpu",
-                             train->device_index, also);
-        }
-        log_info("device     cpu: %s%s%s", also, probe.usable ? ": " : "", probe.usable ? probe.reason : "");
+    struct error why;
+    if (train->device == DEVICE_CPU || (train->device == DEVICE_AUTO && options->only_forward)) {
+        return create_on_cpu(engine, options, error);
     }
-    return cpu_engine_create(engine, options, error);
+    if (create_on_gpu(engine, options, prelude, &why)) {
+        char name[16];
+        snprintf(name, sizeof name, "gpu:%d", train->device_index);
+        device_log(options, name);
+        return true;
+    }
+    if (train->device == DEVICE_AUTO) {
+        log_info("device     cpu: %s", why.text);
+    } else if (train->allow_soft_placement) {
+        log_warning("--device=gpu:%d can't be used: %s; the CPU is used instead", train->device_index, why.text);
+    } else {
+        return error_set(error, "--device=gpu:%d can't be used: %s; use --device=auto or --device=cpu",
+                         train->device_index, why.text);
+    }
+    return create_on_cpu(engine, options, error);
 }

@@ -4,10 +4,27 @@
 
 #include "worker/engine.h"
 
+struct gpu_client;
+
+/* A GPU engine that is starting in the background. All zero: none is. */
+struct engine_prelude {
+    struct gpu_client *client;
+};
+
 /*
- * Creates the engine for config->train.device. auto takes the CPU where there is no GPU to use, and says so in one log
- * line; gpu fails there, saying why.
+ * Begins to start what the config will want, so that a GPU's driver is loaded while the caller does something else. From
+ * the main thread; what fails here is tried and told again by engine_choose.
  */
-bool engine_choose(struct engine **engine, const struct engine_options *options, struct error *error);
+void engine_begin(struct engine_prelude *prelude, const struct config *config);
+void engine_prelude_end(
+    struct engine_prelude *prelude); /* if engine_choose was not called; else nothing is left to do */
+
+/*
+ * Creates the engine for config->train.device, from what the prelude began (NULL: nothing). auto takes the CPU where
+ * there is no GPU to use, and says so in one log line; gpu does the same with a warning if train.allow_soft_placement is
+ * set, and else fails, saying why.
+ */
+bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
+                   struct error *error);
 
 #endif

@@ -30,6 +30,7 @@ struct run {
     struct dataset dataset;
     struct examples test;
     struct model model;
+    struct engine_prelude prelude;
     struct engine *engine;
     struct session *session;
 };
@@ -37,6 +38,7 @@ struct run {
 static bool open_run(struct run *run, struct error *error)
 {
     struct config_train *train = &run->config.train;
+    engine_begin(&run->prelude, &run->config); /* a GPU's driver takes its time, and so does the data */
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
     }
@@ -51,7 +53,7 @@ static bool open_run(struct run *run, struct error *error)
     }
     model_layout(&run->model, &run->config.model);
     struct engine_options options = {.model = &run->model, .config = &run->config, .train = &run->dataset.train};
-    return engine_choose(&run->engine, &options, error) &&
+    return engine_choose(&run->engine, &options, &run->prelude, error) &&
            session_open(&run->session,
                         &(struct session_options){.config = &run->config,
                                                   .model = &run->model,
@@ -153,6 +155,7 @@ out:
     if (run.engine) {
         run.engine->table->destroy(run.engine);
     }
+    engine_prelude_end(&run.prelude);
     examples_free(&run.test);
     dataset_free(&run.dataset);
     return status;

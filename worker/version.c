@@ -12,6 +12,8 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "cuda/device/driver.h"
+#include "cuda/payload.h"
 #include "worker/cpu/kernels.h"
 
 #if defined(__clang__)
@@ -25,6 +27,8 @@ struct facts {
     char processor[256];
     char features[128];
     char kernels[128];
+    const char *engines;
+    char gpu[192];
 };
 
 /* As training on this machine would choose them. */
@@ -40,6 +44,19 @@ static void collect_kernels(struct facts *facts)
     }
 }
 
+/* Nothing is started for it: what there is on this machine is `trainer devices`' business. */
+static void collect_gpu(struct facts *facts)
+{
+    const char *architectures = payload_architectures();
+    facts->engines = architectures[0] != '\0' ? "cpu, gpu" : "cpu";
+    if (architectures[0] == '\0') {
+        snprintf(facts->gpu, sizeof facts->gpu, "not in this build, which was made without nvcc");
+    } else {
+        snprintf(facts->gpu, sizeof facts->gpu, "%s and PTX; NVIDIA driver " DRIVER_NEEDED " or newer (CUDA %d.%d)",
+                 architectures, DRIVER_NEEDED_CUDA / 1000, DRIVER_NEEDED_CUDA % 1000 / 10);
+    }
+}
+
 static void collect(struct facts *facts)
 {
     char mbedtls[18];
@@ -50,6 +67,7 @@ static void collect(struct facts *facts)
     snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
     cpu_features_text(cpu, facts->features, sizeof facts->features);
     collect_kernels(facts);
+    collect_gpu(facts);
 }
 
 static int run(const struct command_call *call)
@@ -62,11 +80,12 @@ static int run(const struct command_call *call)
         printf("trainer %s\n", version_trainer());
         printf("  linked     %s\n", facts.linked);
         printf("  compiler   %s\n", COMPILER);
-        printf("  engines    cpu\n");
+        printf("  engines    %s\n", facts.engines);
         printf("  system     %s %s\n", system.sysname, kernel);
         printf("  processor  %s\n", facts.processor);
         printf("  features   %s\n", facts.features);
         printf("  kernels    %s\n", facts.kernels);
+        printf("  gpu        %s\n", facts.gpu);
         return COMMAND_DONE;
     }
     cJSON *root = cJSON_CreateObject();
@@ -74,11 +93,12 @@ static int run(const struct command_call *call)
     cJSON_AddStringToObject(root, "version", version_trainer());
     cJSON_AddStringToObject(root, "linked", facts.linked);
     cJSON_AddStringToObject(root, "compiler", COMPILER);
-    cJSON_AddStringToObject(root, "engines", "cpu");
+    cJSON_AddStringToObject(root, "engines", facts.engines);
     cJSON_AddStringToObject(root, "system", kernel);
     cJSON_AddStringToObject(root, "processor", facts.processor);
     cJSON_AddStringToObject(root, "features", facts.features);
     cJSON_AddStringToObject(root, "kernels", facts.kernels);
+    cJSON_AddStringToObject(root, "gpu", facts.gpu);
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     if (text == NULL) {
@@ -97,7 +117,8 @@ static const struct command_flag flags[] = {
 
 const struct command command_version = {
     .name = "version",
-    .summary = "what is linked in, this machine's CPU features, and the kernels chosen for it",
+    .summary =
+        "what is linked in, this machine's CPU features, the kernels chosen for it, and what GPUs it has code for",
     .flags = flags,
     .run = run,
 };

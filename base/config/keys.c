@@ -20,6 +20,7 @@ static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "f
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
+static const char *const precisions[] = {"float32", "tf32", "bfloat16", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 
 /* clang-format off */
@@ -163,6 +164,21 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "0 = as many as CPUs that this process may use"},
     {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "what computes; auto takes a GPU if there is one"},
+    {"train", "allow_soft_placement", KEY_SWITCH, AT(train.allow_soft_placement), .initial = "true",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "the CPU goes on where the GPU asked for is not there or fails; false: that ends the run"},
+    {"train", "log_device_placement", KEY_SWITCH, AT(train.log_device_placement), .initial = "false",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "log for each variable and operation which job, task and device it is on"},
+    {"train", "gpu_memory_fraction", KEY_NUMBER, AT(train.gpu_memory_fraction), .maximum = 1, .above_minimum = true,
+     .initial = "1", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "of the GPU's memory that may be taken; no more is taken than the model, batch and data need"},
+    {"train", "gpu_timeout_secs", KEY_NUMBER, AT(train.gpu_timeout_secs), .minimum = 0.1, .maximum = 3600,
+     .initial = "10", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "a GPU that takes so much longer than ten times what such work took before counts as hung"},
+    {"train", "precision", KEY_WORD, AT(train.precision), .words = precisions, .initial = "float32",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "of a GPU's matrix products; tf32 and bfloat16 are faster on large batches; the CPU has float32 alone"},
     {"train", "cpu_kernels", KEY_WORD, AT(train.cpu_kernels), .words = kernels, .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "instruction set to compute with; auto = the best here"},
 
@@ -292,6 +308,11 @@ const char *config_activation_name(enum activation activation)
 const char *config_initializer_name(enum initializer initializer)
 {
     return initializers[initializer];
+}
+
+const char *config_precision_name(enum precision precision)
+{
+    return precisions[precision];
 }
 
 const char *config_cpu_kernels_name(enum cpu_kernels choice)

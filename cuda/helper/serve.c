@@ -19,6 +19,7 @@ struct server {
     uint8_t *transfer; /* behind the header */
     uint64_t transfer_bytes;
     struct driver *driver;
+    struct error no_driver; /* why there is none */
     struct device *device;
     struct device_shape shape;
 };
@@ -48,9 +49,10 @@ static bool needs_device(const struct server *server, struct error *error)
 
 /* ---- Commands ---- */
 
-static bool needs_driver(struct server *server, struct error *error)
+/* What loading the driver came to. */
+static bool needs_driver(const struct server *server, struct error *error)
 {
-    return server->driver != NULL || driver_load(&server->driver, NULL, error);
+    return server->driver != NULL || error_set(error, "%s", server->no_driver.text);
 }
 
 static bool list(struct server *server, struct protocol_reply *reply)
@@ -214,6 +216,10 @@ void serve(struct protocol_header *header, int file)
 {
     struct server server = {.header = header, .file = file};
     handover_set(&header->hello, 1);
+    /* It takes its time, which the client may have something to do in. */
+    if (!driver_load(&server.driver, NULL, &server.no_driver)) {
+        server.driver = NULL;
+    }
     for (uint32_t done = 0; await_command(&server, done);) {
         struct protocol_reply *reply = &header->reply;
         done = atomic_load(&header->posted.value);

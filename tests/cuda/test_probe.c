@@ -40,7 +40,7 @@ static void says_why_not(void **state)
     (void)state;
     struct gpu_probe probe;
     assert_non_null(mkdtemp(root));
-    gpu_probe_at(&probe, root, NULL);
+    gpu_probe_at(&probe, root, NULL, NULL);
     assert_false(probe.usable);
     assert_string_equal(probe.reason, "no NVIDIA driver is loaded");
 
@@ -49,24 +49,25 @@ static void says_why_not(void **state)
     make("proc/driver/nvidia", NULL);
     make("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC\n");
     make("dev", NULL);
-    gpu_probe_at(&probe, root, NULL);
+    gpu_probe_at(&probe, root, NULL, NULL);
     assert_false(probe.usable);
     assert_non_null(strstr(probe.reason, "550.54.15"));
     assert_non_null(strstr(probe.reason, "/dev/nvidia"));
 
     make("dev/nvidia3", ""); /* a container's only one need not be number 0 */
-    gpu_probe_at(&probe, root, NULL);
+    gpu_probe_at(&probe, root, NULL, NULL);
     assert_true(probe.usable);
     assert_string_equal(probe.reason, "NVIDIA driver 550.54.15, 1 GPU");
     make("dev/nvidia4", "");
     make("dev/nvidiactl", "");
-    gpu_probe_at(&probe, root, "0,1");
+    gpu_probe_at(&probe, root, "0,1", NULL);
     assert_true(probe.usable);
     assert_string_equal(probe.reason, "NVIDIA driver 550.54.15, 2 GPUs");
 
     const char *hidden[] = {"", "-1"};
     for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) {
-        gpu_probe_at(&probe, root, hidden[i]);
+        gpu_probe_at(&probe, root, hidden[i], NULL);
+        assert_true(probe.hidden);
         assert_false(probe.usable);
         assert_non_null(strstr(probe.reason, "CUDA_VISIBLE_DEVICES"));
     }

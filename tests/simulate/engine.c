@@ -113,8 +113,10 @@ static const struct engine_table table = {
     .destroy = engine_destroy,
 };
 
-bool engine_choose(struct engine **out, const struct engine_options *options, struct error *error)
+bool engine_choose(struct engine **out, const struct engine_options *options, struct engine_prelude *prelude,
+                   struct error *error)
 {
+    (void)prelude;
     struct odd_engine *engine = calloc(1, sizeof *engine);
     (void)error;
     engine->base.table = &table;

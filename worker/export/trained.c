@@ -65,8 +65,8 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
 
 bool trained_start(struct trained *trained, struct error *error)
 {
-    struct engine_options options = {.model = &trained->model, .config = &trained->config};
-    return engine_choose(&trained->engine, &options, error) &&
+    struct engine_options options = {.model = &trained->model, .config = &trained->config, .only_forward = true};
+    return engine_choose(&trained->engine, &options, NULL, error) &&
            trained->engine->table->write(trained->engine, STORE_PARAMETERS, 0, trained->model.float_count,
                                          trained->parameters, error);
 }

@@ -155,7 +155,7 @@ static bool create_engine(struct remote_worker *worker, struct error *error)
     }
     model_layout(&worker->model, &worker->config.model);
     struct engine_options options = {.model = &worker->model, .config = &worker->engine_config};
-    return engine_choose(&worker->engine, &options, error);
+    return engine_choose(&worker->engine, &options, NULL, error);
 }
 
 /* Others end the job for a worker, but not for the chief. */

@@ -1,0 +1,314 @@
+/*
+ * A device that is the CPU engine, in the GPU engine's process: what the host side of the GPU engine is tested with where
+ * neither a GPU nor its kernels are. It computes bit for bit what local training computes, from what it is handed.
+ *
+ * REFERENCE_FAULT in the environment, "KIND VERB STEP": from that step on (or the next call after it) the verb fails so.
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/device/device.h"
+#include "ps/collect.h"
+#include "worker/engine.h"
+#include "worker/sampler.h"
+
+struct driver {
+    int unused;
+};
+
+struct device {
+    struct config config;
+    struct model model;
+    struct engine *engine;
+    struct examples examples;
+    struct device_shape shape;
+    float *vectors[STORE_VECTORS];
+    float *gradient;
+    int64_t step; /* trained last, for faults */
+    bool lost;
+};
+
+static struct driver the_driver;
+
+bool driver_load(struct driver **driver, const char *path, struct error *error)
+{
+    (void)path;
+    (void)error;
+    *driver = &the_driver;
+    return true;
+}
+
+void driver_unload(struct driver *driver)
+{
+    (void)driver;
+}
+
+int driver_version(const struct driver *driver)
+{
+    (void)driver;
+    return 13000;
+}
+
+int driver_device_count(const struct driver *driver)
+{
+    (void)driver;
+    return 1;
+}
+
+bool driver_device(const struct driver *driver, int ordinal, struct driver_device *device, struct error *error)
+{
+    (void)driver;
+    (void)error;
+    *device = (struct driver_device){.name = "Reference", .memory_bytes = 1000000, .major = ordinal};
+    return true;
+}
+
+/* ---- Faults ---- */
+
+static bool misbehave(struct device *device, const char *verb, struct error *error)
+{
+    char kind[16], when[16];
+    long long step;
+    const char *fault = getenv("REFERENCE_FAULT");
+    if (!fault || sscanf(fault, "%15s %15s %lld", kind, when, &step) != 3 || strcmp(when, verb) != 0 ||
+        device->step < step) {
+        return true;
+    }
+    if (strcmp(kind, "hang") == 0) {
+        for (;;) {
+            pause();
+        }
+    }
+    if (strcmp(kind, "die") == 0) {
+        raise(SIGKILL);
+    }
+    device->lost = strcmp(kind, "lose") == 0;
+    return error_set(error, device->lost ? "the device is lost" : "the device has no memory");
+}
+
+/* ---- Life ---- */
+
+bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
+                 struct error *error)
+{
+    (void)driver;
+    (void)ordinal;
+    if (shape->memory_limit > 0 && shape->memory_limit < 500000) {
+        return error_set(error, "the model needs 500,000 bytes of the device's memory, and may take %llu",
+                         (unsigned long long)shape->memory_limit);
+    }
+    struct device *device = calloc(1, sizeof *device);
+    device->shape = *shape;
+    struct config_model *model = &device->config.model;
+    model->layer_count = shape->layer_count + 1;
+    memcpy(model->layers, shape->widths, (size_t)model->layer_count * sizeof model->layers[0]);
+    model->activation = (enum activation)shape->activation;
+    device->config.train = (struct config_train){.learning_rate = 1,
+                                                 .lr_decay = 1,
+                                                 .batch_size = shape->batch_size,
+                                                 .micro_batches = 1,
+                                                 .num_threads = 1,
+                                                 .seed = (int64_t)shape->seed,
+                                                 .dropout = shape->dropout,
+                                                 .label_smoothing = (double)shape->label_smoothing};
+    model_layout(&device->model, model);
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        device->vectors[v] = calloc(device->model.float_count, sizeof(float));
+    }
+    device->gradient = calloc(device->model.float_count, sizeof(float));
+    struct engine_options options = {.model = &device->model, .config = &device->config};
+    *out = device;
+    return cpu_engine_create(&device->engine, &options, error);
+}
+
+void device_close(struct device *device)
+{
+    if (!device) {
+        return;
+    }
+    device->engine->table->destroy(device->engine);
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        free(device->vectors[v]);
+    }
+    free(device->gradient);
+    free(device->examples.images);
+    free(device->examples.labels);
+    free(device);
+}
+
+const char *device_describe(const struct device *device)
+{
+    (void)device;
+    return "the reference";
+}
+
+bool device_lost(const struct device *device)
+{
+    return device->lost;
+}
+
+void device_share(struct device *device, void *memory, size_t size)
+{
+    (void)device;
+    (void)memory;
+    (void)size;
+}
+
+/* ---- State ---- */
+
+bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error)
+{
+    size_t bytes = (size_t)count * (size_t)device->shape.widths[0];
+    (void)error;
+    device->examples =
+        (struct examples){.images = calloc(bytes + 64, 1), .labels = calloc((size_t)count, 4), .count = count};
+    memcpy(device->examples.images, images, bytes);
+    memcpy(device->examples.labels, labels, (size_t)count * sizeof *labels);
+    return true;
+}
+
+bool device_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
+                  struct error *error)
+{
+    memcpy(device->vectors[vector] + first, values, count * sizeof *values);
+    return misbehave(device, "write", error);
+}
+
+bool device_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
+                 struct error *error)
+{
+    /* A device that fails may leave anything. */
+    memset(values, 0x7f, count * sizeof *values);
+    if (vector == STORE_SLOT0 && !misbehave(device, "read", error)) {
+        return false;
+    }
+    memcpy(values, device->vectors[vector] + first, count * sizeof *values);
+    return true;
+}
+
+/* ---- Work ---- */
+
+static bool load(struct device *device, bool averaged, struct error *error)
+{
+    return device->engine->table->write(device->engine, STORE_PARAMETERS, 0, device->model.float_count,
+                                        device->vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS], error);
+}
+
+static void apply(struct device *device, const struct update (*update)[2])
+{
+    bool has[STORE_VECTORS] = {true, optimizer_slots((enum optimizer_kind)device->shape.optimizer) > 0,
+                               optimizer_slots((enum optimizer_kind)device->shape.optimizer) > 1,
+                               device->shape.averages != 0};
+    for (int i = 0; i < device->model.variable_count; i++) {
+        const struct variable *variable = &device->model.variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            size_t at = variable->offset + (size_t)row * (size_t)variable->stride;
+            float *places[STORE_VECTORS];
+            for (int v = 0; v < STORE_VECTORS; v++) {
+                places[v] = has[v] ? device->vectors[v] + at : NULL;
+            }
+            optimizer_apply(&(*update)[variable->is_weights], (size_t)variable->cols, device->gradient + at, places[0],
+                            places[1], places[2], places[3]);
+        }
+    }
+}
+
+static bool train_step(struct device *device, int64_t step, const struct update (*update)[2],
+                       struct device_outcome *outcome, struct error *error)
+{
+    int micro = device->shape.micro_batches;
+    double loss = 0;
+    int32_t *indexes = calloc((size_t)device->shape.batch_size, sizeof *indexes);
+    bool done = load(device, false, error);
+    for (int i = 0; done && i < micro && outcome->finite; i++) {
+        struct sampler sampler = {.seed = device->shape.seed,
+                                  .task = device->shape.first_task + (uint32_t)i,
+                                  .examples = (uint32_t)device->examples.count,
+                                  .batch_size = (uint32_t)device->shape.batch_size};
+        struct collector collector = {
+            .model = &device->model, .sum = device->gradient, .weight = 1.0f / (float)micro, .first = i == 0};
+        struct gradient_sink sink = collector_sink(&collector);
+        struct batch batch = {.images = device->examples.images,
+                              .labels = device->examples.labels,
+                              .indexes = indexes,
+                              .count = sampler_draw(&sampler, step, indexes),
+                              .task = sampler.task,
+                              .step = step};
+        struct train_result result;
+        done = device->engine->table->step(device->engine, &batch, &sink, &result, error);
+        outcome->finite = done && result.finite;
+        outcome->bad_loss = result.bad_loss;
+        outcome->correct += result.correct;
+        outcome->images += result.images;
+        loss += result.last_loss / micro;
+    }
+    free(indexes);
+    if (done && outcome->finite) {
+        apply(device, update);
+        outcome->steps++;
+        outcome->last_loss = loss;
+        outcome->loss_sum += loss;
+    }
+    return done;
+}
+
+bool device_train(struct device *device, int64_t first_step, int n, const struct update (*updates)[2],
+                  struct device_outcome *outcome, struct error *error)
+{
+    *outcome = (struct device_outcome){.finite = 1};
+    for (int i = 0; i < n && outcome->finite; i++) {
+        device->step = first_step + i;
+        if (!misbehave(device, "train", error) || !train_step(device, first_step + i, &updates[i], outcome, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
+                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
+                 struct error *error)
+{
+    struct collector collector = {.model = &device->model, .sum = device->gradient, .weight = 1, .first = true};
+    struct gradient_sink sink = collector_sink(&collector);
+    int32_t indexes[4096];
+    struct train_result result;
+    struct batch batch = {
+        .images = images, .labels = labels, .indexes = indexes, .count = count, .task = task, .step = step};
+    for (int i = 0; i < count; i++) {
+        indexes[i] = i;
+    }
+    device->step = step;
+    if (!load(device, false, error) || !device->engine->table->step(device->engine, &batch, &sink, &result, error)) {
+        return false;
+    }
+    *outcome = (struct device_outcome){.steps = result.steps,
+                                       .correct = result.correct,
+                                       .images = result.images,
+                                       .loss_sum = result.loss_sum,
+                                       .last_loss = result.last_loss,
+                                       .finite = result.finite,
+                                       .bad_loss = result.bad_loss};
+    for (size_t i = 0; result.finite && i < device->model.float_count; i++) {
+        gradient[i] = device->gradient[i];
+        if (i % 500 == 499) {
+            atomic_store(ready, i + 1);
+        }
+        if (i == device->model.float_count / 2 && !misbehave(device, "step", error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+                    struct error *error)
+{
+    return misbehave(device, "forward", error) && load(device, averaged, error) &&
+           device->engine->table->forward(device->engine, false, images, count, logits, error);
+}

@@ -1,0 +1,405 @@
+/*
+ * The GPU engine's host side over a process whose device is the CPU engine: what it computes, and what a device that
+ * fails at any point leaves behind, must be bit for bit what the CPU engine computes alone.
+ */
+#include "worker/gpu/engine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "ps/collect.h"
+#include "tests/cuda/program.h"
+
+enum { EXAMPLES = 130, BATCH = 32 };
+
+static uint8_t *program;
+static size_t program_size;
+
+struct fixture {
+    struct config config;
+    struct model model;
+    struct examples examples;
+    struct engine *gpu, *cpu;
+};
+
+static struct engine_options options_of(struct fixture *fixture)
+{
+    return (struct engine_options){.model = &fixture->model, .config = &fixture->config, .train = &fixture->examples};
+}
+
+static bool create_gpu(struct fixture *fixture, const char *fault, struct error *error)
+{
+    struct gpu_client *client;
+    struct engine_options options = options_of(fixture);
+    setenv("REFERENCE_FAULT", fault, 1);
+    bool started =
+        gpu_client_start_program(&client, program, program_size, fixture->config.train.gpu_timeout_secs, error);
+    unsetenv("REFERENCE_FAULT");
+    return started && gpu_engine_create(&fixture->gpu, &options, client, error);
+}
+
+static void initialise(struct fixture *fixture, struct engine *engine)
+{
+    struct error error;
+    float *values = calloc(fixture->model.float_count, sizeof *values);
+    model_initialise(&fixture->model, &fixture->config.model, 3, values);
+    assert_true(engine->table->write(engine, STORE_PARAMETERS, 0, fixture->model.float_count, values, &error));
+    if (fixture->config.train.ema_decay > 0) {
+        assert_true(engine->table->write(engine, STORE_AVERAGES, 0, fixture->model.float_count, values, &error));
+    }
+    free(values);
+}
+
+/* A small net in both engines. */
+static void make(struct fixture *fixture, enum optimizer_kind optimizer)
+{
+    memset(fixture, 0, sizeof *fixture);
+    struct config_model *model = &fixture->config.model;
+    model->layer_count = 3;
+    memcpy(model->layers, (int[]){49, 20, 5}, 3 * sizeof(int));
+    model->initializer = INITIALIZER_GLOROT;
+    fixture->config.train = (struct config_train){.optimizer = optimizer,
+                                                  .learning_rate = 0.01,
+                                                  .lr_decay = 0.9,
+                                                  .lr_decay_steps = 3,
+                                                  .batch_size = BATCH,
+                                                  .micro_batches = 2,
+                                                  .num_threads = 1,
+                                                  .seed = 5,
+                                                  .dropout = 0.2,
+                                                  .label_smoothing = 0.1,
+                                                  .l2 = 1e-3,
+                                                  .ema_decay = 0.9,
+                                                  .momentum = 0.9,
+                                                  .rho = 0.95,
+                                                  .beta1 = 0.9,
+                                                  .beta2 = 0.999,
+                                                  .epsilon = 1e-8,
+                                                  .adagrad_init = 0.1,
+                                                  .rmsprop_decay = 0.9,
+                                                  .allow_soft_placement = true,
+                                                  .gpu_memory_fraction = 1,
+                                                  .gpu_timeout_secs = 10};
+    model_layout(&fixture->model, model);
+    struct examples *examples = &fixture->examples;
+    *examples = (struct examples){.images = calloc(EXAMPLES * 49 + 64, 1),
+                                  .labels = calloc(EXAMPLES, sizeof(int32_t)),
+                                  .count = EXAMPLES,
+                                  .height = 7,
+                                  .width = 7,
+                                  .classes = 5};
+    for (int i = 0; i < EXAMPLES * 49; i++) {
+        examples->images[i] = (uint8_t)(i * 7919 % 251 < 100 ? i * 31 % 256 : 0);
+    }
+    for (int i = 0; i < EXAMPLES; i++) {
+        examples->labels[i] = i * 3 % 5;
+    }
+}
+
+static void start(struct fixture *fixture, const char *fault)
+{
+    struct error error;
+    struct engine_options options = options_of(fixture);
+    if (!create_gpu(fixture, fault, &error) || !cpu_engine_create(&fixture->cpu, &options, &error)) {
+        fail_msg("%s", error.text);
+    }
+    initialise(fixture, fixture->gpu);
+    initialise(fixture, fixture->cpu);
+}
+
+static void end(struct fixture *fixture)
+{
+    if (fixture->gpu) {
+        fixture->gpu->table->destroy(fixture->gpu);
+    }
+    if (fixture->cpu) {
+        fixture->cpu->table->destroy(fixture->cpu);
+    }
+    free(fixture->examples.images);
+    free(fixture->examples.labels);
+}
+
+static void train_both(struct fixture *fixture, int64_t n)
+{
+    struct error error;
+    struct train_result gpu, cpu;
+    if (!fixture->gpu->table->train(fixture->gpu, n, &gpu, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(fixture->cpu->table->train(fixture->cpu, n, &cpu, &error));
+    assert_int_equal(gpu.steps, cpu.steps);
+    assert_int_equal(gpu.correct, cpu.correct);
+    assert_int_equal(gpu.images, cpu.images);
+    assert_int_equal(gpu.finite, cpu.finite);
+    assert_true(fabs(gpu.loss_sum - cpu.loss_sum) < 1e-9 * fabs(cpu.loss_sum));
+    assert_true(fabs(gpu.last_loss - cpu.last_loss) < 1e-9);
+    assert_int_equal(fixture->gpu->table->global_step(fixture->gpu), fixture->cpu->table->global_step(fixture->cpu));
+}
+
+static void assert_same_state(struct fixture *fixture)
+{
+    struct error error;
+    size_t floats = fixture->model.float_count;
+    float *gpu = calloc(floats, sizeof *gpu), *cpu = calloc(floats, sizeof *cpu);
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (!store_has_vector(&fixture->config.train, (enum store_vector)v)) {
+            continue;
+        }
+        if (!fixture->gpu->table->read(fixture->gpu, (enum store_vector)v, 0, floats, gpu, &error)) {
+            fail_msg("%s", error.text);
+        }
+        assert_true(fixture->cpu->table->read(fixture->cpu, (enum store_vector)v, 0, floats, cpu, &error));
+        assert_memory_equal(gpu, cpu, floats * sizeof *gpu);
+    }
+    free(gpu);
+    free(cpu);
+}
+
+static const char *description(struct fixture *fixture)
+{
+    static char text[256];
+    fixture->gpu->table->describe(fixture->gpu, text, sizeof text);
+    return text;
+}
+
+static void computes_what_the_cpu_computes(void **state)
+{
+    (void)state;
+    for (int optimizer = 0; optimizer < OPTIMIZER_KINDS; optimizer++) {
+        struct fixture fixture;
+        make(&fixture, (enum optimizer_kind)optimizer);
+        start(&fixture, "none");
+        assert_string_equal(description(&fixture), "gpu:0: the reference");
+        train_both(&fixture, 1);
+        train_both(&fixture, 7);
+        assert_same_state(&fixture);
+        train_both(&fixture, 3);
+        assert_same_state(&fixture);
+        end(&fixture);
+    }
+}
+
+static void many_steps_are_several_commands(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    make(&fixture, OPTIMIZER_SGD);
+    fixture.config.train.micro_batches = 1;
+    fixture.config.train.batch_size = 1;
+    start(&fixture, "none");
+    train_both(&fixture, 2 * PROTOCOL_UPDATES + 1);
+    assert_same_state(&fixture);
+    end(&fixture);
+}
+
+/* Parts of a vector that were written are there at the next step, whatever was trained in between. */
+static void writes_are_seen(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error;
+    float values[40];
+    make(&fixture, OPTIMIZER_ADAM);
+    start(&fixture, "none");
+    train_both(&fixture, 5);
+    for (int i = 0; i < 40; i++) {
+        values[i] = (float)i / 40;
+    }
+    struct engine *both[] = {fixture.gpu, fixture.cpu};
+    size_t biases = fixture.model.variables[1].offset;
+    for (int i = 0; i < 2; i++) {
+        assert_true(both[i]->table->write(both[i], STORE_PARAMETERS, biases, 20, values, &error));
+        assert_true(both[i]->table->write(both[i], STORE_PARAMETERS, 64, 10, values, &error));
+        assert_true(both[i]->table->write(both[i], STORE_SLOT1, biases, 20, values, &error));
+        both[i]->table->set_global_step(both[i], 100);
+    }
+    assert_same_state(&fixture);
+    train_both(&fixture, 5);
+    assert_same_state(&fixture);
+    /* In place, as a worker's pulls are. */
+    for (int i = 0; i < 2; i++) {
+        memcpy(both[i]->table->parameters(both[i]) + biases, values, 20 * sizeof *values);
+    }
+    train_both(&fixture, 5);
+    assert_same_state(&fixture);
+    end(&fixture);
+}
+
+static void compare_gradients(struct fixture *fixture, float *sums[2])
+{
+    struct error error;
+    int32_t indexes[] = {5, 99, 3, 3, 17};
+    struct engine *both[] = {fixture->gpu, fixture->cpu};
+    for (int i = 0; i < 2; i++) {
+        struct batch batch = {.images = fixture->examples.images,
+                              .labels = fixture->examples.labels,
+                              .indexes = indexes,
+                              .count = 5,
+                              .task = 3,
+                              .step = 12};
+        /* It adds what comes twice. */
+        struct collector collector = {.model = &fixture->model, .sum = sums[i], .weight = 1, .first = false};
+        struct gradient_sink sink = collector_sink(&collector);
+        struct train_result result;
+        memset(sums[i], 0, fixture->model.float_count * sizeof(float));
+        if (!both[i]->table->step(both[i], &batch, &sink, &result, &error)) {
+            fail_msg("%s", error.text);
+        }
+        assert_int_equal(result.images, 5);
+        assert_true(result.finite);
+    }
+    assert_memory_equal(sums[0], sums[1], fixture->model.float_count * sizeof(float));
+}
+
+static void gradients_are_the_same(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"none", "die step 0", "fail step 0", "lose step 0", "hang step 0"};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct fixture fixture;
+        make(&fixture, OPTIMIZER_SGD);
+        fixture.config.train.gpu_timeout_secs = 0.3;
+        start(&fixture, faults[i]);
+        float *sums[] = {calloc(fixture.model.float_count, 4), calloc(fixture.model.float_count, 4)};
+        compare_gradients(&fixture, sums);
+        compare_gradients(&fixture, sums);
+        assert_int_equal(strncmp(description(&fixture), "CPU", 3) == 0, i > 0);
+        free(sums[0]);
+        free(sums[1]);
+        end(&fixture);
+    }
+}
+
+static void forward_is_the_same(void **state)
+{
+    (void)state;
+    enum { COUNT = 2500 };
+    struct fixture fixture;
+    struct error error;
+    uint8_t *images = calloc(COUNT * 49 + 64, 1);
+    for (int i = 0; i < COUNT * 49; i++) {
+        images[i] = (uint8_t)(i % 253);
+    }
+    float *logits[] = {calloc(COUNT * 5, sizeof(float)), calloc(COUNT * 5, sizeof(float))};
+    static const char *const faults[] = {"none", "die forward 8"};
+    for (int f = 0; f < 2; f++) {
+        make(&fixture, OPTIMIZER_ADAM);
+        start(&fixture, faults[f]);
+        train_both(&fixture, 9);
+        for (int averaged = 0; averaged < 2; averaged++) {
+            assert_true(fixture.gpu->table->forward(fixture.gpu, averaged, images, COUNT, logits[0], &error));
+            assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, images, COUNT, logits[1], &error));
+            assert_memory_equal(logits[0], logits[1], COUNT * 5 * sizeof(float));
+        }
+        end(&fixture);
+    }
+    free(images);
+    free(logits[0]);
+    free(logits[1]);
+}
+
+/* Wherever it fails, and however: nothing is lost, nothing trained twice. */
+static void the_cpu_takes_over(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"die train 0",   "die train 13", "hang train 13", "lose train 30",
+                                         "fail train 25", "die read 14",  "lose read 22",  "die write 14"};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct fixture fixture;
+        make(&fixture, OPTIMIZER_MOMENTUM);
+        fixture.config.train.gpu_timeout_secs = 0.5;
+        start(&fixture, faults[i]);
+        for (int n = 1; n <= 8; n++) {
+            train_both(&fixture, n);
+        }
+        assert_same_state(&fixture);
+        initialise(&fixture, fixture.gpu);
+        initialise(&fixture, fixture.cpu);
+        train_both(&fixture, 3);
+        assert_same_state(&fixture);
+        assert_int_equal(strncmp(description(&fixture), "CPU", 3), 0);
+        end(&fixture);
+    }
+}
+
+static void without_soft_placement_it_ends(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error;
+    struct train_result result;
+    make(&fixture, OPTIMIZER_SGD);
+    fixture.config.train.allow_soft_placement = false;
+    start(&fixture, "lose train 3");
+    assert_true(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
+    assert_false(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
+    assert_string_equal(error.text, "gpu:0 failed at step 3: the device is lost; train.allow_soft_placement would let "
+                                    "the CPU go on");
+    assert_false(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
+    end(&fixture);
+}
+
+static void a_loss_that_is_not_finite_is_told(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error;
+    struct train_result result;
+    make(&fixture, OPTIMIZER_SGD);
+    fixture.config.train.learning_rate = 1e20;
+    fixture.config.train.dropout = 0;
+    start(&fixture, "none");
+    assert_true(fixture.gpu->table->train(fixture.gpu, 50, &result, &error));
+    assert_false(result.finite);
+    assert_true(isfinite(result.bad_loss) == 0);
+    assert_true(result.steps < 50);
+    assert_int_equal(fixture.gpu->table->global_step(fixture.gpu), result.steps);
+    end(&fixture);
+}
+
+static void what_is_not_there_is_a_clause(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error;
+    make(&fixture, OPTIMIZER_SGD);
+    fixture.config.train.device_index = 1;
+    assert_false(create_gpu(&fixture, "none", &error));
+    assert_string_equal(error.text, "there is 1 GPU here (trainer devices), counted from 0");
+    fixture.config.train.device_index = 0;
+    fixture.config.train.gpu_memory_fraction = 0.25;
+    assert_false(create_gpu(&fixture, "none", &error));
+    assert_string_equal(error.text, "the model needs 500,000 bytes of the device's memory, and may take 250000");
+    fixture.gpu = NULL;
+    end(&fixture);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(computes_what_the_cpu_computes),
+        cmocka_unit_test(many_steps_are_several_commands),
+        cmocka_unit_test(writes_are_seen),
+        cmocka_unit_test(gradients_are_the_same),
+        cmocka_unit_test(forward_is_the_same),
+        cmocka_unit_test(the_cpu_takes_over),
+        cmocka_unit_test(without_soft_placement_it_ends),
+        cmocka_unit_test(a_loss_that_is_not_finite_is_told),
+        cmocka_unit_test(what_is_not_there_is_a_clause),
+    };
+    log_setup(LOG_TEXT, LOG_ERROR);
+    program = program_read("reference_process", &program_size);
+    if (!program) {
+        return 1;
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(program);
+    return failed;
+}

@@ -1,0 +1,88 @@
+/* Names and order are TensorFlow's: variables, then what is computed forward, backward, and the updates. */
+#include "worker/device_log.h"
+
+#include <stdio.h>
+
+#include "base/log.h"
+#include "ps/placement.h"
+
+/* Where something is: "job", task, "gpu:0". */
+struct place {
+    const char *job;
+    int task;
+    const char *device;
+};
+
+static void tell(const char *name, const char *operation, const struct place *place)
+{
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "name", name);
+    cJSON_AddStringToObject(fields, "operation", operation);
+    cJSON_AddStringToObject(fields, "job", place->job);
+    cJSON_AddNumberToObject(fields, "task", place->task);
+    cJSON_AddStringToObject(fields, "device", place->device);
+    log_event("placement", fields, "placement  %s (%s): /job:%s/task:%d/device:%s", name, operation, place->job,
+              place->task, place->device);
+}
+
+/* A variable and its update are on every ps that holds a row of it; without ps, on the engine's device. */
+static void tell_variable(const struct engine_options *options, const struct variable *variable,
+                          const struct place *local, const char *operation)
+{
+    const struct config_cluster *cluster = &options->config->cluster;
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", variable->name, operation[0] == 'V' ? "" : "/update");
+    if (cluster->job_name != JOB_WORKER) {
+        tell(name, operation, local);
+        return;
+    }
+    size_t end = variable->offset + (size_t)variable->rows * (size_t)variable->stride;
+    for (int ps = 0; ps < cluster->ps_hosts.count; ps++) {
+        struct span spans[PLACEMENT_MAX_SPANS];
+        int count = placement_spans(options->model, cluster->placement, cluster->ps_hosts.count, ps, spans);
+        for (int i = 0; i < count; i++) {
+            if (spans[i].first < end && variable->offset < spans[i].first + spans[i].count) {
+                tell(name, operation, &(struct place){"ps", ps, "cpu:0"});
+                break;
+            }
+        }
+    }
+}
+
+static void tell_layer(int layer, const char *prefix, const char *operation, const struct place *place)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%slayer%d/%s", prefix, layer, operation);
+    tell(name, operation, place);
+}
+
+void device_log(const struct engine_options *options, const char *device)
+{
+    const struct model *model = options->model;
+    const struct config *config = options->config;
+    bool remote = config->cluster.job_name == JOB_WORKER;
+    struct place here = {remote ? "worker" : "local", remote ? config->cluster.task_index : 0, device};
+    if (!config->train.log_device_placement) {
+        return;
+    }
+    for (int i = 0; i < model->variable_count; i++) {
+        tell_variable(options, &model->variables[i], &here, "Variable");
+    }
+    for (int layer = 0; layer < model->layer_count; layer++) {
+        tell_layer(layer, "", "MatMul", &here);
+        tell_layer(layer, "", "BiasAdd", &here);
+        if (layer + 1 < model->layer_count) {
+            tell_layer(layer, "", config_activation_name(model->activation), &here);
+        }
+    }
+    if (options->only_forward) {
+        return;
+    }
+    tell("loss", "SparseSoftmaxCrossEntropy", &here);
+    for (int layer = model->layer_count - 1; layer >= 0; layer--) {
+        tell_layer(layer, "gradients/", "MatMul", &here);
+    }
+    for (int i = 0; i < model->variable_count; i++) {
+        tell_variable(options, &model->variables[i], &here, "ApplyGradient");
+    }
+}

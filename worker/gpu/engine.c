@@ -1,0 +1,526 @@
+/*
+ * The copy: one of the two sets of vectors in the memory in common holds the state as of kept_step, whole. What is
+ * written to the engine goes there first and to the device before it next computes; what is read comes from there, once
+ * it has been made anew. Between two calls of train it is made anew whenever that costs at most KEEP_SHARE of the time,
+ * which for a net of the MNIST class is after every call; a copy under way goes into the other set, so that a device that
+ * fails on the way spoils nothing.
+ */
+#include "worker/gpu/engine.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cuda/client.h"
+#include "worker/device_log.h"
+#include "worker/gpu/feed.h"
+
+static const double KEEP_SHARE = 0.02;
+
+/* Floats [first, end) of a vector; first == end: none. */
+struct stretch {
+    size_t first, end;
+};
+
+struct gpu_engine {
+    struct engine engine;
+    struct engine_options options;
+    struct gpu_client *client; /* NULL: the CPU has taken over */
+    struct engine *cpu;        /* from then on */
+    const struct gpu_areas *areas;
+    char device[16]; /* "gpu:0" */
+    char description[300];
+    int64_t global_step;
+    int kept; /* the set that is the copy */
+    int64_t kept_step;
+    bool fresh;                           /* the copy is the present state; kept_step is global_step then */
+    double kept_at_s;                     /* when it was made, */
+    double keep_s;                        /* and how long that took */
+    struct stretch unsent[STORE_VECTORS]; /* of the copy: not on the device yet */
+};
+
+static struct gpu_engine *of(struct engine *base)
+{
+    return (struct gpu_engine *)base;
+}
+
+static const struct config_train *train_config(const struct gpu_engine *engine)
+{
+    return &engine->options.config->train;
+}
+
+/* ---- The copy ---- */
+
+static float *copy_of(const struct gpu_engine *engine, int vector)
+{
+    return engine->areas->vectors[engine->kept][vector];
+}
+
+/* Makes the copy anew. */
+static bool keep(struct gpu_engine *engine, struct error *error)
+{
+    int other = 1 - engine->kept;
+    double begin_s = clock_monotonic_s();
+    if (engine->fresh) {
+        return true;
+    }
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (engine->areas->vectors[other][v] && !gpu_client_read(engine->client, other, (enum store_vector)v, 0,
+                                                                 engine->options.model->float_count, error)) {
+            return false;
+        }
+    }
+    engine->kept = other;
+    engine->kept_step = engine->global_step;
+    engine->fresh = true;
+    engine->kept_at_s = clock_monotonic_s();
+    engine->keep_s = engine->kept_at_s - begin_s;
+    return true;
+}
+
+static bool keep_if_due(struct gpu_engine *engine, struct error *error)
+{
+    bool due = KEEP_SHARE * (clock_monotonic_s() - engine->kept_at_s) >= engine->keep_s;
+    return !due || keep(engine, error);
+}
+
+static void mark_unsent(struct gpu_engine *engine, enum store_vector vector, size_t first, size_t count)
+{
+    struct stretch *unsent = &engine->unsent[vector];
+    bool none = unsent->first == unsent->end;
+    unsent->first = none || first < unsent->first ? first : unsent->first;
+    unsent->end = none || first + count > unsent->end ? first + count : unsent->end;
+}
+
+/* To the device with what was written since it last computed. */
+static bool send(struct gpu_engine *engine, struct error *error)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        struct stretch *unsent = &engine->unsent[v];
+        if (unsent->first < unsent->end && !gpu_client_write(engine->client, engine->kept, (enum store_vector)v,
+                                                             unsent->first, unsent->end - unsent->first, error)) {
+            return false;
+        }
+        *unsent = (struct stretch){0, 0};
+    }
+    return true;
+}
+
+/* ---- The CPU takes over ---- */
+
+static bool copy_to_cpu(struct gpu_engine *engine, struct engine *cpu, struct error *error)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (engine->areas->vectors[engine->kept][v] &&
+            !cpu->table->write(cpu, (enum store_vector)v, 0, engine->options.model->float_count, copy_of(engine, v),
+                               error)) {
+            return false;
+        }
+    }
+    cpu->table->set_global_step(cpu, engine->kept_step);
+    return true;
+}
+
+/* Trains again what the copy lacks. */
+static bool catch_up(struct gpu_engine *engine, struct engine *cpu, struct error *error)
+{
+    struct train_result again;
+    int64_t steps = engine->global_step - engine->kept_step;
+    return steps == 0 || cpu->table->train(cpu, steps, &again, error);
+}
+
+/*
+ * After a failure of the device, which `error` holds: true if the CPU has taken over, with the state of this step.
+ * Otherwise the error is a whole sentence.
+ */
+static bool recover(struct gpu_engine *engine, struct error *error)
+{
+    struct error failure = *error;
+    struct engine *cpu = NULL;
+    if (!train_config(engine)->allow_soft_placement) {
+        return error_set(error, "%s failed at step %lld: %s; train.allow_soft_placement would let the CPU go on",
+                         engine->device, (long long)engine->global_step, failure.text);
+    }
+    log_warning("%s failed at step %lld: %s; the CPU goes on from the parameters of step %lld", engine->device,
+                (long long)engine->global_step, failure.text, (long long)engine->kept_step);
+    bool done = cpu_engine_create(&cpu, &engine->options, error) && copy_to_cpu(engine, cpu, error) &&
+                catch_up(engine, cpu, error);
+    if (!done) {
+        if (cpu) {
+            cpu->table->destroy(cpu);
+        }
+        return false;
+    }
+    gpu_client_stop(engine->client);
+    engine->client = NULL;
+    engine->areas = NULL;
+    engine->cpu = cpu;
+    device_log(&engine->options, "cpu:0");
+    return true;
+}
+
+/* ---- train ---- */
+
+static void prepare_updates(struct gpu_engine *engine, int64_t first_step, int steps)
+{
+    struct update(*updates)[2] = gpu_client_updates(engine->client);
+    for (int i = 0; i < steps; i++) {
+        update_prepare(&updates[i][1], train_config(engine), first_step + i);
+        updates[i][0] = updates[i][1];
+        update_spare_biases(&updates[i][0]);
+    }
+}
+
+static void add_outcome(struct train_result *result, const struct device_outcome *outcome)
+{
+    result->steps += outcome->steps;
+    result->loss_sum += outcome->loss_sum;
+    result->last_loss = outcome->steps > 0 ? outcome->last_loss : result->last_loss;
+    result->correct += outcome->correct;
+    result->images += outcome->images;
+    result->finite = outcome->finite != 0;
+    result->bad_loss = outcome->bad_loss;
+}
+
+static void add_result(struct train_result *result, const struct train_result *more)
+{
+    result->steps += more->steps;
+    result->loss_sum += more->loss_sum;
+    result->last_loss = more->steps > 0 ? more->last_loss : result->last_loss;
+    result->correct += more->correct;
+    result->images += more->images;
+    result->finite = more->finite;
+    result->bad_loss = more->bad_loss;
+}
+
+/* At most n steps in one command. */
+static bool train_some(struct gpu_engine *engine, int64_t n, struct train_result *result, struct error *error)
+{
+    int steps = n < PROTOCOL_UPDATES ? (int)n : PROTOCOL_UPDATES;
+    struct device_outcome outcome;
+    prepare_updates(engine, engine->global_step, steps);
+    if (!send(engine, error) || !gpu_client_train(engine->client, engine->global_step, steps, &outcome, error)) {
+        return false;
+    }
+    outcome.steps = outcome.steps < 0 ? 0 : outcome.steps > steps ? steps : outcome.steps;
+    engine->fresh &= outcome.steps == 0;
+    engine->global_step += outcome.steps;
+    add_outcome(result, &outcome);
+    return true;
+}
+
+static bool train_on_cpu(struct gpu_engine *engine, int64_t n, struct train_result *result, struct error *error)
+{
+    struct train_result more;
+    if (!engine->cpu->table->train(engine->cpu, n, &more, error)) {
+        return false;
+    }
+    add_result(result, &more);
+    return true;
+}
+
+static bool gpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error)
+{
+    struct gpu_engine *engine = of(base);
+    *result = (struct train_result){.finite = true};
+    while (engine->client && result->finite && result->steps < n) {
+        int64_t before = result->steps;
+        if (!train_some(engine, n - before, result, error) && !recover(engine, error)) {
+            return false;
+        }
+        assert(!engine->client || !result->finite || result->steps > before);
+    }
+    if (engine->client) {
+        return keep_if_due(engine, error) || recover(engine, error);
+    }
+    return result->steps == n || train_on_cpu(engine, n - result->steps, result, error);
+}
+
+/* ---- step ---- */
+
+/* The batch, packed, to where the device finds it. */
+static void put_batch(const struct gpu_engine *engine, const struct batch *batch)
+{
+    size_t pixels = (size_t)engine->options.model->widths[0];
+    for (int i = 0; i < batch->count; i++) {
+        size_t from = (size_t)batch->indexes[i];
+        memcpy(engine->areas->images + (size_t)i * pixels, batch->images + from * pixels, pixels);
+        engine->areas->labels[i] = batch->labels[from];
+    }
+}
+
+static bool step_on_gpu(struct gpu_engine *engine, const struct batch *batch, struct feed *feed,
+                        struct train_result *result, struct error *error)
+{
+    struct device_outcome outcome;
+    if (!send(engine, error)) {
+        return false;
+    }
+    put_batch(engine, batch);
+    if (!gpu_client_step(engine->client, batch->count, batch->task, batch->step, feed_grown, feed, &outcome, error)) {
+        return false;
+    }
+    *result = (struct train_result){.finite = true};
+    add_outcome(result, &outcome);
+    return true;
+}
+
+static bool gpu_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
+                     struct train_result *result, struct error *error)
+{
+    struct gpu_engine *engine = of(base);
+    if (!engine->client) {
+        return engine->cpu->table->step(engine->cpu, batch, sink, result, error);
+    }
+    struct feed feed = {.model = engine->options.model, .sink = sink, .gradient = engine->areas->gradient};
+    if (step_on_gpu(engine, batch, &feed, result, error)) {
+        return true;
+    }
+    if (!recover(engine, error)) {
+        return false;
+    }
+    struct gradient_sink rest = feed_rest(&feed);
+    return engine->cpu->table->step(engine->cpu, batch, &rest, result, error);
+}
+
+/* ---- forward ---- */
+
+static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
+                           struct error *error)
+{
+    const struct model *model = engine->options.model;
+    size_t pixels = (size_t)model->widths[0], classes = (size_t)model->widths[model->layer_count];
+    bool done = send(engine, error);
+    for (int first = 0; done && first < count; first += engine->areas->batch_images) {
+        int some = count - first < engine->areas->batch_images ? count - first : engine->areas->batch_images;
+        memcpy(engine->areas->images, images + (size_t)first * pixels, (size_t)some * pixels);
+        done = gpu_client_forward(engine->client, averaged, some, error);
+        if (done) {
+            memcpy(logits + (size_t)first * classes, engine->areas->logits, (size_t)some * classes * sizeof *logits);
+        }
+    }
+    return done;
+}
+
+static bool gpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
+                        struct error *error)
+{
+    struct gpu_engine *engine = of(base);
+    if (engine->client && forward_on_gpu(engine, averaged, images, count, logits, error)) {
+        return true;
+    }
+    if (engine->client && !recover(engine, error)) {
+        return false;
+    }
+    return engine->cpu->table->forward(engine->cpu, averaged, images, count, logits, error);
+}
+
+/* ---- State ---- */
+
+static bool gpu_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
+                     struct error *error)
+{
+    struct gpu_engine *engine = of(base);
+    if (engine->client && !keep(engine, error) && !recover(engine, error)) {
+        return false;
+    }
+    if (!engine->client) {
+        return engine->cpu->table->read(engine->cpu, vector, first, count, values, error);
+    }
+    memcpy(values, copy_of(engine, (int)vector) + first, count * sizeof *values);
+    return true;
+}
+
+static bool gpu_write(struct engine *base, enum store_vector vector, size_t first, size_t count, const float *values,
+                      struct error *error)
+{
+    struct gpu_engine *engine = of(base);
+    if (engine->client && !keep(engine, error) && !recover(engine, error)) {
+        return false;
+    }
+    if (!engine->client) {
+        return engine->cpu->table->write(engine->cpu, vector, first, count, values, error);
+    }
+    memcpy(copy_of(engine, (int)vector) + first, values, count * sizeof *values);
+    mark_unsent(engine, vector, first, count);
+    return true;
+}
+
+/*
+ * The copy's: a worker, which alone asks, never trains by itself, so the copy is fresh. Where it is not, and cannot be
+ * made so, the device's failure is told by the next step.
+ */
+static float *gpu_parameters(struct engine *base)
+{
+    struct gpu_engine *engine = of(base);
+    struct error error;
+    if (engine->client && !keep(engine, &error)) {
+        recover(engine, &error);
+    }
+    if (!engine->client) {
+        return engine->cpu->table->parameters(engine->cpu);
+    }
+    mark_unsent(engine, STORE_PARAMETERS, 0, engine->options.model->float_count);
+    return copy_of(engine, STORE_PARAMETERS);
+}
+
+static int64_t gpu_global_step(const struct engine *base)
+{
+    const struct gpu_engine *engine = (const struct gpu_engine *)base;
+    return engine->client ? engine->global_step : engine->cpu->table->global_step(engine->cpu);
+}
+
+static void gpu_set_global_step(struct engine *base, int64_t global_step)
+{
+    struct gpu_engine *engine = of(base);
+    if (!engine->client) {
+        engine->cpu->table->set_global_step(engine->cpu, global_step);
+        return;
+    }
+    /* It is set beside parameters that were written, so the copy is of that step. */
+    engine->global_step = global_step;
+    engine->kept_step = engine->fresh ? global_step : engine->kept_step;
+}
+
+static void gpu_describe(const struct engine *base, char *text, size_t size)
+{
+    const struct gpu_engine *engine = (const struct gpu_engine *)base;
+    if (!engine->client) {
+        engine->cpu->table->describe(engine->cpu, text, size);
+    } else {
+        snprintf(text, size, "%s: %s", engine->device, engine->description);
+    }
+}
+
+/* ---- Creation ---- */
+
+static void gpu_destroy(struct engine *base)
+{
+    struct gpu_engine *engine = of(base);
+    if (!engine) {
+        return;
+    }
+    if (engine->cpu) {
+        engine->cpu->table->destroy(engine->cpu);
+    }
+    gpu_client_stop(engine->client);
+    free(engine);
+}
+
+static struct device_shape shape_of(const struct engine_options *options)
+{
+    const struct config_train *train = &options->config->train;
+    struct device_shape shape = {
+        .layer_count = options->model->layer_count,
+        .activation = (int32_t)options->model->activation,
+        .optimizer = (int32_t)train->optimizer,
+        .averages = train->ema_decay > 0,
+        .batch_size = train->batch_size,
+        .micro_batches = train->micro_batches,
+        .precision = (int32_t)train->precision,
+        .first_task = options->first_task,
+        .seed = (uint64_t)train->seed,
+        .label_smoothing = (float)train->label_smoothing,
+        .dropout = train->dropout,
+    };
+    for (int i = 0; i <= options->model->layer_count; i++) {
+        shape.widths[i] = options->model->widths[i];
+    }
+    return shape;
+}
+
+/* Which device, and how much of it. */
+static bool choose_device(struct gpu_engine *engine, struct device_shape *shape, struct error *error)
+{
+    const struct config_train *train = train_config(engine);
+    struct gpu_list list;
+    if (!gpu_client_list(engine->client, &list, error)) {
+        return false;
+    }
+    if (train->device_index >= list.count) {
+        return error_set(error, "there %s %d GPU%s here (trainer devices), counted from 0",
+                         list.count == 1 ? "is" : "are", list.count, list.count == 1 ? "" : "s");
+    }
+    if (train->gpu_memory_fraction < 1) {
+        shape->memory_limit =
+            (uint64_t)((double)list.devices[train->device_index].memory_bytes * train->gpu_memory_fraction);
+    }
+    snprintf(engine->device, sizeof engine->device, "gpu:%d", train->device_index);
+    return true;
+}
+
+static bool open_device(struct gpu_engine *engine, struct error *error)
+{
+    const struct engine_options *options = &engine->options;
+    struct device_shape shape = shape_of(options);
+    if (options->config->train.clip_norm > 0) {
+        return error_set(error, "the GPU engine does not clip gradients (train.clip_norm) yet");
+    }
+    if (!choose_device(engine, &shape, error) || !gpu_client_open(engine->client, options->config->train.device_index,
+                                                                  &shape, options->model->float_count, error)) {
+        return false;
+    }
+    if (options->train && !gpu_client_data(engine->client, options->train->images, options->train->labels,
+                                           options->train->count, error)) {
+        return false;
+    }
+    engine->areas = gpu_client_areas(engine->client);
+    snprintf(engine->description, sizeof engine->description, "%s", gpu_client_description(engine->client));
+    return true;
+}
+
+static const struct engine_table gpu_table = {
+    .name = "gpu",
+    .train = gpu_train,
+    .step = gpu_step,
+    .forward = gpu_forward,
+    .read = gpu_read,
+    .write = gpu_write,
+    .parameters = gpu_parameters,
+    .global_step = gpu_global_step,
+    .set_global_step = gpu_set_global_step,
+    .describe = gpu_describe,
+    .destroy = gpu_destroy,
+};
+
+/* As a store begins: slots at their initial values, all else zero; the device's vectors are zero too. */
+static void initialise_slots(struct gpu_engine *engine)
+{
+    size_t floats = engine->options.model->float_count;
+    for (int slot = 0; slot < optimizer_slots(train_config(engine)->optimizer); slot++) {
+        float initial = optimizer_slot_initial(train_config(engine), slot);
+        float *values = copy_of(engine, STORE_SLOT0 + slot);
+        for (size_t i = 0; i < floats; i++) {
+            values[i] = initial;
+        }
+        mark_unsent(engine, (enum store_vector)(STORE_SLOT0 + slot), 0, floats);
+    }
+}
+
+_Static_assert((int)PRECISION_FLOAT32 == (int)DEVICE_FLOAT32 && (int)PRECISION_TF32 == (int)DEVICE_TF32 &&
+                   (int)PRECISION_BFLOAT16 == (int)DEVICE_BF16,
+               "the config's words are the device's");
+
+bool gpu_engine_create(struct engine **out, const struct engine_options *options, struct gpu_client *client,
+                       struct error *error)
+{
+    struct gpu_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) {
+        gpu_client_stop(client);
+        return error_set(error, "no memory for the GPU engine");
+    }
+    engine->engine.table = &gpu_table;
+    engine->client = client;
+    engine->options = *options;
+    engine->fresh = true;
+    if (!open_device(engine, error)) {
+        gpu_destroy(&engine->engine);
+        return false;
+    }
+    initialise_slots(engine);
+    *out = &engine->engine;
+    return true;
+}
