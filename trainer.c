@@ -9,6 +9,7 @@
 #include "worker/commands.h"
 #include "worker/data/commands.h"
 #include "worker/export/commands.h"
+#include "worker/profile/commands.h"
 #include "worker/remote/commands.h"
 #include "worker/version.h"
 
@@ -23,6 +24,7 @@ static const struct command *const commands[] = {
     &command_export,
     &command_cluster,
     &command_status,
+    &command_profile,
     &command_rollout,
     &command_config_check,
     &command_config_show,

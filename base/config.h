@@ -158,6 +158,7 @@ struct config_output {
     char *summary_dir;            /* "" = a folder in train_dir, if there is one */
     int64_t save_summaries_steps; /* 0 = not by steps */
     double save_summaries_secs;   /* 0 = not by time */
+    char *profile;                /* file for a trace of what every thread does; "" = none */
     enum log_format log_format;
     bool progress; /* a progress bar where standard output is a terminal */
 };

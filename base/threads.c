@@ -4,6 +4,7 @@
  * waker enters the kernel only if somebody sleeps.
  */
 #include "base/threads.h"
+#include "base/profile.h"
 
 #include <assert.h>
 #include <linux/futex.h>
@@ -116,6 +117,7 @@ int threads_available(void)
 
 static void *member_main(void *argument)
 {
+    profile_thread("compute");
     struct member *member = argument;
     struct pool *pool = member->pool;
     for (unsigned run = 0;; run++) {
@@ -194,6 +196,7 @@ void pool_barrier(struct pool *pool)
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
         counter_advance(&pool->barriers);
     } else {
+        PROFILE("wait for other threads");
         counter_await(&pool->barriers, barrier, pool->spin_rounds);
     }
 }

@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "ps/supervisor.h"
 
 static const char name_prefix[] = "model-";
@@ -268,6 +269,7 @@ void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpo
 bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
                             const struct checkpoint_info *info, struct error *error)
 {
+    PROFILE("write checkpoint");
     char name[MAX_NAME], model[CHECKPOINT_MAX_PATH], best[CHECKPOINT_MAX_PATH];
     checkpoint_name(name, info->global_step);
     if (!file_join(model, sizeof model, folder->path, name, error) ||

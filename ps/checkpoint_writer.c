@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/profile.h"
 
 enum { NICENESS = 10 };
 
@@ -32,6 +33,7 @@ struct checkpoint_writer {
 static void *write_checkpoints(void *context)
 {
     struct checkpoint_writer *writer = context;
+    profile_thread("checkpoints");
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread alone, on Linux */
     pthread_mutex_lock(&writer->mutex);
     for (;;) {

@@ -19,6 +19,7 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/signals.h"
 #include "base/text/address.h"
 #include "ps/server/serve.h"
@@ -198,6 +199,7 @@ static void *visit(void *context)
     struct visitor *visitor = context;
     struct error error;
     if (let_in(visitor, &error)) {
+        profile_thread("connection of %.19s", connection_name(visitor->connection));
         serve(visitor);
     } else if (!visitor->admitted) {
         log_warning("%s", error.text);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/profile.h"
 #include "ps/bfloat16.h"
 
 /* --- Layout ------------------------------------------------------------------------------------------------------------ */
@@ -665,6 +666,7 @@ void shard_join_snapshot(struct shard *shard, struct walk *walk)
 bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
                  struct changes *changes)
 {
+    PROFILE("apply");
     struct step step;
     if (!shard_walk_enter(shard, generation)) {
         return false;

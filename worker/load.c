@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "base/profile.h"
 struct test_loader {
     const struct config *config;
     struct examples *test;

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/progress.h"
 #include "base/signals.h"
 #include "ps/checkpoint.h"
@@ -255,6 +256,7 @@ static void report_progress(struct session *session)
 /* Measures the validation set; returns true if it never was better. */
 static bool validate(struct session *session)
 {
+    PROFILE("validate");
     struct error error;
     struct evaluation *evaluation = &session->evaluation;
     struct checkpoint_info *info = &session->info;
@@ -395,6 +397,7 @@ static void account(struct session *session, const struct train_result *done, do
 
 static void train_slice(struct session *session)
 {
+    PROFILE("train");
     struct error error;
     struct train_result done = {.finite = true};
     struct engine *engine = session->options.engine;

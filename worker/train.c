@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/signals.h"
 #include "ps/server.h"
 #include "worker/commands.h"
@@ -115,21 +116,12 @@ static int run_evaluator(const struct config *config)
                                                          .last_step = config->train.train_steps});
 }
 
-static int run_train(const struct command_call *call)
+static int run_local(const struct command_call *call)
 {
     struct run run = {.config = *call->config, .begin_s = clock_monotonic_s()};
     struct session_result result;
     struct error error;
     int status = COMMAND_FAILED;
-    if (call->config->cluster.job_name == JOB_PS) {
-        return server_run(call->config);
-    }
-    if (call->config->cluster.job_name == JOB_WORKER) {
-        return remote_worker_run(call->config);
-    }
-    if (call->config->cluster.job_name == JOB_EVALUATOR) {
-        return run_evaluator(call->config);
-    }
     signals_catch();
     if (!open_run(&run, &error)) {
         log_error("%s", error.text);
@@ -158,6 +150,46 @@ out:
     engine_prelude_end(&run.prelude);
     examples_free(&run.test);
     dataset_free(&run.dataset);
+    return status;
+}
+
+static int run_role(const struct command_call *call)
+{
+    switch (call->config->cluster.job_name) {
+    case JOB_PS:
+        return server_run(call->config);
+    case JOB_WORKER:
+        return remote_worker_run(call->config);
+    case JOB_EVALUATOR:
+        return run_evaluator(call->config);
+    case JOB_LOCAL:
+        break;
+    }
+    return run_local(call);
+}
+
+/* Who this process is in a profile. */
+static int profiled_member(const struct config_cluster *cluster)
+{
+    return cluster->job_name == JOB_PS       ? PROFILE_PS + cluster->task_index
+           : cluster->job_name == JOB_WORKER ? PROFILE_WORKER + cluster->task_index
+                                             : PROFILE_LOCAL;
+}
+
+static int run_train(const struct command_call *call)
+{
+    struct error error;
+    const char *profile = call->config->output.profile;
+    profile_thread("main");
+    if (profile[0] != '\0' && !profile_open(profile, profiled_member(&call->config->cluster), &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    int status = run_role(call);
+    if (!profile_close(&error)) {
+        log_error("%s", error.text);
+        return status == COMMAND_DONE ? COMMAND_FAILED : status;
+    }
     return status;
 }
 

@@ -13,6 +13,7 @@
 #include <mbedtls/ssl.h>
 
 #include "base/copy.h"
+#include "base/profile.h"
 
 enum {
     UPDATE_SEALED = RECORD_HEADER + 5 + 1 + RECORD_TAG, /* a KeyUpdate */
@@ -54,7 +55,9 @@ static uint8_t *out_record(struct connection *connection)
 
 static void seal(struct connection *connection, uint8_t type, size_t size)
 {
+    uint64_t begin_ns = profile_begin_ns();
     connection->out_end += record_seal(&connection->tls->out, type, out_record(connection), size);
+    profile_note_cipher(begin_ns);
 }
 
 /* The keys of what we send are spent, or the peer wants others. */
@@ -202,7 +205,9 @@ static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8
     uint8_t *record = connection->in + connection->in_start, type;
     bool straight = size >= sealed - RECORD_TAG;
     uint8_t *plain = straight ? bytes : record + RECORD_HEADER;
+    uint64_t begin_ns = profile_begin_ns();
     ptrdiff_t content = record_open(&tls->in, record, sealed, plain, &type);
+    profile_note_cipher(begin_ns);
     size_t plain_start = connection->in_start + RECORD_HEADER;
     connection->in_start += RECORD_HEADER + sealed;
     *idle = false;

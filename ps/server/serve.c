@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "ps/bfloat16.h"
 
 enum {
@@ -78,6 +79,7 @@ bool serve_peer_hung_up(const struct visitor *visitor)
 static bool hold(struct visitor *visitor, bool (*ready)(struct visitor *visitor, int64_t argument), int64_t argument,
                  double deadline_s)
 {
+    PROFILE("wait for workers");
     struct server *server = visitor->server;
     bool alive = true;
     if (ready(visitor, argument)) {
@@ -208,6 +210,7 @@ static uint64_t cut_frame(const struct ranges *all, struct cut *cut, struct rang
 bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
                         struct ranges *ranges, const struct changes *changes, struct error *error)
 {
+    PROFILE("send changes");
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
     const double deadline_s = serve_deadline();
@@ -249,6 +252,7 @@ static bool receive_gradient(struct visitor *visitor, struct stage *stage, struc
 bool serve_receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
                         uint64_t request, bool receive, struct error *bad, struct error *error)
 {
+    PROFILE("receive push");
     struct channel *channel = &visitor->channel;
     uint32_t generation = channel->frame.generation;
     if (receive) {
@@ -775,6 +779,8 @@ static bool answer(struct visitor *visitor, struct error *error)
                                        : "any worker but worker 0, the chief");
         return serve_send_error(visitor, frame->request, ERROR_NOT_ALLOWED, sentence, error);
     }
+    PROFILE_PEER(message_name(frame->type), visitor->worker >= 0 ? PROFILE_WORKER + visitor->worker : PROFILE_NOBODY,
+                 frame->type == MESSAGE_push ? (int64_t)visitor->channel.message.push.sequence : 0);
     switch (frame->type) {
     case MESSAGE_push:
         return visitor->server->job.synchronous ? serve_synchronous_push(visitor, error) : serve_push(visitor, error);

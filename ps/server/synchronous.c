@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/profile.h"
 #include "ps/server/serve.h"
 
 /* --- Steps ------------------------------------------------------------------------------------------------------------- */
@@ -63,6 +64,7 @@ enum wait_end { WAIT_SETTLED, WAIT_TOO_LONG, WAIT_GIVEN_UP };
 /* Waits, locked, for the push's step. */
 static enum wait_end await_step(struct visitor *visitor, const struct job_push *push, struct verdict *verdict)
 {
+    PROFILE("wait for workers");
     struct server *server = visitor->server;
     double now_s = clock_monotonic_s(), looked_s = now_s;
     const double deadline_s = serve_hold_deadline(server);

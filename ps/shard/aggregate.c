@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "ps/shard/inside.h"
 
 enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
@@ -267,6 +268,7 @@ static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_
 
 bool shard_aggregate(struct shard *shard, uint32_t generation, const int *workers, int count)
 {
+    PROFILE("aggregate");
     struct aggregate *aggregate = shard->aggregate;
     assert(aggregate != NULL && count > 0);
     if (!shard_walk_enter(shard, generation)) {
@@ -281,6 +283,7 @@ bool shard_aggregate(struct shard *shard, uint32_t generation, const int *worker
 
 void shard_help(struct shard *shard)
 {
+    PROFILE("aggregate");
     struct aggregate *aggregate = shard->aggregate;
     pthread_mutex_lock(&aggregate->lock);
     bool open = aggregate->open;

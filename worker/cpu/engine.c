@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "ps/collect.h"
 #include "worker/clip.h"
@@ -155,6 +156,7 @@ static void fetch_images(const struct run *run, int64_t number, int part, int pa
 
 static void index_batch(const struct run *run, int64_t number, int thread)
 {
+    PROFILE("index batch");
     struct cpu_engine *engine = run->engine;
     struct batch_index *index = &engine->indexes[number % INDEXES];
     const struct draw *draw = &engine->draws[number % DRAWS];
@@ -217,6 +219,7 @@ static void forward_regression(const struct run *run, int64_t number, int block)
 /* What a thread does of a batch before the first barrier. */
 static void forward_begin(const struct run *run, int64_t number, int thread)
 {
+    PROFILE("forward");
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     if (is_regression(network)) {
@@ -273,6 +276,7 @@ static double mean_loss(const float *losses, const uint8_t *correct, int count, 
 /* The rest of the forward pass and the softmax; *upper becomes the deltas of the logits. */
 static double forward_finish(const struct run *run, int64_t number, int thread, struct matrix *upper, int *right)
 {
+    PROFILE("forward");
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
@@ -361,6 +365,7 @@ static void backward_biases(const struct run *run, int64_t number, int layer, co
 static void backward(const struct run *run, int64_t number, struct matrix upper, int thread,
                      const struct gradient_sink *sink, int64_t next)
 {
+    PROFILE("backward");
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
@@ -627,6 +632,7 @@ static const float *evaluate_chunk(const struct evaluation *evaluation, struct m
 
 static void evaluate_thread(void *context, int thread)
 {
+    PROFILE("evaluate");
     const struct evaluation *evaluation = context;
     struct cpu_engine *engine = evaluation->engine;
     int classes = engine->model->widths[engine->network.layers];

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/signals.h"
 #include "net/handshake.h"
 #include "ps/checkpoint_folder.h"
@@ -307,6 +308,7 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
                                    struct error *error)
 {
     enum push_pull_end end = PUSH_PULL_AGAIN;
+    PROFILE("take snapshot");
     int workers = chief->options.config->cluster.worker_hosts.count;
     const double deadline_s = clock_monotonic_s() + SNAPSHOT_PATIENCE_S;
     chief->order.number = 0; /* replaced on the shards */
@@ -400,6 +402,7 @@ static void save_taken(struct chief *chief, int64_t global_step)
  */
 static bool collect_order(struct chief *chief)
 {
+    PROFILE("take snapshot");
     struct error error;
     struct snapshot_answer answer;
     struct order order = chief->order;
@@ -545,6 +548,7 @@ static void save_what_is_due(struct chief *chief, int64_t step)
 static void *save_on(void *context)
 {
     struct chief *chief = context;
+    profile_thread("checkpoints");
     while (!atomic_load(&chief->end)) {
         int64_t step = atomic_load(&chief->global_step);
         pthread_mutex_lock(&chief->mutex);
@@ -579,6 +583,7 @@ enum chief_verdict chief_verdict(const struct chief *chief)
 
 static enum chief_verdict judge(struct chief *chief, int64_t step, struct error *error)
 {
+    PROFILE("validate");
     struct evaluation *evaluation = &chief->evaluation;
     struct checkpoint_info *info = &chief->info;
     if (!evaluate(evaluation, chief->options.engine, averaged(chief), &chief->options.dataset->validation, error)) {

@@ -27,6 +27,7 @@
 #include "net/credentials.h"
 #include "net/socket.h"
 #include "worker/remote/commands.h"
+#include "worker/profile/trace.h"
 #include "worker/remote/roll_call.h"
 
 enum {
@@ -77,8 +78,8 @@ struct cluster {
 
 /* ---- Members' command lines ---- */
 
-static const char *const own_flags[] = {"job_name", "task_index", "ps_hosts",    "worker_hosts", "bind",
-                                        "progress", "log_format", "num_threads", "fleet_key",    NULL};
+static const char *const own_flags[] = {"job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind", "progress",
+                                        "log_format", "num_threads", "fleet_key", "profile",      NULL};
 
 static bool is_own(const char *name)
 {
@@ -189,11 +190,20 @@ static bool make_roll(struct cluster *cluster, struct error *error)
 
 /* ---- Processes ---- */
 
+/* The file for a member's own profile, malloc'd; NULL without memory. */
+static char *profile_path(const struct cluster *cluster, const struct process *process)
+{
+    char name[MEMBER_TEXT], *path;
+    member_format(&process->member, '-', name);
+    return asprintf(&path, "%s.%s", cluster->config->output.profile, name) >= 0 ? path : NULL;
+}
+
 /* In the new process: never returns. */
 static void become(const struct cluster *cluster, const struct process *process, const int *out, const int *err)
 {
     char role[32], index[32];
-    char **argv = calloc((size_t)cluster->flag_count + 4, sizeof *argv);
+    char **argv = calloc((size_t)cluster->flag_count + 5, sizeof *argv);
+    char *profile = profile_path(cluster, process), *flag;
     static char name[] = "trainer";
     setpgid(0, 0);                    /* Ctrl-C is for the one that shows the cluster to pass on, in order */
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* and nobody outlives it */
@@ -206,6 +216,9 @@ static void become(const struct cluster *cluster, const struct process *process,
         argv[n++] = index;
         for (int i = 0; i < cluster->flag_count; i++) {
             argv[n++] = cluster->flags[i];
+        }
+        if (cluster->config->output.profile[0] != '\0' && profile && asprintf(&flag, "--profile=%s", profile) >= 0) {
+            argv[n++] = flag;
         }
         execv("/proc/self/exe", argv);
     }
@@ -490,6 +503,32 @@ static void watch(struct cluster *cluster)
     }
 }
 
+/* The profiles of all members as one. */
+static void join_profiles(struct cluster *cluster)
+{
+    struct error error;
+    struct trace *traces = NULL;
+    const char *out = cluster->config->output.profile;
+    char **paths = calloc((size_t)cluster->count, sizeof *paths);
+    bool done = paths || error_set(&error, "not enough memory for the profile");
+    for (int i = 0; done && i < cluster->count; i++) {
+        paths[i] = profile_path(cluster, &cluster->processes[i]);
+        done = paths[i] || error_set(&error, "not enough memory for the profile");
+    }
+    if (done && trace_read(&traces, paths, cluster->count, &error) &&
+        trace_write(traces, cluster->count, out, &error)) {
+        log_info("%s is the profile of all members; `trainer profile %s.*` shows where their time went", out, out);
+    } else {
+        log_error("%s; the profiles of the members are in %s.*", error.text, out);
+        cluster->result = cluster->result == COMMAND_DONE ? COMMAND_FAILED : cluster->result;
+    }
+    trace_free(traces, cluster->count);
+    for (int i = 0; paths && i < cluster->count; i++) {
+        free(paths[i]);
+    }
+    free(paths);
+}
+
 static void close_cluster(struct cluster *cluster)
 {
     roll_call_destroy(cluster->roll);
@@ -543,6 +582,9 @@ static int run_cluster(const struct command_call *call)
     }
     watch(&cluster);
     progress_end(&cluster.progress);
+    if (cluster.count > 0 && call->config->output.profile[0] != '\0') {
+        join_profiles(&cluster);
+    }
     if (cluster.done_line) {
         printf("%s\n", cluster.done_line);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/profile.h"
 
 struct errand {
     struct push_note note;
@@ -57,6 +58,7 @@ static void take_answer(struct pipeline *pipeline, const struct push_answer *ans
 static void *carry(void *context)
 {
     struct pipeline *pipeline = context;
+    profile_thread("pushes");
     pthread_mutex_lock(&pipeline->lock);
     while (!pipeline->stopping) {
         if (pipeline->done == pipeline->handed || pipeline->end != PUSH_PULL_DONE) {
@@ -100,6 +102,7 @@ static bool into_engine(struct pipeline *pipeline, const float *values, struct e
 static enum push_pull_end collect(struct pipeline *pipeline, int allowed, struct push_answer *answer, int *answers,
                                   struct error *error)
 {
+    PROFILE("wait for pushes");
     while (pipeline->handed - pipeline->done > allowed && pipeline->end == PUSH_PULL_DONE) {
         pthread_cond_wait(&pipeline->finished, &pipeline->lock);
     }

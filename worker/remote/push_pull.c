@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/signals.h"
 #include "ps/bfloat16.h"
 
@@ -288,6 +289,7 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
 static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
                                     int64_t after_step, struct error *error)
 {
+    PROFILE(after_step >= 0 ? "wait for a step" : "pull");
     uint16_t code = 0;
     for (;;) {
         enum push_pull_end end = open_link(exchange, part, error);
@@ -372,6 +374,7 @@ enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *e
 
 enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
 {
+    PROFILE("join");
     for (;;) {
         bool ready;
         enum push_pull_end end = ask_models(exchange, &ready, error);
@@ -419,6 +422,7 @@ static bool send_frame(struct push_pull *exchange, struct shard_part *part, stru
 static bool send_push(struct push_pull *exchange, struct shard_part *part, const struct outbox *outbox,
                       const struct push_note *note, struct error *error)
 {
+    PROFILE_PEER("send push", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
     struct message_push push = {.sequence = part->sequence,
                                 .base_version = part->version,
                                 .base_step = note->base_step,
@@ -526,6 +530,7 @@ static void give_up_answers(struct push_pull *exchange, double seconds)
  */
 static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
 {
+    PROFILE("wait for an answer");
     double begin_s = clock_monotonic_s();
     double lease_s = exchange->config->cluster.lease_secs;
     const double patience_s = 5 + 2 * (lease_s < HOLD_S ? lease_s : HOLD_S);
@@ -574,6 +579,7 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
 static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
                            uint16_t *code, struct error *error)
 {
+    PROFILE_PEER("receive answer", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
     struct channel *channel = &part->link.channel;
     for (;;) {
         if (!shard_link_receive(&part->link, error)) {

@@ -13,6 +13,7 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/signals.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
@@ -610,6 +611,7 @@ static bool draw(struct remote_worker *worker, struct batch *batch)
 /* Computes the gradient of the next batch into the outbox. */
 static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
 {
+    PROFILE("compute");
     struct outbox *outbox = worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox;
     struct gradient_sink sink = outbox_sink(outbox);
     if (!draw(worker, batch)) {

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "ps/collect.h"
 #include "ps/optimizer.h"
 #include "worker/data/image/image.h"
@@ -273,6 +274,7 @@ static bool put_histograms(struct summary *summary, int64_t step, struct error *
 
 void summary_write(struct summary *summary, const struct summary_step *step)
 {
+    PROFILE("write summary");
     struct error error;
     if (!summary || summary->broken) {
         return;

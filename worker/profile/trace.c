@@ -1,0 +1,515 @@
+#include "worker/profile/trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+
+#include "base/file.h"
+#include "base/profile.h"
+
+/* ---- Reading ---- */
+
+static int find_name(struct trace *trace, const char *name)
+{
+    for (int i = 0; i < trace->name_count; i++) {
+        if (strcmp(trace->names[i], name) == 0) {
+            return i;
+        }
+    }
+    if (trace->name_count == TRACE_MAX_NAMES || !(trace->names[trace->name_count] = strdup(name))) {
+        return -1;
+    }
+    return trace->name_count++;
+}
+
+static int find_thread(struct trace *trace, int id)
+{
+    for (int i = 0; i < trace->thread_count; i++) {
+        if (trace->threads[i].id == id) {
+            return i;
+        }
+    }
+    if (!trace->threads && !(trace->threads = calloc(TRACE_MAX_THREADS, sizeof *trace->threads))) {
+        return -1;
+    }
+    if (trace->thread_count == TRACE_MAX_THREADS) {
+        return -1;
+    }
+    trace->threads[trace->thread_count] = (struct trace_thread){.id = id};
+    return trace->thread_count++;
+}
+
+static int member_by_name(const char *name)
+{
+    int index;
+    char rest;
+    if (sscanf(name, "ps %d%c", &index, &rest) == 1 && index >= 0 && index < PROFILE_WORKER - PROFILE_PS) {
+        return PROFILE_PS + index;
+    }
+    if (sscanf(name, "worker %d%c", &index, &rest) == 1 && index >= 0 && index < 1 << 20) {
+        return PROFILE_WORKER + index;
+    }
+    return strcmp(name, "local") == 0 ? PROFILE_LOCAL : PROFILE_NOBODY;
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0.0;
+}
+
+static const char *text_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+static bool add_span(struct trace *trace, const cJSON *event)
+{
+    if (trace->count == trace->room) {
+        size_t room = trace->room > 0 ? 2 * trace->room : 4096;
+        struct trace_span *spans = realloc(trace->spans, room * sizeof *spans);
+        if (!spans) {
+            return false;
+        }
+        trace->spans = spans;
+        trace->room = room;
+    }
+    const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(event, "args");
+    struct trace_span *span = &trace->spans[trace->count];
+    *span = (struct trace_span){.begin_us = number_of(event, "ts"),
+                                .us = number_of(event, "dur"),
+                                .cipher_us = number_of(arguments, "cipher_us"),
+                                .number = (int64_t)number_of(arguments, "number"),
+                                .peer = member_by_name(text_of(arguments, "peer")),
+                                .name = find_name(trace, text_of(event, "name")),
+                                .thread = find_thread(trace, (int)number_of(event, "tid"))};
+    trace->count++;
+    return span->name >= 0 && span->thread >= 0;
+}
+
+static bool add_event(struct trace *trace, const cJSON *event)
+{
+    const char *name = text_of(cJSON_GetObjectItemCaseSensitive(event, "args"), "name");
+    if (strcmp(text_of(event, "ph"), "X") == 0) {
+        return add_span(trace, event);
+    }
+    if (strcmp(text_of(event, "name"), "process_name") == 0) {
+        trace->several = trace->several || trace->name[0] != '\0';
+        trace->member = member_by_name(name);
+        snprintf(trace->name, sizeof trace->name, "%s", name);
+    } else if (strcmp(text_of(event, "name"), "thread_name") == 0) {
+        int thread = find_thread(trace, (int)number_of(event, "tid"));
+        if (thread < 0) {
+            return false;
+        }
+        snprintf(trace->threads[thread].name, sizeof trace->threads[thread].name, "%s", name);
+    }
+    return true;
+}
+
+/* By thread and beginning, those that hold others first. */
+static int compare_spans(const void *a, const void *b)
+{
+    const struct trace_span *one = a, *two = b;
+    if (one->thread != two->thread) {
+        return one->thread < two->thread ? -1 : 1;
+    }
+    if (one->begin_us < two->begin_us || one->begin_us > two->begin_us) {
+        return one->begin_us < two->begin_us ? -1 : 1;
+    }
+    return one->us > two->us ? -1 : one->us < two->us;
+}
+
+static void find_selves(struct trace *trace)
+{
+    enum { DEPTH = 64 };
+    struct trace_span *open[DEPTH];
+    int depth = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        struct trace_span *span = &trace->spans[i];
+        while (depth > 0 && (open[depth - 1]->thread != span->thread ||
+                             open[depth - 1]->begin_us + open[depth - 1]->us <= span->begin_us)) {
+            depth--;
+        }
+        span->self_us += span->us;
+        span->self_cipher_us += span->cipher_us;
+        if (depth > 0) {
+            open[depth - 1]->self_us -= span->us;
+            open[depth - 1]->self_cipher_us -= span->cipher_us;
+        }
+        if (depth < DEPTH) {
+            open[depth++] = span;
+        }
+    }
+}
+
+/* Our files hold one event a line, so that any length of them is read with the memory of one. */
+static bool read_lines(struct trace *trace, FILE *file, struct error *error)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int number = 0;
+    bool good = true;
+    while (good && getline(&line, &room, file) >= 0) {
+        number++;
+        const char *other = number == 1 ? strstr(line, "\"otherData\":") : NULL;
+        if (other) {
+            sscanf(other, "\"otherData\":{\"begin_us\":%lf,\"forgotten_spans\":%" SCNu64, &trace->begin_us,
+                   &trace->forgotten);
+        }
+        const char *begin = line + (line[0] == ',' ? 1 : 0) + (line[0] == ',' && line[1] == '\n');
+        if (strncmp(begin, "{\"ph\":", 6) != 0) {
+            continue;
+        }
+        cJSON *event = cJSON_Parse(begin);
+        good = event && add_event(trace, event);
+        if (!good) {
+            error_set(error, "%s:%d: %s", trace->path, number,
+                      event ? "too much of it for memory" : "not an event: is the file whole?");
+        }
+        cJSON_Delete(event);
+    }
+    free(line);
+    return good;
+}
+
+static void free_trace(struct trace *trace)
+{
+    for (int i = 0; i < trace->name_count; i++) {
+        free(trace->names[i]);
+    }
+    free(trace->spans);
+    free(trace->threads);
+}
+
+void trace_free(struct trace *traces, int count)
+{
+    for (int i = 0; traces && i < count; i++) {
+        free_trace(&traces[i]);
+    }
+    free(traces);
+}
+
+static bool read_trace(struct trace *trace, const char *path, struct error *error)
+{
+    *trace = (struct trace){.path = path, .member = PROFILE_NOBODY, .unsure_us = -1};
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        return file_error(error, path, "cannot be opened", errno);
+    }
+    bool good = read_lines(trace, file, error);
+    if (good && ferror(file)) {
+        good = file_error(error, path, "cannot be read", errno);
+    }
+    fclose(file);
+    if (good && trace->several) {
+        good = error_set(error, "%s: a profile of several members; give the files that each of them wrote", path);
+    }
+    if (good && (trace->member == PROFILE_NOBODY || trace->count == 0)) {
+        good = error_set(error, "%s: no profile of one member: give the files that --profile wrote", path);
+    }
+    if (good) {
+        qsort(trace->spans, trace->count, sizeof *trace->spans, compare_spans);
+        find_selves(trace);
+    }
+    return good;
+}
+
+/* ---- Whose pushes are whose ---- */
+
+/* A push as its worker saw it. */
+struct sent_push {
+    int peer;
+    int64_t number;
+    double begin_us, end_us; /* end: of the answer; 0: it never came */
+    int thread;
+};
+
+static int name_index(const struct trace *trace, const char *name)
+{
+    for (int i = 0; i < trace->name_count; i++) {
+        if (strcmp(trace->names[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int compare_pushes(const void *a, const void *b)
+{
+    const struct sent_push *one = a, *two = b;
+    if (one->peer != two->peer) {
+        return one->peer < two->peer ? -1 : 1;
+    }
+    return one->number < two->number ? -1 : one->number > two->number;
+}
+
+/* All pushes of a worker, in order; malloc'd, [*count]. One that was sent twice counts as the last time. */
+static struct sent_push *list_pushes(const struct trace *trace, size_t *count, struct error *error)
+{
+    struct sent_push *pushes = malloc((trace->count + 1) * sizeof *pushes);
+    int send = name_index(trace, "send push"), answer = name_index(trace, "receive answer");
+    *count = 0;
+    if (!pushes) {
+        error_set(error, "not enough memory for %s", trace->path);
+        return NULL;
+    }
+    for (size_t i = 0; i < trace->count; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        if (span->name == send && send >= 0) {
+            pushes[(*count)++] = (struct sent_push){
+                .peer = span->peer, .number = span->number, .begin_us = span->begin_us, .thread = span->thread};
+        }
+    }
+    qsort(pushes, *count, sizeof *pushes, compare_pushes);
+    for (size_t i = 0; i < trace->count; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        struct sent_push wanted = {.peer = span->peer, .number = span->number};
+        struct sent_push *push = span->name == answer && answer >= 0
+                                     ? bsearch(&wanted, pushes, *count, sizeof *pushes, compare_pushes)
+                                     : NULL;
+        if (push) {
+            push->end_us = span->begin_us + span->us;
+        }
+    }
+    return pushes;
+}
+
+/* ---- Aligning ---- */
+
+/* How far the clock of a ps is ahead of a worker's. */
+struct offset {
+    double us, unsure_us; /* unsure_us < 0: unknown */
+};
+
+static struct offset compare_clocks(const struct trace *ps, int worker, const struct sent_push *pushes, size_t count)
+{
+    struct offset best = {.unsure_us = -1};
+    int name = name_index(ps, "push");
+    for (size_t i = 0; i < ps->count; i++) {
+        const struct trace_span *span = &ps->spans[i];
+        if (span->name != name || span->peer != worker) {
+            continue;
+        }
+        struct sent_push wanted = {.peer = ps->member, .number = span->number};
+        const struct sent_push *push = bsearch(&wanted, pushes, count, sizeof *pushes, compare_pushes);
+        if (!push || push->end_us == 0) {
+            continue;
+        }
+        double spare_us = push->end_us - push->begin_us - span->us;
+        if (spare_us >= 0 && (best.unsure_us < 0 || spare_us / 2 < best.unsure_us)) {
+            best.unsure_us = spare_us / 2;
+            best.us = (span->begin_us - push->begin_us + span->begin_us + span->us - push->end_us) / 2;
+        }
+    }
+    return best;
+}
+
+/* From what is known of some clocks to what they were compared with. */
+static void spread(struct trace *traces, int count, const struct offset *offsets)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < count * count; i++) {
+            struct trace *ps = &traces[i / count], *worker = &traces[i % count];
+            struct offset offset = offsets[i];
+            if (offset.unsure_us < 0 || (ps->unsure_us < 0) == (worker->unsure_us < 0)) {
+                continue;
+            }
+            if (ps->unsure_us < 0) {
+                ps->shift_us = worker->shift_us - offset.us;
+                ps->unsure_us = worker->unsure_us + offset.unsure_us;
+            } else {
+                worker->shift_us = ps->shift_us + offset.us;
+                worker->unsure_us = ps->unsure_us + offset.unsure_us;
+            }
+            more = true;
+        }
+    }
+}
+
+static bool align(struct trace *traces, int count, struct error *error)
+{
+    int first = 0;
+    struct offset *offsets = malloc((size_t)(count * count) * sizeof *offsets); /* [ps, worker] */
+    if (!offsets) {
+        return error_set(error, "not enough memory to align %d profiles", count);
+    }
+    for (int i = 0; i < count * count; i++) {
+        offsets[i] = (struct offset){.unsure_us = -1};
+    }
+    bool done = true;
+    for (int w = 0; w < count && done; w++) {
+        size_t pushes = 0;
+        struct sent_push *sent = traces[w].member >= PROFILE_WORKER ? list_pushes(&traces[w], &pushes, error) : NULL;
+        done = sent || traces[w].member < PROFILE_WORKER;
+        for (int p = 0; p < count && sent; p++) {
+            if (traces[p].member >= PROFILE_PS && traces[p].member < PROFILE_WORKER) {
+                offsets[p * count + w] = compare_clocks(&traces[p], traces[w].member, sent, pushes);
+            }
+        }
+        free(sent);
+    }
+    for (int i = count - 1; i >= 0; i--) {
+        first = traces[i].member >= PROFILE_PS && traces[i].member < PROFILE_WORKER ? i : first;
+    }
+    traces[first].unsure_us = 0;
+    spread(traces, count, offsets);
+    free(offsets);
+    for (int i = 0; i < count; i++) {
+        double by_clock_us = traces[i].begin_us - traces[first].begin_us;
+        traces[i].shift_us = traces[i].unsure_us < 0 ? by_clock_us : traces[i].shift_us;
+        traces[i].behind_us = traces[i].shift_us - by_clock_us;
+    }
+    return done;
+}
+
+/* ---- All of them ---- */
+
+static int compare_members(const void *a, const void *b)
+{
+    const struct trace *one = a, *two = b;
+    return one->member < two->member ? -1 : one->member > two->member;
+}
+
+bool trace_read(struct trace **out, char *const *paths, int count, struct error *error)
+{
+    struct trace *traces = calloc((size_t)count, sizeof *traces);
+    bool done = traces || error_set(error, "not enough memory for %d profiles", count);
+    for (int i = 0; done && i < count; i++) {
+        done = read_trace(&traces[i], paths[i], error);
+    }
+    if (done) {
+        qsort(traces, (size_t)count, sizeof *traces, compare_members);
+    }
+    for (int i = 1; done && i < count; i++) {
+        if (traces[i].member == traces[i - 1].member) {
+            done = error_set(error, "%s and %s are both of %s: give one file of each member", traces[i - 1].path,
+                             traces[i].path, traces[i].name);
+        }
+    }
+    done = done && align(traces, count, error);
+    if (!done) {
+        trace_free(traces, count);
+        traces = NULL;
+    }
+    *out = traces;
+    return done;
+}
+
+/* ---- Writing ---- */
+
+static void write_names(FILE *file, const struct trace *trace)
+{
+    fprintf(file, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", trace->member,
+            trace->name);
+    fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+            trace->member, trace->member);
+    for (int i = 0; i < trace->thread_count; i++) {
+        if (trace->threads[i].name[0] != '\0') {
+            fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                    trace->member, trace->threads[i].id, trace->threads[i].name);
+        }
+    }
+}
+
+static void write_spans(FILE *file, const struct trace *trace, double zero_us)
+{
+    for (size_t i = 0; i < trace->count; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        char peer[32];
+        fprintf(file, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
+                trace->names[span->name], trace->member, trace->threads[span->thread].id,
+                span->begin_us + trace->shift_us - zero_us, span->us);
+        fprintf(file, ",\"args\":{\"cipher_us\":%.3f", span->cipher_us);
+        if (span->peer != PROFILE_NOBODY) {
+            profile_member_name(span->peer, peer);
+            fprintf(file, ",\"peer\":\"%s\",\"number\":%" PRId64, peer, span->number);
+        }
+        fprintf(file, "}}");
+    }
+}
+
+/* An arrow for each push between these two. */
+static void write_arrows(FILE *file, const struct trace *worker, const struct trace *ps, const struct sent_push *pushes,
+                         size_t count, double zero_us, uint64_t *id)
+{
+    int name = name_index(ps, "push");
+    for (size_t i = 0; i < ps->count; i++) {
+        const struct trace_span *span = &ps->spans[i];
+        struct sent_push wanted = {.peer = ps->member, .number = span->number};
+        const struct sent_push *push = span->name == name && span->peer == worker->member
+                                           ? bsearch(&wanted, pushes, count, sizeof *pushes, compare_pushes)
+                                           : NULL;
+        if (push) {
+            ++*id;
+            fprintf(file,
+                    ",\n{\"ph\":\"s\",\"name\":\"push\",\"cat\":\"push\",\"id\":%" PRIu64
+                    ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}",
+                    *id, worker->member, worker->threads[push->thread].id, push->begin_us + worker->shift_us - zero_us);
+            fprintf(file,
+                    ",\n{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"push\",\"cat\":\"push\",\"id\":%" PRIu64
+                    ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}",
+                    *id, ps->member, ps->threads[span->thread].id, span->begin_us + ps->shift_us - zero_us);
+        }
+    }
+}
+
+/* The file begins at 0. */
+static double earliest(const struct trace *traces, int count)
+{
+    double least_us = INFINITY;
+    for (int i = 0; i < count; i++) {
+        for (size_t k = 0; k < traces[i].count; k++) {
+            least_us = fmin(least_us, traces[i].spans[k].begin_us + traces[i].shift_us);
+        }
+    }
+    return least_us;
+}
+
+static bool write_all(FILE *file, const struct trace *traces, int count, struct error *error)
+{
+    double zero_us = earliest(traces, count);
+    uint64_t id = 0;
+    for (int i = 0; i < count; i++) {
+        size_t pushes;
+        fprintf(file, i > 0 ? ",\n" : "");
+        write_names(file, &traces[i]);
+        write_spans(file, &traces[i], zero_us);
+        if (traces[i].member < PROFILE_WORKER) {
+            continue;
+        }
+        struct sent_push *sent = list_pushes(&traces[i], &pushes, error);
+        if (!sent) {
+            return false;
+        }
+        for (int p = 0; p < count; p++) {
+            if (traces[p].member >= PROFILE_PS && traces[p].member < PROFILE_WORKER) {
+                write_arrows(file, &traces[i], &traces[p], sent, pushes, zero_us, &id);
+            }
+        }
+        free(sent);
+    }
+    return true;
+}
+
+bool trace_write(const struct trace *traces, int count, const char *path, struct error *error)
+{
+    FILE *file = fopen(path, "we");
+    if (!file) {
+        return file_error(error, path, "cannot be created", errno);
+    }
+    fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    bool done = write_all(file, traces, count, error);
+    fprintf(file, "\n]}\n");
+    bool written = !ferror(file);
+    if (fclose(file) != 0 || !written) {
+        return done && file_error(error, path, "cannot be written", errno);
+    }
+    return done;
+}
