@@ -55,7 +55,7 @@ build/gpu/kernels.o: build/gpu/kernels.fatbin
 build/gpu/%.o: %.c build/gpu/flags | $(musl_libs)
 	@mkdir -p $(@D)
 	@echo "cc $< (GPU)"
-	@$(CC) $(helper_flags) $(cppflags) -MMD -MP -c -o $@ $<
+	@$(CC) $(helper_flags) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
 
 build/gpu/stubs/made: cuda/helper/stubs cuda/helper/symbols
 	@CC="$(CC)" cuda/helper/stubs cuda/helper/symbols $(@D)
@@ -87,3 +87,20 @@ build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/referen
 	@$(CC) $(sanitized) -o $@ $(filter %.o,$^) build/san/rooms.a -Lbuild/deps/native/lib $(link_with)
 
 build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_process
+
+# --- On a machine with a GPU -------------------------------------------------------------------------------------------
+
+# The device's unit tests as a plain program with the real kernels, for compute-sanitizer to look into; everything but the
+# CPU engine's kernels is compiled for the simulator already.
+gpu_test_objects := $(patsubst %.c,build/gpu/%.o,tests/cuda/device/test_device.c $(hosted) $(filter worker/cpu/%,$(sources)))
+gpu_test_objects := $(filter-out %/main.o,$(gpu_test_objects)) build/gpu/kernels.o
+
+build/gpu/test_device: $(gpu_test_objects) build/simulate/rooms.a $(native_libs)
+	@$(CC) -o $@ $(gpu_test_objects) build/simulate/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with) -ldl
+
+-include $(gpu_test_objects:.o=.d)
+
+test-gpu: build/trainer build/gpu/test_device build/venv/ready
+	@tests/cuda/run
+
+.PHONY: test-gpu

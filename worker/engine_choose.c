@@ -16,12 +16,13 @@ static bool is_worth_it(const struct config_train *train, struct error *why)
 {
     struct gpu_probe probe;
     gpu_probe(&probe);
+    const char *remedy = train->device == DEVICE_AUTO ? "" : ": use --device=cpu";
     if (!probe.usable && (train->device == DEVICE_AUTO || probe.hidden)) {
-        return error_set(why, "%s", probe.reason);
+        return error_set(why, "%s%s", probe.reason, remedy);
     }
     if (!gpu_client_is_built()) {
-        return error_set(why, "this build has no GPU engine%s%s", probe.usable ? ": " : "",
-                         probe.usable ? probe.reason : "");
+        return error_set(why, "%s%s%s%s", probe.usable ? probe.reason : "", probe.usable ? ", but " : "",
+                         "this build has no GPU engine", remedy);
     }
     return true;
 }
@@ -80,10 +81,9 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     if (train->device == DEVICE_AUTO) {
         log_info("device     cpu: %s", why.text);
     } else if (train->allow_soft_placement) {
-        log_warning("--device=gpu:%d can't be used: %s; the CPU is used instead", train->device_index, why.text);
+        log_warning("the CPU is used, for --device=gpu:%d can't be: %s", train->device_index, why.text);
     } else {
-        return error_set(error, "--device=gpu:%d can't be used: %s; use --device=auto or --device=cpu",
-                         train->device_index, why.text);
+        return error_set(error, "--device=gpu:%d can't be used: %s", train->device_index, why.text);
     }
     return create_on_cpu(engine, options, error);
 }

@@ -441,7 +441,7 @@ static bool choose_device(struct gpu_engine *engine, struct device_shape *shape,
         return false;
     }
     if (train->device_index >= list.count) {
-        return error_set(error, "there %s %d GPU%s here (trainer devices), counted from 0",
+        return error_set(error, "there %s %d GPU%s here, counted from 0: see trainer devices, or use --device=cpu",
                          list.count == 1 ? "is" : "are", list.count, list.count == 1 ? "" : "s");
     }
     if (train->gpu_memory_fraction < 1) {
@@ -457,7 +457,7 @@ static bool open_device(struct gpu_engine *engine, struct error *error)
     const struct engine_options *options = &engine->options;
     struct device_shape shape = shape_of(options);
     if (options->config->train.clip_norm > 0) {
-        return error_set(error, "the GPU engine does not clip gradients (train.clip_norm) yet");
+        return error_set(error, "the GPU engine does not clip gradients (train.clip_norm) so far: use --device=cpu");
     }
     if (!choose_device(engine, &shape, error) || !gpu_client_open(engine->client, options->config->train.device_index,
                                                                   &shape, options->model->float_count, error)) {

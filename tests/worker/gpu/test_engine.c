@@ -372,7 +372,7 @@ static void what_is_not_there_is_a_clause(void **state)
     make(&fixture, OPTIMIZER_SGD);
     fixture.config.train.device_index = 1;
     assert_false(create_gpu(&fixture, "none", &error));
-    assert_string_equal(error.text, "there is 1 GPU here (trainer devices), counted from 0");
+    assert_string_equal(error.text, "there is 1 GPU here, counted from 0: see trainer devices, or use --device=cpu");
     fixture.config.train.device_index = 0;
     fixture.config.train.gpu_memory_fraction = 0.25;
     assert_false(create_gpu(&fixture, "none", &error));

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""The GPU engine on real MNIST, beside PyTorch in the same minutes. Nothing where there is no GPU.
+
+    tests/bench/gpu.py [--trainer=build/trainer] [--step=build/bench/gpu_bench] [--data=DIR] [--seconds=5] [PART ...]
+
+PART: steps, worker, until; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
+status is 1 if a floor is missed. --python needs PyTorch with CUDA for the ratios; without it there are none.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+STEP_FLOP = 2 * (784 * 500 * 2 + 500 * 10 * 3)  # an image's: forward, weight gradients, one delta
+LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor in a cycle; 128 of all others here
+
+missed = []
+
+
+def show(name, value, floor=None, most=None, **more):
+    good = (floor is None or value >= floor) and (most is None or value <= most)
+    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
+    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
+    if not good:
+        missed.append(name)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Bench:
+    def __init__(self, options, device):
+        self.options, self.device = options, device
+        self.trainer = str(pathlib.Path(options.trainer).resolve())
+        self.step = str(pathlib.Path(options.step).resolve())
+        self.flags = ("--log_format=json", f"--data_dir={pathlib.Path(options.data).resolve()}", "--device=gpu",
+                      "--noallow_soft_placement", "--layers=784,500,10")
+        self.folder = tempfile.TemporaryDirectory()
+        self.about = {"gpu": device["name"], "driver": driver_version()}
+
+    def train(self, *flags):
+        output = subprocess.run([self.trainer, *self.flags, *flags], cwd=self.folder.name, capture_output=True, text=True)
+        if output.returncode != 0:
+            sys.exit(f"{' '.join(flags)}: status {output.returncode}\n{output.stdout}\n{output.stderr}")
+        return [json.loads(line) for line in output.stdout.splitlines()]
+
+    def rate(self, batch):
+        """Of a run that lasts about so many seconds: a short one tells how many steps that is."""
+        steps = 2000
+        for _ in range(2):
+            events = self.train("--optimizer=sgd", "--learning_rate=0.05", f"--batch_size={batch}", "--train_dir=",
+                                "--log_steps=0", "--validate_steps=1000000000", f"--train_steps={steps}")
+            rate = events[-1]["steps_per_s"]
+            steps = max(steps, int(rate * self.options.seconds))
+        engine = next(event["engine"] for event in events if event["event"] == "start")
+        return rate, engine
+
+    def torch(self, batch):
+        """Way -> steps/s; {} without a PyTorch that has CUDA."""
+        script = pathlib.Path(__file__).resolve().parent / "peers/torch_gpu.py"
+        output = subprocess.run([self.options.python, script, str(batch), str(self.options.seconds)], capture_output=True,
+                                text=True)
+        found = [json.loads(line) for line in output.stdout.splitlines()]
+        return {one["way"]: one["steps_per_s"] for one in found if "steps_per_s" in one}
+
+    def roofline(self):
+        """Steps of one image in a second, were all multipliers busy."""
+        major, minor = map(int, self.device["compute_capability"].split("."))
+        clock = float(smi("clocks.max.sm").split()[0]) * 1e6
+        return self.device["multiprocessors"] * LANES.get(10 * major + minor, 128) * 2 * clock / STEP_FLOP
+
+    def steps(self):
+        for batch, floor, ratio, aim in ((100, 50000, 2, 4), (1024, None, 1.5, None), (8192, None, None, None)):
+            name = f"784-500-10, batch {batch:,}, SGD, float32"
+            rates, peers = [], []
+            for _ in range(self.options.rounds):
+                rate, engine = self.rate(batch)
+                rates.append(rate)
+                peers.append(self.torch(batch))
+            rate = statistics.median(rates)
+            show(name, round(rate), floor, unit="steps/s", each=[round(one) for one in rates], engine=engine, **self.about)
+            best = {way: statistics.median(one[way] for one in peers) for way in peers[0] if all(way in one for one in peers)}
+            if best:
+                graphs = max(value for way, value in best.items() if "graph" in way) if any("graph" in way for way in best) else 0
+                show(f"{name}, times PyTorch with CUDA graphs" if graphs else f"{name}, times PyTorch",
+                     round(rate / (graphs or max(best.values())), 2), ratio, aim=aim, peers=best)
+            if batch == 8192:
+                show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50, unit="%")
+
+    def worker(self):
+        """What the GPU takes of a worker's step, and what a step takes with a ps on this box."""
+        output = subprocess.run([self.step, "seconds=3"], capture_output=True, text=True, check=True).stdout
+        parts = {key: float(value) for key, value in re.findall(r"(\w+) ([\d.]+)", output)}
+        show("as a worker, GPU side of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us", **self.about,
+             **{key: value for key, value in parts.items() if key != "step_us"})
+        rate = self.cluster()
+        show("as a worker over loopback TLS with one ps", round(rate, 1), unit="steps/s", us_of_a_step=round(1e6 / rate),
+             us_of_it_elsewhere=round(1e6 / rate - parts["step_us"]))
+
+    def cluster(self):
+        ports = free_ports(2)
+        hosts = (f"--ps_hosts=127.0.0.1:{ports[0]}", f"--worker_hosts=127.0.0.1:{ports[1]}")
+        subprocess.run([self.trainer, "keygen", "--out=fleet.key"], cwd=self.folder.name, check=True, capture_output=True)
+        ps = subprocess.Popen([self.trainer, "--job_name=ps", *hosts, *self.flags], cwd=self.folder.name, stdout=subprocess.DEVNULL)
+        try:
+            done = self.train("--job_name=worker", *hosts, "--train_steps=5000", "--log_steps=0",
+                              "--validate_steps=1000000000")[-1]
+        finally:
+            ps.kill()
+            ps.wait()
+        return done["global_steps_per_s"]
+
+    def until(self):
+        """Adam from exec to a model that gets 98% of the test set; when each line came tells where the time goes."""
+        walls, accuracies, parts = [], [], []
+        for seed in range(1, self.options.rounds + 1):
+            begin = time.monotonic()
+            came = {}
+            with subprocess.Popen([self.trainer, *self.flags, "--optimizer=adam", "--batch_size=100", "--ema_decay=0.99",
+                                   "--target_accuracy=0.983", "--validate_steps=500", "--train_dir=", f"--seed={seed}"],
+                                  cwd=self.folder.name, stdout=subprocess.PIPE, text=True) as process:
+                for line in process.stdout:
+                    event = json.loads(line)
+                    came.setdefault(event["event"], round(time.monotonic() - begin, 3))
+            walls.append(time.monotonic() - begin)
+            accuracies.append(event["test_accuracy"])
+            parts.append({key: came.get(key) for key in ("start", "step", "validation", "done")})
+        show("exec to 98% of the test set", round(statistics.median(walls), 3), aim=1, unit="s",
+             each=[round(each, 3) for each in walls], first_line_of_each_kind_s=parts[0], **self.about)
+        show("accuracy at the end of it", round(100 * min(accuracies), 2), 98.0, unit="%",
+             each=[round(100 * each, 2) for each in accuracies])
+
+
+def smi(field):
+    output = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True, text=True)
+    return output.stdout.splitlines()[0] if output.returncode == 0 and output.stdout else "0"
+
+
+def driver_version():
+    try:
+        return smi("driver_version")
+    except FileNotFoundError:
+        return "unknown"
+
+
+def main():
+    parts = ("steps", "worker", "until")
+    root = pathlib.Path(__file__).resolve().parents[2]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", default=root / "build/trainer")
+    parser.add_argument("--step", default=root / "build/bench/gpu_bench")
+    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--python", default=sys.executable, help="runs PyTorch")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}")
+    found = json.loads(subprocess.run([options.trainer, "devices", "--json"], capture_output=True, text=True, check=True).stdout)
+    if not found["devices"]:
+        print(f"gpu: nothing is measured, {found['no_gpu']}", file=sys.stderr)
+        return
+    bench = Bench(options, found["devices"][0])
+    for part in options.parts or parts:
+        getattr(bench, part)()
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""The GPU engine in the real binary.
+
+Without a GPU the driver is the tests' own (tests/cuda/fake), which runs the true kernels on the CPU and fails as it is
+told. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and leaves out what only the fake one can do.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import runs
+from clusters import Cluster
+from runs import checkpoints, newest, same_tensors, tensors, train
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REAL = os.environ.get("TRAINER_TEST_GPU") == "1"
+FAKE = ROOT / "build" / "fake"
+
+# Small enough for a GPU that is one thread of a CPU.
+NET = runs.SMALL_DATA + ("--layers=784,24,10", "--batch_size=20", "--num_threads=1", "--optimizer=adam", "--train_dir=",
+                         "--learning_rate=0.002")
+SOFT = NET + ("--device=gpu",)
+GPU = SOFT + ("--noallow_soft_placement",)
+
+only_fake = pytest.mark.skipif(REAL, reason="the machine's own driver does not fail on demand")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built(trainer):
+    engines = json.loads(subprocess.run([trainer, "version", "--json"], capture_output=True, text=True).stdout)["engines"]
+    if "gpu" not in engines:
+        pytest.skip("this build has no GPU engine (no nvcc)")
+    if not REAL and not (FAKE / "libcuda.so.1").exists():
+        pytest.skip("no fake driver: make fake")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Sets the driver, and what it is told: gpu(DEVICES=2) is FAKE_CUDA_DEVICES=2."""
+
+    def tell(**options):
+        for name, value in options.items():
+            monkeypatch.setenv(f"FAKE_CUDA_{name}", str(value))
+
+    if not REAL:
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        tell(MULTIPROCESSORS=2)
+    return tell
+
+
+def devices(trainer, **environment):
+    result = subprocess.run([trainer, "devices", "--json"], capture_output=True, text=True, timeout=60,
+                            env={**os.environ, **environment})
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    return json.loads(result.stdout)
+
+
+def engine_of(result):
+    (start,) = result.named("start")
+    return start["engine"]
+
+
+def children(pid):
+    """Processes that this one started and that are still there."""
+    text = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    return {name: int(number) for number, name in (line.split(None, 1) for line in text.splitlines())}
+
+
+# --- What is built -----------------------------------------------------------------------------------------------------
+
+
+def test_the_process_needs_no_more_than_glibc_2_17(root):
+    text = subprocess.run(["readelf", "-VdW", root / "build/gpu/trainer-gpu"], capture_output=True, text=True).stdout
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", text))
+    assert needed <= {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0"}, "no libcuda, no CUDA runtime"
+    versions = re.findall(r"Name: GLIBC_([0-9.]+)", text)
+    assert versions and all(tuple(map(int, version.split("."))) <= (2, 17) for version in versions), versions
+
+
+def test_the_payload_is_small(root, trainer):
+    payload = (root / "build/gpu/trainer-gpu").stat().st_size
+    assert payload <= 1 << 20
+    assert os.path.getsize(trainer) - payload < 3 << 20
+
+
+def test_version_tells_architectures_and_driver(run):
+    text = run("version").stdout
+    line = next(line for line in text.splitlines() if line.startswith("  gpu "))
+    for architecture in (75, 80, 86, 87, 89, 90, 100, 120):
+        assert f"sm_{architecture}" in line
+    assert "PTX" in line and "NVIDIA driver 580" in line
+
+
+def test_it_holds_code_for_every_architecture_it_names(root):
+    cuobjdump = shutil.which("cuobjdump", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
+    if not cuobjdump:
+        pytest.skip("no cuobjdump")
+    text = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", root / "build/gpu/kernels.fatbin"],
+                          capture_output=True, text=True).stdout
+    assert {int(arch) for arch in re.findall(r"sm_(\d+)\.cubin", text)} == {75, 80, 86, 87, 89, 90, 100, 120}
+    assert re.search(r"sm_90\.ptx", text)
+
+
+def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
+    if os.geteuid() != 0:
+        pytest.skip("chroot needs root")
+    shutil.copy(trainer, tmp_path / "trainer")
+    result = subprocess.run(["chroot", tmp_path, "/trainer", "devices", "--json"], capture_output=True, text=True)
+    found = json.loads(result.stdout)
+    assert found["devices"] == [] and "this system has no glibc (/lib64/ld-linux-x86-64.so.2)" in found["no_gpu"]
+
+
+# --- Devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_listed(trainer, gpu):
+    gpu(DEVICES=2)
+    found = devices(trainer)
+    assert float(found["driver_cuda"]) >= 13 and "no_gpu" not in found
+    for i, device in enumerate(found["devices"]):
+        assert device["device"] == f"gpu:{i}" and device["name"] and device["memory_bytes"] > 1 << 28
+        assert re.fullmatch(r"\d+\.\d", device["compute_capability"]) and device["multiprocessors"] > 0
+        assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device["uuid"])
+    assert REAL or len(found["devices"]) == 2
+    text = subprocess.run([trainer, "devices"], capture_output=True, text=True).stdout
+    assert found["devices"][0]["name"] in text and "compute capability" in text and "driver CUDA" in text
+
+
+def test_visible_devices(trainer, gpu):
+    gpu(DEVICES=3)
+    all_of_them = devices(trainer)["devices"]
+    last = all_of_them[-1]
+    for named in (str(len(all_of_them) - 1), last["uuid"]):
+        (device,) = devices(trainer, CUDA_VISIBLE_DEVICES=named)["devices"]
+        assert device["uuid"] == last["uuid"] and device["device"] == "gpu:0"
+    for nothing in ("", "-1"):
+        found = devices(trainer, CUDA_VISIBLE_DEVICES=nothing)
+        assert found["devices"] == [] and "CUDA_VISIBLE_DEVICES" in found["no_gpu"]
+
+
+@only_fake
+@pytest.mark.parametrize("told, reason", [
+    ({"DRIVER": 12040}, r"CUDA 12\.4.*CUDA 13\.0.*580.*--device=cpu"),
+    ({"DEVICES": 0}, r"finds no GPU"),
+    ({"INIT": 999}, r"cuInit"),
+])
+def test_why_there_is_none(trainer, gpu, tmp_path, told, reason):
+    gpu(**told)
+    found = devices(trainer)
+    assert found["devices"] == [] and re.search(reason, found["no_gpu"]), found
+    result = train(trainer, *GPU, "--train_steps=1", cwd=tmp_path, status=1)
+    assert re.search(reason, result.stderr) and len(result.stderr.splitlines()) == 1
+    result = train(trainer, *SOFT, "--train_steps=1", cwd=tmp_path)
+    assert re.search(reason, warning_of(result)) and engine_of(result).startswith("CPU")
+    result = train(trainer, *NET, "--device=auto", "--train_steps=1", cwd=tmp_path)
+    assert result.stderr == "" and engine_of(result).startswith("CPU")
+
+
+@only_fake
+def test_no_driver(trainer, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a driver")
+    assert "libcuda.so.1" in devices(trainer)["no_gpu"]
+    result = train(trainer, *NET, "--device=auto", "--train_steps=1", cwd=tmp_path)
+    assert engine_of(result).startswith("CPU")
+    told = [event["message"] for event in result.named("log") if "device " in event["message"]]
+    assert told == ["device     cpu: no NVIDIA driver is loaded"]
+
+
+def test_a_device_that_is_not_there(trainer, gpu, tmp_path):
+    result = train(trainer, *NET, "--device=gpu:63", "--noallow_soft_placement", cwd=tmp_path, status=1)
+    assert "--device=gpu:63 can't be used" in result.stderr and "trainer devices" in result.stderr
+
+
+def test_memory_fraction(trainer, gpu, tmp_path):
+    result = train(trainer, *GPU, "--gpu_memory_fraction=1e-9", "--train_steps=5", cwd=tmp_path, status=1)
+    assert "memory" in result.stderr and len(result.stderr.splitlines()) == 1
+    train(trainer, *GPU, "--gpu_memory_fraction=0.5", "--train_steps=5", cwd=tmp_path)
+
+
+def test_auto_takes_the_gpu(trainer, gpu, tmp_path):
+    assert engine_of(train(trainer, *NET, "--device=auto", "--train_steps=3", cwd=tmp_path)).startswith("gpu:0")
+    assert engine_of(train(trainer, *NET, "--device=cpu", "--train_steps=3", cwd=tmp_path)).startswith("CPU")
+
+
+def test_a_second_device(trainer, gpu, tmp_path):
+    gpu(DEVICES=2)
+    if len(devices(trainer)["devices"]) < 2:
+        pytest.skip("one GPU")
+    result = train(trainer, *NET, "--device=gpu:1", "--noallow_soft_placement", "--train_steps=3", cwd=tmp_path)
+    assert engine_of(result).startswith("gpu:1")
+
+
+def test_placement_is_logged(trainer, gpu, tmp_path):
+    result = train(trainer, *GPU, "--log_device_placement", "--train_steps=1", cwd=tmp_path)
+    placed = {(event["name"], event["operation"]): event for event in result.named("placement")}
+    for name, operation in [("layer0/weights", "Variable"), ("layer1/MatMul", "MatMul"),
+                            ("loss", "SparseSoftmaxCrossEntropy"), ("layer1/biases/update", "ApplyGradient")]:
+        event = placed[name, operation]
+        assert (event["job"], event["task"], event["device"]) == ("local", 0, "gpu:0")
+    assert train(trainer, *GPU, "--train_steps=1", cwd=tmp_path).named("placement") == []
+
+
+# --- Training ----------------------------------------------------------------------------------------------------------
+
+
+def curve(result):
+    return [event["loss"] for event in result.named("step")]
+
+
+def test_it_learns_as_the_cpu_does(trainer, gpu, tmp_path):
+    flags = ("--train_steps=600", "--log_steps=20")
+    on_gpu = train(trainer, *GPU, *flags, cwd=tmp_path)
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert on_gpu.done["steps"] == 600
+    assert curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
+    assert on_gpu.done["test_accuracy"] == pytest.approx(on_cpu.done["test_accuracy"], abs=0.012)
+    assert on_gpu.done["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("first, then", [("gpu", "cpu"), ("cpu", "gpu")])
+def test_checkpoints_move_between_engines(trainer, gpu, tmp_path, first, then):
+    flags = (*NET, "--noallow_soft_placement", "--ema_decay=0.9", "--log_steps=10")
+    train(trainer, *flags, f"--device={first}", "--train_steps=60", "--train_dir=moved", cwd=tmp_path)
+    moved = train(trainer, *flags, f"--device={then}", "--train_steps=120", "--train_dir=moved", cwd=tmp_path)
+    stayed = train(trainer, *flags, "--device=cpu", "--train_steps=120", "--train_dir=stayed", cwd=tmp_path)
+    assert moved.named("start")[0]["restored_from"].endswith("model-0000000060.safetensors")
+    assert curve(moved) == pytest.approx(curve(stayed)[6:], rel=2e-3)
+    one, other = tensors(newest(tmp_path / "moved"))[0], tensors(newest(tmp_path / "stayed"))[0]
+    assert one.keys() == other.keys() and any("Adam_1" in name for name in one)
+
+
+def test_the_same_seed_gives_the_same_bits(trainer, gpu, tmp_path):
+    flags = (*GPU, "--dropout=0.2", "--micro_batches=2", "--train_steps=40")
+    gpu(SEED=1)
+    train(trainer, *flags, "--train_dir=one", cwd=tmp_path)
+    gpu(SEED=2)
+    train(trainer, *flags, "--train_dir=two", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "one"), newest(tmp_path / "two")) == []
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(trainer, gpu, tmp_path):
+    train(trainer, *GPU, "--train_steps=90", "--train_dir=whole", cwd=tmp_path)
+    train(trainer, *GPU, "--train_steps=30", "--train_dir=parts", cwd=tmp_path)
+    train(trainer, *GPU, "--train_steps=90", "--train_dir=parts", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_precision_is_what_was_asked_for_or_an_error(trainer, gpu, tmp_path, precision):
+    result = train(trainer, *GPU, f"--precision={precision}", "--train_steps=100", cwd=tmp_path, status=None)
+    if result.status == 0:
+        assert re.search(precision[:4], engine_of(result)), engine_of(result)
+    else:
+        assert result.status == 1 and "precision" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 33, 257])
+def test_batches_that_divide_nothing(trainer, gpu, tmp_path, batch):
+    flags = (f"--batch_size={batch}", "--train_steps=30", "--log_steps=5", "--optimizer=sgd", "--learning_rate=0.05")
+    on_gpu = train(trainer, *GPU, *flags, cwd=tmp_path)
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
+
+
+def test_a_signal_leaves_a_checkpoint_and_no_process(trainer, gpu, tmp_path):
+    process = runs.start(trainer, *GPU, "--train_steps=0", "--train_dir=kept", "--log_format=json", cwd=tmp_path,
+                         start_new_session=True)
+    runs.wait_for(lambda: "trainer-gpu" in children(process.pid), "process of the GPU engine")
+    helper = children(process.pid)["trainer-gpu"]
+    runs.wait_for(lambda: len(runs.read_lines(process, 1)) > 0, "first line")
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
+    result = runs.finish(process, status=130)
+    assert "interrupted" in result.stdout and checkpoints(tmp_path / "kept")
+    assert not pathlib.Path(f"/proc/{helper}").exists()
+
+
+def test_a_killed_trainer_takes_its_process_with_it(trainer, gpu, tmp_path):
+    process = runs.start(trainer, *GPU, "--train_steps=0", cwd=tmp_path)
+    runs.wait_for(lambda: "trainer-gpu" in children(process.pid), "process of the GPU engine")
+    helper = children(process.pid)["trainer-gpu"]
+    process.kill()
+    process.communicate()
+    runs.wait_for(lambda: not pathlib.Path(f"/proc/{helper}").exists(), "end of the GPU engine's process", timeout=5)
+
+
+def test_on_one_processor(trainer, gpu, tmp_path):
+    """Neither side may spin where the other one needs the processor."""
+    cpu = min(os.sched_getaffinity(0))
+    train(trainer, *GPU, "--train_steps=50", cwd=tmp_path, preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+
+
+def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
+    flags = ("--layers=784,24,10", "--batch_size=20", "--device=gpu", "--noallow_soft_placement", "--train_steps=300",
+             "--learning_rate=0.2", "--log_device_placement", "--lease_secs=5")
+    with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
+        cluster.start_all()
+        cluster.until("worker 0", lambda text: '"step"' in text or '"placement"' in text, "start")
+        assert "trainer-gpu" in children(cluster.members["worker 0"].pid)
+        assert children(cluster.members["ps 0"].pid) == {}
+        assert cluster.status()[1]["worker 0"]["device"].startswith("gpu:0")
+        done = cluster.wait("worker 0", timeout=120).done
+        assert done["steps"] == 300 and done["test_accuracy"] > 0.6
+        placed = {event["name"]: (event["job"], event["device"]) for event in cluster.events("worker 0", "placement")}
+        assert placed["layer0/weights"] == ("ps", "cpu:0") and placed["layer0/MatMul"] == ("worker", "gpu:0")
+
+
+# --- Faults ------------------------------------------------------------------------------------------------------------
+
+
+def warning_of(result):
+    (warning,) = [event["message"] for event in result.named("log") if event["level"] == "warning"]
+    return warning
+
+
+@only_fake
+@pytest.mark.parametrize("told, reason", [
+    ({"LOSE_AT": 60}, "lost|CUDA_ERROR"),
+    ({"HANG_AT": 60}, "did not (train|classify|give|take).*within"),
+    ({"FAIL_ALLOC": 2}, "memory"),
+])
+def test_a_device_that_fails(trainer, gpu, tmp_path, told, reason):
+    gpu(**told)
+    flags = (*SOFT, "--train_steps=120", "--log_steps=10", "--gpu_timeout_secs=1")
+    result = train(trainer, *flags, "--noallow_soft_placement", cwd=tmp_path, status=1)
+    assert len(result.stderr.splitlines()) == 1 and re.search(reason, result.stderr), result.stderr
+    result = train(trainer, *flags, cwd=tmp_path)
+    assert re.search(reason, warning_of(result)), warning_of(result)
+    on_cpu = train(trainer, *flags, "--device=cpu", cwd=tmp_path)
+    assert result.done["steps"] == 120
+    assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
+
+
+def test_a_killed_process(trainer, gpu, tmp_path):
+    def kill_it(*flags, status):
+        process = runs.start(trainer, *SOFT, *flags, "--train_steps=0", "--log_format=json", "--log_steps=1",
+                             "--train_dir=kept" + str(status), cwd=tmp_path)
+        runs.wait_for(lambda: "trainer-gpu" in children(process.pid), "process of the GPU engine")
+        text = ""
+        while '"global_step":5,' not in text:
+            text += runs.read_lines(process, 1)
+        killed_at = time.monotonic()
+        os.kill(children(process.pid)["trainer-gpu"], signal.SIGKILL)
+        if status == 1:
+            result = runs.finish(process, status=1)
+            assert time.monotonic() - killed_at < 5
+            return result
+        text = ""
+        while "goes on from the parameters" not in text:
+            text += runs.read_lines(process, 1)
+            assert time.monotonic() - killed_at < 20
+        for _ in range(3):
+            text = runs.read_lines(process, 1)
+        runs.interrupt(process)
+        runs.finish(process, status=143)
+        return text
+
+    result = kill_it("--noallow_soft_placement", status=1)
+    assert "killed by signal 9" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert '"step"' in kill_it(status=143)
