@@ -9,11 +9,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -84,11 +86,39 @@ ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, 
     if (connection->bytes_in == 0 && looks_like_tls != (connection->tls != NULL)) {
         return refuse_mixture(connection, error);
     }
+    connection->heard_s = clock_monotonic_s();
     atomic_fetch_add_explicit(&connection->bytes_in, (uint64_t)got, memory_order_relaxed);
     if ((size_t)got > size) {
         connection->in_end += (size_t)got - size;
     }
     return got;
+}
+
+/* For what happens on the socket, until the deadline; but no longer than the patience lasts without a sign of life. */
+static enum socket_wait wait_for(struct connection *connection, short events, double deadline_s)
+{
+    const double patience_s = connection->patience_s;
+    if (patience_s <= 0) {
+        return socket_wait(connection->fd, events, connection->wake, deadline_s);
+    }
+    double now_s = clock_monotonic_s(), moved_s = now_s;
+    size_t unsent = connection_unsent(connection);
+    for (;;) {
+        double until_s = fmin(deadline_s, fmin(now_s + patience_s / 8, moved_s + patience_s));
+        enum socket_wait how = socket_wait(connection->fd, events, connection->wake, until_s);
+        if (how != SOCKET_TIMEOUT) {
+            return how;
+        }
+        size_t still_unsent = connection_unsent(connection);
+        now_s = clock_monotonic_s();
+        if (still_unsent != unsent) {
+            unsent = still_unsent;
+            moved_s = now_s;
+        }
+        if (now_s >= deadline_s || now_s >= moved_s + patience_s) {
+            return how;
+        }
+    }
 }
 
 static bool wait_failed(struct connection *connection, enum socket_wait how, const char *format, double started_s,
@@ -99,7 +129,7 @@ static bool wait_failed(struct connection *connection, enum socket_wait how, con
     } else {
         connection->state = CONNECTION_TIMED_OUT;
         char text[32];
-        snprintf(text, sizeof text, "%.3g s", deadline_s > started_s ? deadline_s - started_s : 0.0);
+        snprintf(text, sizeof text, "%.3g s", fmax(0.0, fmin(deadline_s, clock_monotonic_s()) - started_s));
         error_set(error, format, connection->name, text); /* NOLINT: both callers pass "%s ... %s" */
     }
     return false;
@@ -107,7 +137,7 @@ static bool wait_failed(struct connection *connection, enum socket_wait how, con
 
 bool link_wait(struct connection *connection, double started_s, double deadline_s, struct error *error)
 {
-    enum socket_wait how = socket_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+    enum socket_wait how = wait_for(connection, POLLIN, deadline_s);
     return how == SOCKET_READY ||
            wait_failed(connection, how, "no answer from %s within %s", started_s, deadline_s, error);
 }
@@ -121,7 +151,7 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            enum socket_wait how = socket_wait(connection->fd, POLLOUT, connection->wake, deadline_s);
+            enum socket_wait how = wait_for(connection, POLLOUT, deadline_s);
             if (how != SOCKET_READY) {
                 return wait_failed(connection, how, "%s takes no data, for %s now", started_s, deadline_s, error);
             }
@@ -160,12 +190,12 @@ static struct connection *create(int fd, const char *peer, const struct wake *wa
     if (!connection || !buffers) {
         free(connection);
         free(buffers);
-        close(fd);
         return NULL;
     }
     connection->operations = &link_plain;
     connection->fd = fd;
     connection->wake = wake;
+    connection->heard_s = clock_monotonic_s();
     connection->in = buffers;
     connection->out = buffers + CONNECTION_BUFFER;
     snprintf(connection->peer, sizeof connection->peer, "%s", peer);
@@ -194,6 +224,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
     endpoint_format_address(address, text);
     struct connection *new = create(fd, text, wake);
     if (!new) {
+        close(fd);
         return error_set(error, "out of memory for a connection to %s", text);
     }
     if (!expected) {
@@ -231,19 +262,16 @@ static void linger(struct connection *connection)
 bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
                       const struct wake *wake, double deadline_s, struct error *error)
 {
-    *connection = NULL;
-    struct connection *new = create(fd, peer, wake);
-    if (!new) {
+    *connection = create(fd, peer, wake);
+    if (!*connection) {
         return error_set(error, "out of memory for a connection from %s", peer);
     }
-    if (credentials && !tls_open(new, credentials, NULL, true, deadline_s, error)) {
-        if (new->state == CONNECTION_BROKEN) {
-            linger(new);
+    if (credentials && !tls_open(*connection, credentials, NULL, true, deadline_s, error)) {
+        if ((*connection)->state == CONNECTION_BROKEN) {
+            linger(*connection);
         }
-        connection_close(new);
         return error_wrap(error, "refused %s", peer);
     }
-    *connection = new;
     return true;
 }
 
@@ -382,6 +410,22 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
             return true;
         }
     }
+}
+
+void connection_set_patience(struct connection *connection, double seconds)
+{
+    connection->patience_s = seconds;
+}
+
+double connection_heard_s(const struct connection *connection)
+{
+    return connection->heard_s;
+}
+
+size_t connection_unsent(const struct connection *connection)
+{
+    int bytes = 0; /* TIOCOUTQ of a socket (SIOCOUTQ, tcp(7)): what is not acknowledged */
+    return ioctl(connection->fd, TIOCOUTQ, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
 }
 
 enum connection_state connection_state(const struct connection *connection)

@@ -48,8 +48,8 @@ bool connection_connect(struct connection **connection, const struct address *ad
                         struct error *error);
 
 /*
- * The other side, on a socket from socket_accept, which it owns from now on, also if it fails. peer: the address as
- * text. The error of a refused peer names its address and the reason, and is meant to be logged as it is, once.
+ * The other side, on a socket from socket_accept. If it fails, *connection is what is to be closed, so that the caller
+ * can first see to it that nobody uses the socket's number any more; NULL: the socket itself. peer: the address as text. The error of a refused peer names its address and the reason, and is meant to be logged as it is, once.
  */
 bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
                       const struct wake *wake, double deadline_s, struct error *error);
@@ -71,6 +71,14 @@ bool connection_flush(struct connection *connection, double deadline_s, struct e
 
 /* Waits until a read would find something (data, an end or an error). *ready: false after the deadline or a wake. */
 bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error);
+
+/*
+ * From now on a wait also ends, as if its deadline had passed, when the peer gave no sign of life for so long: nothing
+ * came from it, and its system took nothing of what waits to be sent. 0: only deadlines count, as in the beginning.
+ */
+void connection_set_patience(struct connection *connection, double seconds);
+double connection_heard_s(const struct connection *connection); /* when something came last, or it was opened */
+size_t connection_unsent(const struct connection *connection);  /* bytes that the peer's system has not taken yet */
 
 enum connection_state connection_state(const struct connection *connection);
 

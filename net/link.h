@@ -46,6 +46,8 @@ struct connection {
     int fd;
     const struct wake *wake;
     enum connection_state state;
+    double patience_s; /* 0: none */
+    double heard_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */
     uint8_t *in;     /* [CONNECTION_BUFFER]: received, in_start..in_end not yet used */
@@ -68,7 +70,7 @@ ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, 
 ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error, const char *format,
                     ...) __attribute__((format(printf, 4, 5)));
 
-/* Sends the out buffer, waiting until the deadline. */
+/* Sends the out buffer, waiting until the deadline or the patience's end. */
 bool link_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);
 
 /* Waits until the socket is readable; names who is awaited if that does not happen. */

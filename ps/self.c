@@ -2,6 +2,7 @@
 #include "ps/self.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
+
+static const double LEAST_PATIENCE_S = 2.0;
 
 /* fleet.key in the folder of the config; without a config, in the current one. */
 static bool key_beside_config(const struct config *config, char *path, size_t size, struct error *error)
@@ -97,6 +100,11 @@ const struct identity *self_identity(const struct self *self)
 {
     const struct self_change *changed = atomic_load(&self->changed);
     return changed != NULL ? &changed->identity : &self->identity;
+}
+
+double self_patience_s(const struct self *self)
+{
+    return fmax(self->identity.lease_ms / 1e3, LEAST_PATIENCE_S);
 }
 
 bool self_change(struct self *self, uint64_t version, const char *digest, const char *job, struct error *error)

@@ -34,6 +34,12 @@ void self_destroy(struct self *self); /* fine on one that is all zeros */
 /* What it says about itself now, in handshakes. Any thread; it stays until self_destroy. */
 const struct identity *self_identity(const struct self *self);
 
+/*
+ * Seconds that a peer which owes something may give no sign of life, before the connection with it counts as dead: a
+ * lease, and at least 2 s. Whoever keeps a peer waiting for others sends it a ping four times as often.
+ */
+double self_patience_s(const struct self *self);
+
 /* A new version of the config is in force: handshakes tell of it from now on. One thread; texts are copied. */
 bool self_change(struct self *self, uint64_t version, const char *digest, const char *job, struct error *error);
 

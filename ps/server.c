@@ -40,6 +40,7 @@ void server_lock(struct server *server)
 
 void server_cut(struct visitor *visitor)
 {
+    visitor->cut = true;
     shutdown(visitor->fd, SHUT_RDWR);
 }
 
@@ -112,6 +113,41 @@ void server_wait(struct server *server)
 
 /* --- One connection ---------------------------------------------------------------------------------------------------- */
 
+static bool is_of(const struct visitor *visitor, const struct peer *peer)
+{
+    switch (peer->member.role) {
+    case MEMBER_WORKER:
+        return visitor->worker == peer->member.index && visitor->incarnation == peer->incarnation;
+    case MEMBER_PS:
+        return visitor->ps == peer->member.index;
+    default:
+        return visitor->worker < 0 && visitor->ps < 0;
+    }
+}
+
+/* No member takes the places of others. Locked. */
+static bool make_room(struct server *server, const struct peer *peer)
+{
+    const bool is_operator = peer->member.role != MEMBER_WORKER && peer->member.role != MEMBER_PS;
+    const int most = is_operator                          ? SERVER_OPERATORS
+                     : peer->member.role == MEMBER_WORKER ? SERVER_CONNECTIONS_PER_WORKER
+                                                          : SERVER_CONNECTIONS_PER_PS;
+    struct visitor *silent = NULL;
+    int count = 0;
+    for (int i = 0; i < server->visitor_count; i++) {
+        struct visitor *visitor = &server->visitors[i];
+        if (visitor->life != VISITOR_HERE || !visitor->admitted || visitor->cut || !is_of(visitor, peer)) {
+            continue;
+        }
+        count++;
+        silent = silent == NULL || visitor->heard_s < silent->heard_s ? visitor : silent;
+    }
+    if (count >= most && !is_operator) {
+        server_cut(silent);
+    }
+    return count < most || !is_operator;
+}
+
 /* handshake_rules.admit: the job's word on who may come in; asked again while an older process is being probed. */
 static uint16_t admit(void *context, const struct peer *peer, struct error *sentence)
 {
@@ -131,8 +167,13 @@ static uint16_t admit(void *context, const struct peer *peer, struct error *sent
         refusal = REFUSAL_BUSY;
         error_set(sentence, "ps %d is about to leave", server->index);
     }
+    if (refusal == 0 && !make_room(server, peer)) {
+        refusal = REFUSAL_BUSY;
+        error_set(sentence, "%d operators' connections are open here already", SERVER_OPERATORS);
+    }
     if (refusal == 0) {
         visitor->admitted = true;
+        visitor->heard_s = clock_monotonic_s();
         visitor->worker = peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
         visitor->ps = peer->member.role == MEMBER_PS ? peer->member.index : -1;
         visitor->incarnation = peer->incarnation;
@@ -166,12 +207,17 @@ static bool let_in(struct visitor *visitor, struct error *error)
     const double deadline_s = visitor->came_s + visitor->patience_s;
     struct connection *connection;
     struct peer peer;
-    if (!connection_serve(&connection, visitor->fd, visitor->peer, server->self.credentials, NULL, deadline_s, error)) {
-        visitor->fd = -1;
+    bool served =
+        connection_serve(&connection, visitor->fd, visitor->peer, server->self.credentials, NULL, deadline_s, error);
+    open_channel(visitor, connection); /* it is go's to close */
+    if (!served) {
         return false;
     }
-    open_channel(visitor, connection);
-    return handshake_accept(&visitor->channel, self_identity(&server->self), &rules, &peer, deadline_s, error);
+    if (!handshake_accept(&visitor->channel, self_identity(&server->self), &rules, &peer, deadline_s, error)) {
+        return false;
+    }
+    connection_set_patience(connection, self_patience_s(&server->self));
+    return true;
 }
 
 /* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
@@ -190,8 +236,12 @@ static void go(struct visitor *visitor)
     server->newcomers -= !visitor->admitted;
     server->here--;
     visitor->life = VISITOR_GONE;
+    const int fd = visitor->channel.connection == NULL ? visitor->fd : -1;
     server_unlock(server);
     channel_close(&visitor->channel);
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 static void *visit(void *context)
@@ -247,6 +297,23 @@ static bool start_thread(struct visitor *visitor)
     return started;
 }
 
+/* Who has been here longest without saying who he is goes, so that a crowd of those keeps nobody out. Locked. */
+static void cut_oldest_newcomer(struct server *server)
+{
+    struct visitor *oldest = NULL;
+    for (int i = 0; i < server->visitor_count; i++) {
+        struct visitor *visitor = &server->visitors[i];
+        if (visitor->life == VISITOR_HERE && !visitor->admitted && !visitor->cut &&
+            (oldest == NULL || visitor->came_s < oldest->came_s)) {
+            oldest = visitor;
+        }
+    }
+    if (oldest != NULL) {
+        server->turned_away++;
+        server_cut(oldest);
+    }
+}
+
 static void receive_visitor(struct server *server, int fd, const char *peer)
 {
     double now_s = clock_monotonic_s();
@@ -255,6 +322,9 @@ static void receive_visitor(struct server *server, int fd, const char *peer)
     /* All workers may come at once; more than that is somebody who means no good, and gets less time. */
     int workers = server->job.worker_count;
     int most_newcomers = workers + SERVER_SPARE_CONNECTIONS;
+    if (server->newcomers >= workers + SERVER_SPARE_CONNECTIONS / 2) {
+        cut_oldest_newcomer(server);
+    }
     bool room = visitor != NULL && server->newcomers < most_newcomers;
     if (room) {
         memset(visitor, 0, sizeof *visitor);
@@ -306,8 +376,9 @@ static void complain(struct server *server, double *complained_s, double now_s)
     server_unlock(server);
     if (turned_away > 0) {
         *complained_s = now_s;
-        log_warning("turned away %d connections: all %d places are taken; does anybody connect who should not?",
-                    turned_away, server->visitor_count);
+        log_warning("turned away %d connections that did not say who they are, for there were too many; does anybody "
+                    "connect who should not?",
+                    turned_away);
     }
 }
 
@@ -340,6 +411,9 @@ static void accept_all(struct server *server, int listener)
         struct error error;
         if (socket_accept(listener, &fd, peer, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0, &how, &error)) {
             receive_visitor(server, fd, peer);
+            if (find_place(server) == NULL) {
+                tidy_up(server);
+            }
         } else if (how != SOCKET_TIMEOUT) {
             log_warning("%s", error.text);
             usleep(ACCEPT_MS * 1000);

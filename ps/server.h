@@ -14,10 +14,12 @@
  *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed since_version;
  *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once. The answer of a push that
  *    is held back for slower workers comes within a lease (SERVER_HOLD_S at most), if need be as ERROR_TOO_LATE: then
- *    send it again. So a worker knows soon whether anybody still answers at all;
+ *    send it again;
  *  - writes are answered (by done) where the frame is flagged FRAME_LAST, so that many may be on their way;
  *  - a snapshot is answered by done with its global step; one at a time, for worker 0 alone;
- *  - a ping may come at any time between requests, with request 0, and wants a pong within JOB_PROBE_MS;
+ *  - a ping may come at any time between frames, with request 0, and wants a pong within JOB_PROBE_MS; while an answer
+ *    is held back, for whatever reason, one comes four times in self_patience_s: where none comes for that long the
+ *    connection is dead;
  *  - after end_job, heartbeats get job_state 3 (or 4), pushes the outcome 5, pulls ERROR_JOB_OVER; the ps goes
  *    when all have left or hung up, at the latest JOB_END_MS later. It says leave, with request 0, before it closes.
  */
@@ -33,12 +35,15 @@
 #include "ps/self.h"
 
 enum {
-    SERVER_CONNECTIONS_PER_WORKER = 4,
-    SERVER_CONNECTIONS_PER_PS = 4,
+    /* One more, and the one that said nothing for longest is cut: a member's links may have died without a word. */
+    SERVER_CONNECTIONS_PER_WORKER = 6,
+    SERVER_CONNECTIONS_PER_PS = 6,
+    SERVER_OPERATORS = 32,
     SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
     SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */
-    SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken */
+    SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken; a peer
+                                      that stands still in it is given up after self_patience_s */
     SERVER_HOLD_S = 60,            /* that an answer is held back at most, if a lease is not shorter */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
 };

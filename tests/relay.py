@@ -82,6 +82,8 @@ class Relay:
                         return
                     continue
                 data = source.recv(65536)
+                if pair["stalled"]:
+                    continue
                 if not data:
                     sink.shutdown(socket.SHUT_WR)
                     return

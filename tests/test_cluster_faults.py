@@ -275,6 +275,38 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
+    """Every connection goes silent at once, and nobody is told: all are opened anew after one lease, not one lease each."""
+    dice, steps, lease_s = generator(), 1000000, 3
+    flags = ("--optimizer=momentum", "--learning_rate=0.001")
+    mode_flags = sync(steps) if mode == "sync" else (f"--train_steps={steps}", "--train_dir=kept")
+    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=(*mode_flags, *flags, f"--lease_secs={lease_s}")) as cluster:
+        relays = relayed(cluster, dice)
+        cluster.start_all("--bind=127.0.0.1")
+        wait_for(lambda: reached(cluster) > 10, "step 10")
+        longest = 0
+        for i in range(repeats(4, 30)):
+            time.sleep(dice.uniform(0, 0.5))
+            for relay in relays:
+                relay.stall()
+            before, begun = reached(cluster), time.monotonic()
+            wait_for(lambda: reached(cluster) > before + 3, f"steps after links {i} fell silent", 30)
+            longest = max(longest, time.monotonic() - begun)
+        print(f"steps again {longest:.2f} s after all links fell silent, at the latest; the lease is {lease_s} s")
+        assert longest < lease_s + 3
+        last = reached(cluster)
+        cluster.kill("worker 0", signal.SIGTERM)
+        cluster.wait("worker 0", status=143)
+        if mode == "sync":
+            step = max(checkpoints(tmp_path / "kept"))
+            assert step >= last
+            train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={step}", "--train_dir=local", cwd=tmp_path)
+            assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
+        for relay in relays:
+            relay.__exit__()
+
+
 @pytest.mark.parametrize("delay_s, bytes_per_s", [(0.1, 0), (0, 125_000)])
 def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
     """200 ms there and back, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""

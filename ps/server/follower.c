@@ -4,6 +4,8 @@
  * nothing is lost by saying it twice.
  */
 #include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +37,8 @@ struct follower {
     struct member coordinator;
     char name[CONNECTION_NAME];
     struct wake wake;
-    bool end; /* guarded by the server's lock */
+    bool end;                  /* guarded by the server's lock */
+    _Atomic(double) doubted_s; /* as in a worker's struct traffic */
     struct conversation report, listen;
 };
 
@@ -88,13 +91,23 @@ static bool compose(struct conversation *conversation, struct message_staged *st
     return news && staged->finite.count + staged->not_finite.count > 0;
 }
 
+/* Asked now and then while there is nothing to tell, so that a dead connection is not found when it is needed. */
+static bool is_alive(struct conversation *conversation, struct error *error)
+{
+    const double patience_s = self_patience_s(&conversation->follower->server->self);
+    struct message_ping ping = {0};
+    double now_s = clock_monotonic_s();
+    return now_s - connection_heard_s(conversation->channel.connection) < patience_s / 4 ||
+           channel_call(&conversation->channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
+}
+
 static bool report(struct conversation *conversation, struct error *error)
 {
     uint8_t finite[CONFIG_MAX_HOSTS * RANGE_BYTES], not_finite[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_staged staged;
     uint16_t code;
     if (!compose(conversation, &staged, finite, not_finite)) {
-        return true;
+        return is_alive(conversation, error);
     }
     return channel_call(&conversation->channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
                         &code, error) ||
@@ -166,7 +179,7 @@ static bool open_channel(struct conversation *conversation, struct error *error)
     const struct self *self = &follower->server->self;
     struct connection *connection;
     struct peer peer;
-    double deadline_s = clock_monotonic_s() + CONNECT_S;
+    double deadline_s = clock_monotonic_s() + fmin(CONNECT_S, self_patience_s(self));
     if (!connection_connect(&connection, &follower->address, &follower->coordinator, self->credentials, &follower->wake,
                             deadline_s, error)) {
         return false;
@@ -177,8 +190,15 @@ static bool open_channel(struct conversation *conversation, struct error *error)
         channel_close(&conversation->channel);
         return false;
     }
+    connection_set_patience(connection, self_patience_s(self));
     conversation->told_changes = 0;
     return true;
+}
+
+/* What broke the other conversation's connection has likely broken this one, if nothing came on it since. */
+static bool is_doubtful(const struct conversation *conversation)
+{
+    return connection_heard_s(conversation->channel.connection) < atomic_load(&conversation->follower->doubted_s);
 }
 
 static void pause_for(struct follower *follower, double seconds)
@@ -204,7 +224,10 @@ static void *converse(void *context)
                 log_info("%s, which decides on the steps, is there", follower->name);
             }
             told_s = 0;
-            while (!must_end(follower) && conversation->talk(conversation, &error)) {
+            while (!must_end(follower) && !is_doubtful(conversation) && conversation->talk(conversation, &error)) {
+            }
+            if (connection_state(conversation->channel.connection) == CONNECTION_TIMED_OUT) {
+                atomic_store(&follower->doubted_s, clock_monotonic_s() - self_patience_s(&follower->server->self) / 4);
             }
             channel_close(&conversation->channel);
             missed_s = clock_monotonic_s();

@@ -64,12 +64,43 @@ bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, 
     return true;
 }
 
+bool serve_receive(struct visitor *visitor, struct error *error)
+{
+    struct channel *channel = &visitor->channel;
+    struct error ignored;
+    if (channel_receive(channel, serve_deadline(), error)) {
+        return true;
+    }
+    if (connection_state(channel->connection) == CONNECTION_OPEN) { /* it is the frame that is wrong */
+        log_warning("dropped %s", error->text);
+        channel_send_error(channel, channel->frame.request, ERROR_BAD_REQUEST, serve_deadline(), &ignored, "%s",
+                           error->text);
+    }
+    return false;
+}
+
 /* --- Waiting on behalf of a request ------------------------------------------------------------------------------------ */
 
 bool serve_peer_hung_up(const struct visitor *visitor)
 {
     struct pollfd hangup = {.fd = visitor->fd, .events = POLLRDHUP};
     return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+bool serve_sign(struct visitor *visitor, double *signed_s)
+{
+    struct server *server = visitor->server;
+    struct message_ping ping = {.nonce = visitor->incarnation};
+    struct error error;
+    double now_s = clock_monotonic_s();
+    if (now_s - *signed_s < self_patience_s(&server->self) / 4) {
+        return true;
+    }
+    *signed_s = now_s;
+    server_unlock(server);
+    bool sent = serve_send(visitor, MESSAGE_ping, 0, &ping, &error);
+    server_lock(server);
+    return sent;
 }
 
 /*
@@ -85,11 +116,12 @@ static bool hold(struct visitor *visitor, bool (*ready)(struct visitor *visitor,
     if (ready(visitor, argument)) {
         return true;
     }
-    job_hold(&server->job, visitor->worker, visitor->incarnation, 1, clock_monotonic_s());
+    double signed_s = clock_monotonic_s();
+    job_hold(&server->job, visitor->worker, visitor->incarnation, 1, signed_s);
     while (alive && !ready(visitor, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
         alive = !server->leaving && !serve_peer_hung_up(visitor) &&
-                job_is_current(&server->job, visitor->worker, visitor->incarnation);
+                job_is_current(&server->job, visitor->worker, visitor->incarnation) && serve_sign(visitor, &signed_s);
     }
     job_hold(&server->job, visitor->worker, visitor->incarnation, -1, clock_monotonic_s());
     return alive;
@@ -266,7 +298,7 @@ bool serve_receive_push(struct visitor *visitor, struct stage *stage, const stru
         if (bad->text[0] != '\0' || (channel->frame.flags & FRAME_LAST) != 0) {
             return true;
         }
-        if (!channel_receive(channel, serve_deadline(), error)) {
+        if (!serve_receive(visitor, error)) {
             return false;
         }
         if (channel->frame.type != MESSAGE_push || channel->frame.request != request ||
@@ -857,14 +889,15 @@ static bool await_request(struct visitor *visitor, struct error *error)
             return false;
         }
     }
-    if (!channel_receive(channel, serve_deadline(), error)) {
+    if (!serve_receive(visitor, error)) {
         return false;
     }
+    server_lock(visitor->server);
+    visitor->heard_s = clock_monotonic_s();
     if (visitor->worker >= 0) {
-        server_lock(visitor->server);
-        job_heard(&visitor->server->job, visitor->worker, visitor->incarnation, clock_monotonic_s());
-        server_unlock(visitor->server);
+        job_heard(&visitor->server->job, visitor->worker, visitor->incarnation, visitor->heard_s);
     }
+    server_unlock(visitor->server);
     return true;
 }
 

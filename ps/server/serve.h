@@ -30,7 +30,9 @@ struct visitor {
     int fd;
     char peer[ENDPOINT_TEXT];
     double came_s, patience_s; /* to be through with its handshake */
-    bool admitted;             /* said hello, and was welcome */
+    double heard_s;            /* when it said hello, or asked for something last */
+    bool cut;
+    bool admitted; /* said hello, and was welcome */
     bool ping_wanted;
     int worker; /* -1: no worker, or nobody yet */
     int ps;     /* another ps; -1: none */
@@ -102,11 +104,18 @@ void serve(struct visitor *visitor);
 double serve_deadline(void); /* of a frame that begins now */
 bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
                 struct error *error);
+/*
+ * The next frame. One that breaks the protocol ends the connection, with a line in the log that names the peer, and a
+ * word to it.
+ */
+bool serve_receive(struct visitor *visitor, struct error *error);
 /* A refusal that the connection survives; one of ERROR_BAD_REQUEST it does not. */
 bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
                       struct error *error);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 bool serve_peer_hung_up(const struct visitor *visitor);
+/* Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *signed_s: the last one. */
+bool serve_sign(struct visitor *visitor, double *signed_s);
 /* Puts the present generation into what this connection sends. Locked. */
 void serve_tell_generation(struct visitor *visitor);
 

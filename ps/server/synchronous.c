@@ -66,7 +66,7 @@ static enum wait_end await_step(struct visitor *visitor, const struct job_push *
 {
     PROFILE("wait for workers");
     struct server *server = visitor->server;
-    double now_s = clock_monotonic_s(), looked_s = now_s;
+    double now_s = clock_monotonic_s(), looked_s = now_s, signed_s = now_s;
     const double deadline_s = serve_hold_deadline(server);
     enum wait_end end = WAIT_SETTLED;
     uint64_t helped = 0;
@@ -77,7 +77,8 @@ static enum wait_end await_step(struct visitor *visitor, const struct job_push *
         } else if (!help(server, &helped)) {
             server_wait_step(server);
             now_s = clock_monotonic_s();
-            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(visitor))) {
+            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(visitor)) ||
+                !serve_sign(visitor, &signed_s)) {
                 end = WAIT_GIVEN_UP;
             } else if (now_s >= deadline_s) {
                 end = WAIT_TOO_LONG;

@@ -47,8 +47,8 @@ static inline void *loopback_thread(void *argument)
         if (loopback->serve) {
             loopback->serve(&connection, loopback->context);
         }
-        connection_close(connection);
     }
+    connection_close(connection);
     return NULL;
 }
 

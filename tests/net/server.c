@@ -66,6 +66,7 @@ static void *serve(void *argument)
     const struct handshake_rules rules = {NULL};
     if (!connection_serve(&connection, visitor->fd, visitor->peer, visitor->credentials, NULL, soon(), &error)) {
         printf("%s\n", error.text);
+        connection_close(connection);
         goto out;
     }
     channel_open(&channel, connection);

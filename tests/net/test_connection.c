@@ -185,6 +185,45 @@ static void silent_peer_times_out(void **state)
     silent_peer(fleet_key);
 }
 
+/* Patience ends a wait long before its deadline; signs of life, however small, make it begin again. */
+static void drip(struct connection **connection, void *context)
+{
+    (void)context;
+    for (int i = 0; i < 8; i++) {
+        char byte = 0;
+        struct iovec part = {&byte, 1};
+        struct error error;
+        usleep(100000);
+        connection_write(*connection, &part, 1, soon(), &error);
+    }
+    hold(connection, NULL);
+}
+
+static void patience(const struct credentials *credentials)
+{
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    loopback_start(&loopback, credentials, drip, NULL);
+    struct connection *connection = connect_to(&loopback, credentials);
+    uint8_t bytes[9];
+    connection_set_patience(connection, 0.4);
+    double started_s = clock_monotonic_s();
+    assert_false(connection_read(connection, bytes, sizeof bytes, soon(), &error));
+    double ended_s = clock_monotonic_s(), heard_s = connection_heard_s(connection);
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_int_equal(connection_bytes_in(connection) >= 8, 1);
+    assert_true(heard_s - started_s > 0.7 && ended_s - heard_s > 0.35 && ended_s - heard_s < 3);
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void patience_ends_a_wait(void **state)
+{
+    (void)state;
+    patience(NULL);
+    patience(fleet_key);
+}
+
 static void read_nothing(struct connection **connection, void *context)
 {
     (void)connection, (void)context;
@@ -306,15 +345,11 @@ static void nobody_listens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips_plain),
-        cmocka_unit_test(round_trips_tls),
-        cmocka_unit_test(writes_gather),
-        cmocka_unit_test(silent_peer_times_out),
-        cmocka_unit_test(full_pipe_times_out),
-        cmocka_unit_test(wake_ends_waits),
-        cmocka_unit_test(half_open_handshake_ends),
-        cmocka_unit_test(cut_is_told),
-        cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(round_trips_plain),    cmocka_unit_test(round_trips_tls),
+        cmocka_unit_test(writes_gather),        cmocka_unit_test(silent_peer_times_out),
+        cmocka_unit_test(patience_ends_a_wait), cmocka_unit_test(full_pipe_times_out),
+        cmocka_unit_test(wake_ends_waits),      cmocka_unit_test(half_open_handshake_ends),
+        cmocka_unit_test(cut_is_told),          cmocka_unit_test(nobody_listens),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

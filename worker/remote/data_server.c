@@ -180,14 +180,16 @@ static bool let_in(struct customer *customer, struct error *error)
     const size_t batch = (size_t)server->config->train.batch_size;
     struct connection *connection;
     struct peer peer;
-    if (!connection_serve(&connection, customer->fd, customer->peer, server->self->credentials, &server->wake,
-                          deadline_s, error)) {
+    bool served = connection_serve(&connection, customer->fd, customer->peer, server->self->credentials, &server->wake,
+                                   deadline_s, error);
+    channel_open(&customer->channel, connection);
+    if (!served) {
         return false;
     }
-    channel_open(&customer->channel, connection);
     if (!handshake_accept(&customer->channel, self_identity(server->self), &rules, &peer, deadline_s, error)) {
         return false;
     }
+    connection_set_patience(connection, self_patience_s(server->self));
     customer->indexes = malloc(batch * sizeof *customer->indexes);
     customer->bytes = malloc(batch_bytes(batch, server->pixels));
     return (customer->indexes && customer->bytes) ||
@@ -207,6 +209,9 @@ static void *attend(void *context)
     pthread_mutex_lock(&customer->server->lock); /* nobody cuts a connection by the number of a socket that is closed */
     customer->life = CUSTOMER_GONE;
     pthread_mutex_unlock(&customer->server->lock);
+    if (customer->channel.connection == NULL) {
+        close(customer->fd);
+    }
     channel_close(&customer->channel);
     free(customer->indexes);
     free(customer->bytes);

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
-static const double CONNECT_S = 2.0; /* the others wait meanwhile */
+static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
 
 /* What a ps said of itself with its last lease. */
 struct ps_news {
@@ -174,7 +174,7 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
     }
     double asked_s = heartbeat->ps[link->member.index].asked_s;
     if (asked_s > 0 && clock_monotonic_s() - asked_s > silence_s(heartbeat)) {
-        shard_link_lost(link, "a heartbeat was not answered");
+        shard_link_silent(link, "a heartbeat was not answered");
         return;
     }
     if (beat && !send_beat(heartbeat, link, &error)) {
@@ -199,6 +199,23 @@ static void say_goodbye(struct heartbeat *heartbeat)
     }
 }
 
+/* All that are open; then one that is not, since a try may take a while, and leases must not run out meanwhile. */
+static void visit_all(struct heartbeat *heartbeat, bool beat)
+{
+    struct shard_link *next = NULL;
+    for (int i = 0; i < heartbeat->count && !atomic_load(&heartbeat->end); i++) {
+        struct shard_link *link = &heartbeat->links[i];
+        if (shard_link_is_open(link)) {
+            visit(heartbeat, link, beat);
+        } else if (next == NULL || link->next_try_s < next->next_try_s) {
+            next = link;
+        }
+    }
+    if (next != NULL && !atomic_load(&heartbeat->end)) {
+        visit(heartbeat, next, true);
+    }
+}
+
 static void *beat_on(void *context)
 {
     struct heartbeat *heartbeat = context;
@@ -206,9 +223,7 @@ static void *beat_on(void *context)
     double next_s = 0;
     while (polled && !atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
-        for (int i = 0; i < heartbeat->count && !atomic_load(&heartbeat->end); i++) {
-            visit(heartbeat, &heartbeat->links[i], beat);
-        }
+        visit_all(heartbeat, beat);
         double now_s = clock_monotonic_s();
         next_s = beat ? now_s + interval_s(heartbeat) : next_s;
         double until_s = next_s;
@@ -255,7 +270,8 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     for (int i = 0; i < count && done; i++) {
         done = shard_link_create(&links[i], config, i, self, traffic, NULL, error);
         links[i].quiet = true;
-        links[i].patience_s = CONNECT_S;
+        links[i].patience_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
+        links[i].silence_s = silence_s(new);
     }
     if (done) {
         new->runs = pthread_create(&new->thread, NULL, beat_on, new) == 0;

@@ -17,7 +17,6 @@ enum {
     LANDING_BYTES = 64 * 1024, /* stays in the innermost caches on its way */
     STEP_WAIT_MS = 1000,       /* for a step that others make */
     MODEL_WAIT_MS = 500,       /* a signal is looked for so often */
-    HOLD_S = 60,               /* a ps holds an answer back for a lease, and no longer than this */
 };
 
 static const double SLICE_S = 0.25;
@@ -494,10 +493,10 @@ static bool wait_for_any(struct push_pull *exchange)
     return poll(exchange->polled, (nfds_t)exchange->count, (int)(SLICE_S * 1e3)) != 0;
 }
 
-static void tell_awaited(struct push_pull *exchange, double begin_s)
+static void tell_awaited(struct push_pull *exchange)
 {
     double now_s = clock_monotonic_s();
-    if (now_s - begin_s < LINK_TOLD_EVERY_S || now_s - exchange->told_s < LINK_TOLD_EVERY_S) {
+    if (now_s - exchange->pushed_s < LINK_TOLD_EVERY_S || now_s - exchange->told_s < LINK_TOLD_EVERY_S) {
         return;
     }
     exchange->told_s = now_s;
@@ -505,23 +504,40 @@ static void tell_awaited(struct push_pull *exchange, double begin_s)
         const struct shard_part *part = &exchange->parts[i];
         if (part->pending && part->sent) {
             log_info("waiting for %s to answer push %llu, %.0f s", part->link.name, (unsigned long long)part->sequence,
-                     now_s - begin_s);
+                     now_s - exchange->pushed_s);
             return;
         }
     }
 }
 
-/* Nobody answered for longer than any ps holds an answer back: these connections are dead. */
-static void give_up_answers(struct push_pull *exchange, double seconds)
+/*
+ * A ps that holds an answer back sends a ping now and then, and what is under way to it moves: where neither is seen for
+ * the link's patience, the connection is dead. All that are go at once. True if there were any.
+ */
+static bool give_up_silent(struct push_pull *exchange)
 {
+    double now_s = clock_monotonic_s();
+    bool any = false;
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        if (part->pending && part->sent) {
+        if (!part->pending || !part->sent) {
+            continue;
+        }
+        size_t unsent = connection_unsent(part->link.channel.connection);
+        if (unsent != part->unsent) {
+            part->unsent = unsent;
+            part->moved_s = now_s;
+        }
+        if (now_s - part->moved_s >= part->link.silence_s) {
             struct error error;
-            error_set(&error, "%s: no answer to a push for %.0f s", part->link.name, seconds);
-            lose_answer(part, error.text);
+            error_set(&error, "%s: no sign of life for %.0f s, and a push is not answered", part->link.name,
+                      now_s - part->moved_s);
+            part->sent = false;
+            shard_link_silent(&part->link, error.text);
+            any = true;
         }
     }
+    return any;
 }
 
 /*
@@ -531,9 +547,7 @@ static void give_up_answers(struct push_pull *exchange, double seconds)
 static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
 {
     PROFILE("wait for an answer");
-    double begin_s = clock_monotonic_s();
-    double lease_s = exchange->config->cluster.lease_secs;
-    const double patience_s = 5 + 2 * (lease_s < HOLD_S ? lease_s : HOLD_S);
+    double looked_s = clock_monotonic_s();
     char why[256];
     for (;;) {
         bool lost;
@@ -541,9 +555,10 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
         if (*part || lost) {
             return PUSH_PULL_DONE;
         }
-        if (wait_for_any(exchange)) {
+        if (wait_for_any(exchange) && clock_monotonic_s() - looked_s < SLICE_S) {
             continue;
         }
+        looked_s = clock_monotonic_s();
         if (must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
         }
@@ -552,11 +567,10 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
             error_set(error, "%s", why);
             return PUSH_PULL_AGAIN;
         }
-        if (clock_monotonic_s() - begin_s >= patience_s) {
-            give_up_answers(exchange, clock_monotonic_s() - begin_s);
+        if (give_up_silent(exchange)) {
             return PUSH_PULL_DONE;
         }
-        tell_awaited(exchange, begin_s);
+        tell_awaited(exchange);
     }
 }
 
@@ -575,15 +589,20 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
     note_step(exchange, pushed->global_step);
 }
 
-/* *code: of an error that it answered with. */
+/* *code: of an error that it answered with. True with part->pending: it was only a sign of life. */
 static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
                            uint16_t *code, struct error *error)
 {
     PROFILE_PEER("receive answer", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
     struct channel *channel = &part->link.channel;
     for (;;) {
-        if (!shard_link_receive(&part->link, error)) {
+        bool pinged;
+        if (!shard_link_receive_any(&part->link, &pinged, error)) {
             return false;
+        }
+        if (pinged) {
+            part->moved_s = clock_monotonic_s();
+            return true;
         }
         if (channel->frame.request != part->request) {
             return error_set(error, "%s: answer to a request that was not made", part->link.name);
@@ -601,6 +620,7 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
         }
         if (channel->frame.flags & FRAME_LAST) {
             note_answer(exchange, part, &pushed, answer);
+            part->pending = false;
             return true;
         }
     }
@@ -627,6 +647,7 @@ static enum push_pull_end send_pushes(struct push_pull *exchange, const struct o
                 return end;
             }
             part->sent = send_push(exchange, part, outbox, note, error);
+            part->moved_s = clock_monotonic_s();
             if (!part->sent) {
                 shard_link_lost(&part->link, error->text);
             }
@@ -645,7 +666,6 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
         return end;
     }
     if (receive_answer(exchange, part, answer, &code, error)) {
-        part->pending = false;
         shard_link_count(&part->link);
     } else if (code == ERROR_TOO_LATE) {
         part->sent = false; /* slower workers are still being waited for: the same push again */
@@ -662,6 +682,7 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
 {
     enum push_pull_end end = PUSH_PULL_DONE;
     *answer = (struct push_answer){.over = true};
+    exchange->pushed_s = clock_monotonic_s();
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->pending = part->span_count > 0;

@@ -32,6 +32,8 @@ struct shard_part {
     int64_t global_step;  /* at that version */
     uint64_t request;     /* of the push under way */
     bool pending, sent;   /* of the push under way */
+    double moved_s;       /* when something of it left, or a sign of life came */
+    size_t unsent;        /* of it, then */
     uint64_t incarnation; /* of the ps that the parameters are from: another one knows nothing of them */
     bool over;            /* it takes no more pushes */
 };
@@ -51,6 +53,7 @@ struct push_pull {
     uint32_t generation;
     int64_t global_step; /* the highest that is known */
     double told_s, joined_s;
+    double pushed_s;    /* when the push under way began */
     bool broken;        /* set where a connection broke; for whoever wants to know */
     uint8_t *ranges;    /* of the frame being sent */
     struct iovec *bulk; /* likewise */

@@ -1,5 +1,6 @@
 #include "worker/remote/shard_link.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -21,7 +22,8 @@ bool shard_link_create_to(struct shard_link *link, struct member member, const c
     char who[MEMBER_TEXT];
     *link = (struct shard_link){.member = member,
                                 .longest_delay_s = LONGEST_DELAY_S,
-                                .patience_s = LINK_CONNECT_S,
+                                .patience_s = fmin(LINK_CONNECT_S, self_patience_s(self)),
+                                .silence_s = self_patience_s(self),
                                 .self = self,
                                 .traffic = traffic,
                                 .wake = wake,
@@ -106,9 +108,24 @@ static void tell_missing(struct shard_link *link, const char *why)
     }
 }
 
+/* Signs of life come four times in a silence; so what is heard of that often is not doubted. */
+static void doubt_others(struct shard_link *link)
+{
+    atomic_store(&link->traffic->doubted_s, clock_monotonic_s() - link->silence_s / 4);
+}
+
+void shard_link_silent(struct shard_link *link, const char *why)
+{
+    doubt_others(link);
+    shard_link_lost(link, why);
+}
+
 void shard_link_lost(struct shard_link *link, const char *why)
 {
     if (shard_link_is_open(link)) {
+        if (connection_state(link->channel.connection) == CONNECTION_TIMED_OUT) {
+            doubt_others(link);
+        }
         shard_link_close(link);
         link->missed_s = clock_monotonic_s();
         atomic_fetch_add_explicit(&link->traffic->retries, 1, memory_order_relaxed);
@@ -119,25 +136,30 @@ void shard_link_lost(struct shard_link *link, const char *why)
     }
 }
 
-bool shard_link_receive(struct shard_link *link, struct error *error)
+bool shard_link_receive_any(struct shard_link *link, bool *pinged, struct error *error)
 {
     struct channel *channel = &link->channel;
-    for (;;) {
-        if (!channel_receive(channel, clock_monotonic_s() + LINK_ANSWER_S, error)) {
-            return false;
-        }
-        if (channel->frame.type == MESSAGE_leave) {
-            return error_set(error, "%s leaves: %s", link->name, channel->message.leave.sentence);
-        }
-        if (channel->frame.type != MESSAGE_ping) {
-            return true;
-        }
-        struct message_pong pong = {channel->message.ping.nonce};
-        if (!channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0,
-                          clock_monotonic_s() + LINK_ANSWER_S, error)) {
-            return false;
-        }
+    if (!channel_receive(channel, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        return false;
     }
+    if (channel->frame.type == MESSAGE_leave) {
+        return error_set(error, "%s leaves: %s", link->name, channel->message.leave.sentence);
+    }
+    *pinged = channel->frame.type == MESSAGE_ping;
+    struct message_pong pong = {channel->message.ping.nonce};
+    return !*pinged || channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0,
+                                    clock_monotonic_s() + LINK_ANSWER_S, error);
+}
+
+bool shard_link_receive(struct shard_link *link, struct error *error)
+{
+    bool pinged;
+    do {
+        if (!shard_link_receive_any(link, &pinged, error)) {
+            return false;
+        }
+    } while (pinged);
+    return true;
 }
 
 static bool is_final(uint16_t reason)
@@ -159,14 +181,27 @@ static enum link_try try_now(struct shard_link *link, struct error *error)
     if (handshake_connect(&link->channel, self_identity(link->self), &link->member, &peer, deadline_s, &reason,
                           error)) {
         link->incarnation = peer.incarnation;
+        connection_set_patience(connection, link->silence_s);
         return LINK_OPEN;
     }
     shard_link_close(link);
     return is_final(reason) ? LINK_REFUSED : LINK_LATER;
 }
 
+/* Another connection fell silent, and nothing came on this one since. */
+static bool is_doubtful(const struct shard_link *link)
+{
+    return connection_heard_s(link->channel.connection) < atomic_load(&link->traffic->doubted_s);
+}
+
 enum link_try shard_link_try(struct shard_link *link, struct error *error)
 {
+    if (shard_link_is_open(link) && is_doubtful(link)) {
+        shard_link_close(link);
+        link->missed_s = clock_monotonic_s();
+        link->next_try_s = 0;
+        atomic_fetch_add_explicit(&link->traffic->retries, 1, memory_order_relaxed);
+    }
     if (shard_link_is_open(link)) {
         return LINK_OPEN;
     }
@@ -174,6 +209,7 @@ enum link_try shard_link_try(struct shard_link *link, struct error *error)
         error_set(error, "%s is not there", link->name);
         return LINK_LATER;
     }
+    const double begun_s = clock_monotonic_s();
     enum link_try result = try_now(link, error);
     if (result == LINK_OPEN) {
         if (link->told_s > 0 && !link->quiet) {
@@ -182,6 +218,9 @@ enum link_try shard_link_try(struct shard_link *link, struct error *error)
         link->failures = 0;
         link->told_s = 0;
     } else if (result == LINK_LATER) {
+        if (clock_monotonic_s() >= begun_s + link->patience_s) {
+            doubt_others(link);
+        }
         tell_missing(link, error->text);
         back_off(link);
     }

@@ -20,8 +20,9 @@
 #include "ps/self.h"
 
 enum {
-    LINK_CONNECT_S = 10,
-    LINK_ANSWER_S = 30,     /* for the answer to a request that needs no waiting, and for a frame that has begun */
+    LINK_CONNECT_S = 10,    /* for one try, or a lease where that is shorter */
+    LINK_ANSWER_S = 30,     /* for the answer to a request that needs no waiting, and for a frame that has begun; the
+                               connection's patience ends a silence sooner */
     LINK_TOLD_EVERY_S = 10, /* between two log lines about the same wait */
 };
 
@@ -29,6 +30,9 @@ enum {
 struct traffic {
     atomic_ullong bytes_in, bytes_out;
     atomic_ullong retries; /* connections and requests that had to be tried again */
+    /* A connection was given up for its silence shortly after this. What broke it has likely broken others: those that
+       nothing came on since are opened anew before they are used, and cost no silence of their own. */
+    _Atomic(double) doubted_s;
 };
 
 struct shard_link {
@@ -39,7 +43,8 @@ struct shard_link {
     struct traffic *traffic;    /* borrowed */
     struct wake *wake;          /* borrowed; may be NULL */
     bool quiet;                 /* somebody else tells the log about this ps */
-    double patience_s;          /* for one try: TCP, TLS and the handshake; LINK_CONNECT_S unless changed */
+    double patience_s;          /* for one try: TCP, TLS and the handshake */
+    double silence_s;           /* without a sign of life while something is owed; self_patience_s unless changed */
     struct channel channel;     /* closed: channel.connection is NULL */
     uint64_t incarnation;       /* of the ps, at the last handshake */
     uint64_t counted_in, counted_out;
@@ -82,9 +87,13 @@ enum link_try shard_link_open(struct shard_link *link, bool (*given_up)(void *co
 
 /* Receives the next frame of an answer; a ping that comes before it is answered on the way. */
 bool shard_link_receive(struct shard_link *link, struct error *error);
+/* Receives one frame, and answers it if it is a ping: *pinged. */
+bool shard_link_receive_any(struct shard_link *link, bool *pinged, struct error *error);
 
 /* The connection is no good any more: closes it and counts a retry. why: for the log; NULL: no line. */
 void shard_link_lost(struct shard_link *link, const char *why);
+/* The same because of silence; a deadline that passed during a call counts as that by itself. */
+void shard_link_silent(struct shard_link *link, const char *why);
 
 /* Closes it for good, in order. */
 void shard_link_close(struct shard_link *link);
