@@ -215,6 +215,7 @@ fuzz: $(fuzz_programs)
 # The roles' own code, against the system's libc; what it asks of the system is replaced by tests/simulate (see world.h).
 # Optimised and without sanitizers, for it is to run thousands of clusters a minute.
 SEEDS ?= 10000
+SHORTAGES ?= 3440
 simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,build/simulate/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
@@ -226,7 +227,7 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
 	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_uniform \
 	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo connect accept4 recvmsg recv sendmsg send shutdown \
-	poll eventfd eventfd_write eventfd_read close \
+	poll ioctl eventfd eventfd_write eventfd_read close \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
 	opendir readdir closedir dirfd fstatat unlinkat
 watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send \
@@ -248,6 +249,13 @@ build/simulate/simulate: $(simulator_objects) build/simulate/rooms.a $(native_li
 
 simulate: build/simulate/simulate
 	@build/simulate/simulate --seeds=$(SEEDS)
+	@build/simulate/simulate --shortage --seeds=$(SHORTAGES)
+
+# Does it notice? Bugs planted one at a time (tests/simulate/teeth/*.patch), in copies under build/.
+simulate-teeth: build/simulate/simulate
+	@SIMULATE_COMPILE="$(CC) $(simulated) -iquote . $(cppflags) -c" \
+		SIMULATE_LINK_FIRST="$(CC) $(simulated)" \
+		SIMULATE_LINK_LAST="$(simulator_objects) build/simulate/rooms.a $(simulator_link)" tests/simulate/teeth/run $(T)
 
 # --- Running -----------------------------------------------------------------------------------------------------------
 
@@ -279,6 +287,7 @@ test_parts := $(unit_programs) $(test_servers) build/bench/ps_load build/trainer
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
 	@$(if $(T),,build/simulate/simulate --seeds=$(SEEDS))
+	@$(if $(T),,build/simulate/simulate --shortage --seeds=$(SHORTAGES))
 	@tests/run "$(T)" $(unit_programs)
 
 test-full: export TRAINER_TEST_FULL = 1
@@ -377,6 +386,7 @@ help:
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
+	@echo "make simulate-teeth   bugs planted in it, one after another: are they noticed?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
 	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR="

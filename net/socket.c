@@ -28,8 +28,10 @@ bool wake_create(struct wake *wake, struct error *error)
 
 void wake_destroy(struct wake *wake)
 {
-    close(wake->fd);
-    wake->fd = -1;
+    if (wake->fd >= 0) {
+        close(wake->fd);
+        wake->fd = -1;
+    }
 }
 
 void wake_raise(struct wake *wake)

@@ -21,8 +21,8 @@ struct wake {
     int fd; /* an eventfd: readable while raised */
 };
 bool wake_create(struct wake *wake, struct error *error);
-void wake_destroy(struct wake *wake);
-void wake_raise(struct wake *wake); /* safe in signal handlers; stays raised */
+void wake_destroy(struct wake *wake); /* fine on one whose fd is -1 */
+void wake_raise(struct wake *wake);   /* safe in signal handlers; stays raised */
 void wake_lower(struct wake *wake);
 
 /* How a wait ended. */

@@ -192,7 +192,9 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
     /* Zero pages from the system: what is never used, a snapshot or a stage, takes no memory. */
     void *memory = calloc(1, plan.total + SHARD_ALIGN);
-    if (shard == NULL || memory == NULL) {
+    struct schedule *schedule = schedule_create(&config->train);
+    if (shard == NULL || memory == NULL || schedule == NULL) {
+        schedule_destroy(schedule);
         free(shard);
         free(memory);
         return error_set(error,
@@ -203,7 +205,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     memset(shard, 0, sizeof *shard);
     shard->model = model;
     shard->train = config->train;
-    shard->schedule = schedule_create(&config->train);
+    shard->schedule = schedule;
     shard->config_decay_steps = config->train.lr_decay_steps;
     shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);

@@ -29,7 +29,7 @@ static struct {
     double calm_s; /* no faults from then on */
     double restart_s[WORLD_MAX_MACHINES];
     int faults;
-    bool disk_was_full, over, leaving;
+    bool disk_was_full, over, leaving; /* disk_was_full: or broken otherwise */
 } run;
 
 static void set(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -66,11 +66,17 @@ static int run_role(struct machine *machine)
     settings[run.setting_count] = (struct config_setting){"job_name", is_ps(machine) ? "ps" : "worker"};
     settings[run.setting_count + 1] = (struct config_setting){"task_index", index};
     if (!config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error)) {
-        fail("the run's own config is wrong: %s", error.text);
+        if (shortage.kind != SHORT_OF_MEMORY) {
+            fail("the run's own config is wrong: %s", error.text);
+        }
+        say("error: %s", error.text); /* as the program's main says it */
         return 2;
     }
     int status = is_ps(machine) ? server_run(&config) : remote_worker_run(&config);
     config_free(&config);
+    if (status != 0 && status < 128 && !machine->complained) {
+        fail("%s ends with status %d and does not say why", machine->name, status);
+    }
     if (machine->bytes > 0) {
         fail("%s ends in order and leaves %zu bytes of memory behind", machine->name, machine->bytes);
     }
@@ -108,8 +114,8 @@ void __wrap_job_end(struct job *job, int worker, const struct message_end_job *m
                     struct verdict *verdict)
 {
     __real_job_end(job, worker, message, now_s, verdict);
-    if (verdict->code == 0 && message->job_state == JOB_DONE) {
-        run.over = true;
+    if (verdict->code == 0 && (message->job_state == JOB_DONE || shortage.kind == SHORT_OF_MEMORY)) {
+        run.over = true; /* a chief without memory may give up, and says so */
     } else if (verdict->code == 0) {
         fail("the chief calls the job failed: %s", message->sentence);
     }
@@ -322,18 +328,71 @@ static void leave(void)
     }
 }
 
-void cluster_run(uint64_t seed, bool shows, struct outcome *outcome)
+static void kill_all(void *context, uint64_t argument)
+{
+    (void)context;
+    (void)argument;
+    for (int i = 0; i < world.machine_count; i++) {
+        machine_kill(&world.machines[i]);
+    }
+}
+
+/*
+ * One seed after another: every call of every kind, up to about as many as a machine makes in a run. Half of the time it
+ * fails once, else for a while, as it does where a machine has no memory left. All are killed once in every other run, so
+ * that what happens after a restart is met too.
+ */
+static void draw_shortage(uint64_t seed)
+{
+    static const unsigned most[SHORT_KINDS] = {
+        [SHORT_OF_MEMORY] = 1000, [SHORT_READ] = 20,     [SHORT_WRITE] = 130, [SHORT_FSYNC] = 16,
+        [SHORT_RENAME] = 8,       [SHORT_OPEN] = 20,     [SHORT_SOCKET] = 30, [SHORT_CONNECT] = 30,
+        [SHORT_ACCEPT] = 16,      [SHORT_RECEIVE] = 200, [SHORT_SEND] = 200,  [SHORT_THREAD] = 30,
+    };
+    uint64_t sum = 0, at;
+    for (int i = 0; i < SHORT_KINDS; i++) {
+        sum += most[i];
+    }
+    for (at = seed % sum; at >= most[shortage.kind]; shortage.kind++) {
+        at -= most[shortage.kind];
+    }
+    shortage.first = 1 + at;
+    shortage.count = chance(2) == 0 ? 1 : 1 + chance(30);
+    bool of_disk = shortage.kind == SHORT_READ || shortage.kind == SHORT_WRITE || shortage.kind == SHORT_FSYNC ||
+                   shortage.kind == SHORT_RENAME || shortage.kind == SHORT_OPEN;
+    shortage.machine = of_disk ? chief()->number : (int)chance((uint64_t)world.machine_count);
+    run.disk_was_full = of_disk || shortage.kind == SHORT_OF_MEMORY;
+    if (chance(2) == 0) {
+        world_at(world.now_s + 1 + 3 * chance_real(), kill_all, NULL, 0);
+    }
+    say("of %s's calls of %s, %llu from number %llu on fail", world.machines[shortage.machine].name,
+        shortage_name(shortage.kind), (unsigned long long)shortage.count, (unsigned long long)shortage.first);
+}
+
+static void draw_faults(void)
+{
+    double trouble_s = 6 * chance_real();
+    run.calm_s = world.now_s + trouble_s + 1;
+    for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
+        world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);
+    }
+}
+
+void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome *outcome)
 {
     memset(&run, 0, sizeof run);
+    memset(&shortage, 0, sizeof shortage);
     world.shows = shows;
     world_begin(seed);
     oracle_begin();
     draw_cluster();
     network_latency_s = 0.002;
-    double trouble_s = 6 * chance_real();
-    run.calm_s = world.now_s + trouble_s + 1;
-    for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
-        world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);
+    run.calm_s = world.now_s;
+    if (trouble == TROUBLE_SHORTAGE) {
+        draw_shortage(seed);
+    } else {
+        shortage.kind = -1;
+        draw_faults();
     }
     for (int i = 0; i < world.machine_count; i++) {
         run.restart_s[i] = world.now_s + chance_real();
@@ -360,8 +419,10 @@ void cluster_run(uint64_t seed, bool shows, struct outcome *outcome)
             oracle_check_end();
         }
     }
-    *outcome = (struct outcome){
-        .failed = world.failed, .events = world.events, .seconds = world.now_s - 1000, .faults = run.faults};
+    *outcome = (struct outcome){.failed = world.failed,
+                                .events = world.events,
+                                .seconds = world.now_s - 1000,
+                                .faults = run.faults + (int)shortage.failed};
     memcpy(outcome->why, world.why, sizeof outcome->why);
     world_end();
     for (int i = 0; i < world.machine_count; i++) {

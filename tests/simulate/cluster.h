@@ -14,7 +14,13 @@ struct outcome {
     int faults;
 };
 
+/* What befalls it. */
+enum trouble {
+    TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, as the seed has it */
+    TROUBLE_SHORTAGE, /* calls of the system that fail: of one kind on one machine, all numbers in turn over the seeds */
+};
+
 /* shows: prints every event. */
-void cluster_run(uint64_t seed, bool shows, struct outcome *outcome);
+void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome *outcome);
 
 #endif

@@ -174,8 +174,12 @@ static struct inode *inode_new(bool is_folder)
 
 WRAP(int, open, const char *path, int flags, ...)
 {
+    int reason;
     if (world.here == NULL) {
         return wrong(ENOENT);
+    }
+    if ((reason = falls_short(SHORT_OPEN)) != 0) {
+        return wrong(reason);
     }
     struct name *name = find(path, (flags & O_CREAT) != 0);
     if (name == NULL || (name->inode == NULL && (flags & O_CREAT) == 0)) {
@@ -209,6 +213,10 @@ static ssize_t read_at(const struct inode *inode, void *bytes, size_t size, size
 WRAP(ssize_t, read, int fd, void *bytes, size_t size)
 {
     struct file *file = file_of(fd);
+    int reason = falls_short(SHORT_READ);
+    if (reason != 0) {
+        return wrong(reason);
+    }
     ssize_t got = read_at(file->data.inode, bytes, size, file->data.at);
     file->data.at += (size_t)got;
     return got;
@@ -216,13 +224,15 @@ WRAP(ssize_t, read, int fd, void *bytes, size_t size)
 
 WRAP(ssize_t, pread, int fd, void *bytes, size_t size, off_t at)
 {
-    return read_at(file_of(fd)->data.inode, bytes, size, (size_t)at);
+    int reason = falls_short(SHORT_READ);
+    return reason != 0 ? wrong(reason) : read_at(file_of(fd)->data.inode, bytes, size, (size_t)at);
 }
 
 static ssize_t write_at(struct inode *inode, const void *bytes, size_t size, size_t at)
 {
-    if (world.here->disk->full) {
-        return wrong(ENOSPC);
+    int reason = world.here->disk->full ? ENOSPC : falls_short(SHORT_WRITE);
+    if (reason != 0) {
+        return wrong(reason);
     }
     if (at + size > inode->capacity) {
         uint8_t *larger = world_alloc(2 * (at + size));
@@ -247,6 +257,7 @@ WRAP(ssize_t, write, int fd, const void *bytes, size_t size)
 {
     if (fd == STDOUT_FILENO || fd == STDERR_FILENO) {
         say("%.*s", (int)size - 1, (const char *)bytes);
+        world.here->complained = world.here->complained || memmem(bytes, size, "error", 5) != NULL;
         return (ssize_t)size;
     }
     struct file *file = file_of(fd);
@@ -286,6 +297,10 @@ WRAP(int, fsync, int fd)
     struct inode *inode = file->data.inode;
     struct timespec pause = {.tv_nsec = (long)chance(5000000)};
     nanosleep(&pause, NULL);
+    int reason = falls_short(SHORT_FSYNC);
+    if (reason != 0) {
+        return wrong(reason);
+    }
     if (!inode->is_folder) {
         inode->is_synced = true;
         return 0;
@@ -306,8 +321,9 @@ WRAP(int, fsync, int fd)
 WRAP(int, rename, const char *from, const char *to)
 {
     struct inode *inode = lookup(from);
-    if (inode == NULL) {
-        return wrong(ENOENT);
+    int reason = inode == NULL ? ENOENT : falls_short(SHORT_RENAME);
+    if (reason != 0) {
+        return wrong(reason);
     }
     inode->refs++;
     struct name *target = find(to, true);
@@ -405,7 +421,12 @@ WRAP(DIR *, opendir, const char *path)
         wrong(ENOENT);
         return NULL;
     }
-    struct listing *listing = calloc(1, sizeof *listing);
+    int reason = falls_short(SHORT_OPEN);
+    struct listing *listing = reason == 0 ? calloc(1, sizeof *listing) : NULL;
+    if (listing == NULL) {
+        wrong(reason != 0 ? reason : ENOMEM);
+        return NULL;
+    }
     snprintf(listing->folder, sizeof listing->folder, "%s", path);
     for (int i = 0; i < disk->count; i++) {
         if (disk->names[i].inode != NULL && is_in(disk->names[i].text, path)) {

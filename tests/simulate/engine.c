@@ -118,17 +118,22 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
 {
     (void)prelude;
     struct odd_engine *engine = calloc(1, sizeof *engine);
-    (void)error;
+    float *parameters = calloc(options->model->float_count, sizeof(float));
+    if (engine == NULL || parameters == NULL) {
+        free(engine);
+        free(parameters);
+        return error_set(error, "out of memory for the engine");
+    }
     engine->base.table = &table;
     engine->model = options->model;
     engine->worker = options->config->cluster.task_index;
-    engine->parameters = calloc(options->model->float_count, sizeof(float));
+    engine->parameters = parameters;
     engine->slowness_s = oracle.slowness_s[engine->worker];
     *out = &engine->base;
     return true;
 }
 
-static void make_examples(struct examples *examples, int pixels)
+static bool make_examples(struct examples *examples, int pixels, struct error *error)
 {
     *examples = (struct examples){.images = calloc(EXAMPLES * (size_t)pixels + 64, 1),
                                   .labels = calloc(EXAMPLES, sizeof(int32_t)),
@@ -136,17 +141,23 @@ static void make_examples(struct examples *examples, int pixels)
                                   .height = 1,
                                   .width = pixels,
                                   .classes = 2};
+    return (examples->images != NULL && examples->labels != NULL) || error_set(error, "out of memory for examples");
 }
 
 bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
-    (void)error;
     memset(dataset, 0, sizeof *dataset);
-    make_examples(&dataset->train, config->model.layers[0]);
-    dataset->validation = dataset->train;
-    dataset->validation.count = 0;
-    if (test != NULL) {
-        make_examples(test, config->model.layers[0]);
+    bool done = make_examples(&dataset->train, config->model.layers[0], error);
+    if (done) {
+        dataset->validation = dataset->train;
+        dataset->validation.count = 0;
+    } else {
+        examples_free(&dataset->train);
     }
-    return true;
+    if (done && test != NULL && !make_examples(test, config->model.layers[0], error)) {
+        examples_free(test);
+        dataset_free(dataset);
+        done = false;
+    }
+    return done;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <math.h>
@@ -327,7 +328,8 @@ WRAP(int, socket, int domain, int type, int protocol)
 {
     (void)type;
     (void)protocol;
-    return domain == AF_INET ? file_new(FILE_SOCKET)->fd : wrong(EAFNOSUPPORT);
+    int reason = domain == AF_INET ? falls_short(SHORT_SOCKET) : EAFNOSUPPORT;
+    return reason != 0 ? wrong(reason) : file_new(FILE_SOCKET)->fd;
 }
 
 WRAP(int, setsockopt, int fd, int level, int name, const void *value, socklen_t size)
@@ -382,6 +384,9 @@ WRAP(int, getaddrinfo, const char *name, const char *service, const struct addri
         struct sockaddr_in address;
     } *both = calloc(1, sizeof *both);
     (void)name;
+    if (both == NULL) {
+        return EAI_MEMORY;
+    }
     if (hints->ai_family == AF_INET6) {
         free(both);
         return EAI_FAMILY;
@@ -413,6 +418,10 @@ WRAP(int, connect, int fd, const struct sockaddr *address, socklen_t size)
     if (other == NULL || link_count == MOST_LINKS) {
         return wrong(ENETUNREACH);
     }
+    int reason = falls_short(SHORT_CONNECT);
+    if (reason != 0) {
+        return wrong(reason);
+    }
     struct link *link = world_alloc(sizeof *link);
     link->refs = 1;
     link->port = port;
@@ -431,8 +440,9 @@ WRAP(int, accept4, int fd, struct sockaddr *address, socklen_t *size, int flags)
 {
     (void)flags;
     struct file *file = file_of(fd);
-    if (file->listener.count == 0) {
-        return wrong(EAGAIN);
+    int reason = file->listener.count == 0 ? EAGAIN : falls_short(SHORT_ACCEPT);
+    if (reason != 0) {
+        return wrong(reason);
     }
     struct file *new = file->listener.pending[0];
     memmove(file->listener.pending, file->listener.pending + 1,
@@ -453,6 +463,10 @@ static ssize_t receive(int fd, const struct iovec *parts, size_t count)
     int side = file->socket.side;
     struct direction *to = &link->to[side];
     size_t there = to->arrived - to->start, got = 0;
+    int reason = there > 0 ? falls_short(SHORT_RECEIVE) : 0;
+    if (reason != 0) {
+        return wrong(reason);
+    }
     if (there > 1 && chance(32) == 0) { /* reads may be short */
         there = 1 + chance(there);
     }
@@ -521,8 +535,9 @@ static ssize_t send_all(int fd, const struct iovec *parts, size_t count)
     for (size_t i = 0; i < count; i++) {
         all += parts[i].iov_len;
     }
-    if (room == 0) {
-        return wrong(EAGAIN);
+    int reason = room == 0 ? EAGAIN : falls_short(SHORT_SEND);
+    if (reason != 0) {
+        return wrong(reason);
     }
     if (all > 1 && chance(32) == 0) { /* writes may be short */
         room = 1 + chance(room < all ? room : all);
@@ -637,6 +652,18 @@ WRAP(int, eventfd_read, int fd, eventfd_t *value)
     *value = file->event;
     file->event = 0;
     return *value > 0 ? 0 : wrong(EAGAIN);
+}
+
+/* How much of what was sent has not arrived. */
+WRAP(int, ioctl, int fd, unsigned long request, int *bytes)
+{
+    const struct file *file = file_of(fd);
+    if (request != TIOCOUTQ || file->socket.link == NULL) {
+        return wrong(ENOTTY);
+    }
+    const struct direction *to = &file->socket.link->to[!file->socket.side];
+    *bytes = (int)(to->end - to->arrived);
+    return 0;
 }
 
 WRAP(int, close, int fd)

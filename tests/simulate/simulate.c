@@ -1,8 +1,10 @@
 /*
  * Runs the simulator over many seeds, in as many processes as there are processors, or one seed again.
  *
- *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2]
- *   simulate --seed=4711 [--events]
+ *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--shortage]
+ *   simulate --seed=4711 [--events] [--shortage]
+ *
+ * --shortage: instead of other faults, calls of the system fail (see cluster.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,8 @@ struct tally {
 
 static double real_seconds(void);
 
+static enum trouble trouble = TROUBLE_FAULTS;
+
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 
 static double real_seconds(void)
@@ -38,7 +42,7 @@ static double real_seconds(void)
 static void work_once(struct tally *tally, uint64_t seed)
 {
     struct outcome outcome;
-    cluster_run(seed, false, &outcome);
+    cluster_run(seed, trouble, false, &outcome);
     __atomic_fetch_add(&tally->seeds, 1, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&tally->events, outcome.events, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&tally->faults, (uint64_t)outcome.faults, __ATOMIC_SEQ_CST);
@@ -72,7 +76,7 @@ static void work(struct tally *tally, uint64_t end, double until_s)
 static int run_one(uint64_t seed, bool shows)
 {
     struct outcome outcome;
-    cluster_run(seed, shows, &outcome);
+    cluster_run(seed, trouble, shows, &outcome);
     printf("seed %llu: %llu events, %d faults, %.1f simulated seconds: %s\n", (unsigned long long)seed,
            (unsigned long long)outcome.events, outcome.faults, outcome.seconds, outcome.failed ? outcome.why : "ok");
     return outcome.failed;
@@ -94,13 +98,15 @@ static int run_many(const char *program, uint64_t first, uint64_t count, double 
     }
     double took_s = real_seconds() - begin_s;
     if (tally->failed_seed != 0) {
-        printf("simulate: seed %llu FAILED: %s\n  %s --seed=%llu --events\n", (unsigned long long)tally->failed_seed,
-               tally->why, program, (unsigned long long)tally->failed_seed);
+        printf("simulate: seed %llu FAILED: %s\n  %s --seed=%llu --events%s\n", (unsigned long long)tally->failed_seed,
+               tally->why, program, (unsigned long long)tally->failed_seed,
+               trouble == TROUBLE_SHORTAGE ? " --shortage" : "");
         return 1;
     }
-    printf("simulate: %llu clusters, %llu faults, %llu events in %.1f s (%.0f events/s): all well\n",
-           (unsigned long long)tally->seeds, (unsigned long long)tally->faults, (unsigned long long)tally->events,
-           took_s, (double)tally->events / took_s);
+    printf("simulate: %llu clusters, %llu %s, %llu events in %.1f s (%.0f events/s): all well\n",
+           (unsigned long long)tally->seeds, (unsigned long long)tally->faults,
+           trouble == TROUBLE_SHORTAGE ? "failed calls" : "faults", (unsigned long long)tally->events, took_s,
+           (double)tally->events / took_s);
     return 0;
 }
 
@@ -125,8 +131,11 @@ int main(int argc, char **argv)
             jobs = atoi(value);
         } else if (strcmp(argv[i], "--events") == 0) {
             shows = true;
+        } else if (strcmp(argv[i], "--shortage") == 0) {
+            trouble = TROUBLE_SHORTAGE;
         } else {
-            fprintf(stderr, "usage: %s --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] [--jobs=N]\n",
+            fprintf(stderr,
+                    "usage: %s [--shortage] --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] [--jobs=N]\n",
                     argv[0]);
             return 2;
         }

@@ -397,6 +397,7 @@ void machine_start(struct machine *machine)
     machine->runs = true;
     machine->life++;
     machine->status = -1;
+    machine->complained = false;
     thread_new(machine, run_main, machine);
 }
 
@@ -489,6 +490,9 @@ struct mutex {
 WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *context)
 {
     (void)attributes;
+    if (falls_short(SHORT_THREAD)) {
+        return EAGAIN;
+    }
     struct thread *new = thread_new(world.here, start, context);
     memcpy(thread, &new, sizeof new);
     return 0;
@@ -702,6 +706,10 @@ static struct block *block_of(void *bytes)
 
 WRAP(void *, malloc, size_t size)
 {
+    if (falls_short(SHORT_OF_MEMORY)) {
+        errno = ENOMEM;
+        return NULL;
+    }
     size_t whole = size + sizeof(struct block);
     uint32_t class = 6;
     while (((size_t)1 << class) < whole) {
@@ -777,7 +785,8 @@ WRAP(void *, realloc, void *bytes, size_t size)
 WRAP(char *, strdup, const char *text)
 {
     size_t size = strlen(text) + 1;
-    return memcpy(__wrap_malloc(size), text, size);
+    char *copy = __wrap_malloc(size);
+    return copy == NULL ? NULL : memcpy(copy, text, size);
 }
 
 /* All memory is that aligned. */

@@ -9,6 +9,7 @@
  *  world.c    threads, locks, waits, time, memory; crashes
  *  network.c  sockets: streams with latency; cut, half-open and slow links
  *  disk.c     files: what is not synced is lost or torn when a machine loses power
+ *  shortage.c calls that fail: no memory, no more files, a disk that breaks
  *  engine.c   what workers compute: gradients that tell who made them
  *  oracle.c   what must hold, checked after every event
  *  cluster.c  which machines there are, and what befalls them
@@ -38,6 +39,7 @@ struct machine {
     int life;             /* counts the processes that ran here */
     int signal;           /* that asked it to leave; 0: none */
     int status;           /* exit status of the last process that ended by itself */
+    bool complained;      /* the present process said "error" */
     double clock_ahead_s; /* of its monotonic clock: time that it slept through */
     double wall_ahead_s;
     double frozen_until_s;
@@ -142,6 +144,33 @@ void network_half_open(struct machine *one, struct machine *other); /* they go s
 void network_part(struct machine *one, struct machine *other, double until_s); /* nothing passes until then */
 void network_silence(struct machine *machine);                                 /* its power is gone: nobody is told */
 extern double network_latency_s;                                               /* the longest, usually */
+
+/* shortage.c */
+enum {
+    SHORT_OF_MEMORY,
+    SHORT_READ,
+    SHORT_WRITE,
+    SHORT_FSYNC,
+    SHORT_RENAME,
+    SHORT_OPEN,
+    SHORT_SOCKET,
+    SHORT_CONNECT,
+    SHORT_ACCEPT,
+    SHORT_RECEIVE,
+    SHORT_SEND,
+    SHORT_THREAD,
+    SHORT_KINDS,
+};
+extern struct shortage {
+    int kind; /* -1: none */
+    int machine;
+    uint64_t first, count; /* which of its calls fail; counted from 1 */
+    uint64_t calls, failed;
+} shortage;
+/* Asked by every call of that kind: 0, or the errno to fail with. */
+int falls_short(int kind);
+const char *shortage_name(int kind); /* NULL: no such kind */
+int shortage_find(const char *name); /* -1: no such name */
 
 /* disk.c */
 struct disk *disk_new(void);
