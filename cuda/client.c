@@ -38,6 +38,7 @@ struct gpu_client {
     struct gpu_areas areas;
     struct device_shape shape;
     size_t float_count;
+    uint32_t posted; /* commands */
     bool greeted, dead;
     struct error death; /* if dead */
     char description[256];
@@ -159,19 +160,18 @@ static bool greet(struct gpu_client *client)
     return true;
 }
 
-/* Has it carried out, within the wait. */
-static bool carry_out(struct gpu_client *client, const struct protocol_command *command, struct wait *wait,
-                      struct error *error)
+/* A process that does not run yet finds it when it does. */
+static void post(struct gpu_client *client, const struct protocol_command *command)
+{
+    client->header->command = *command;
+    handover_set(&client->header->posted, ++client->posted);
+}
+
+/* Waits until what was posted is done. */
+static bool finish(struct gpu_client *client, struct wait *wait, struct error *error)
 {
     struct protocol_header *header = client->header;
-    if (client->dead || !greet(client)) {
-        *error = client->death;
-        return false;
-    }
-    header->command = *command;
-    uint32_t before = atomic_load(&header->completed.value);
-    handover_set(&header->posted, before + 1);
-    if (!await(client, wait, &header->completed, before)) {
+    if (client->dead || !greet(client) || !await(client, wait, &header->completed, client->posted - 1)) {
         *error = client->death;
         return false;
     }
@@ -181,6 +181,18 @@ static bool carry_out(struct gpu_client *client, const struct protocol_command *
     header->reply.error.text[sizeof header->reply.error.text - 1] = '\0';
     *error = header->reply.error;
     return header->reply.status == PROTOCOL_LOST ? die(client, error) : false;
+}
+
+/* Has it carried out, within the wait. */
+static bool carry_out(struct gpu_client *client, const struct protocol_command *command, struct wait *wait,
+                      struct error *error)
+{
+    if (client->dead) {
+        *error = client->death;
+        return false;
+    }
+    post(client, command);
+    return finish(client, wait, error);
 }
 
 /* Of a command that takes longer the more units of work it has. */
@@ -273,7 +285,8 @@ void gpu_client_stop(struct gpu_client *client)
     if (!client) {
         return;
     }
-    if (client->pid > 0 && !client->dead && client->greeted) {
+    if (client->pid > 0 && !client->dead && client->greeted &&
+        atomic_load(&client->header->completed.value) == client->posted) {
         struct wait wait = {.what = "end", .seconds = client->timeout_s < 2 ? client->timeout_s : 2};
         struct error error;
         carry_out(client, &(struct protocol_command){.verb = PROTOCOL_QUIT}, &wait, &error);
@@ -376,8 +389,8 @@ static bool map_transfer(struct gpu_client *client, struct error *error)
     return true;
 }
 
-bool gpu_client_open(struct gpu_client *client, int ordinal, const struct device_shape *shape, size_t float_count,
-                     struct error *error)
+bool gpu_client_open_begin(struct gpu_client *client, int ordinal, const struct device_shape *shape,
+                           double memory_fraction, size_t float_count, struct error *error)
 {
     assert(!client->transfer);
     client->shape = *shape;
@@ -385,10 +398,18 @@ bool gpu_client_open(struct gpu_client *client, int ordinal, const struct device
     if (!map_transfer(client, error)) {
         return false;
     }
-    struct protocol_command command = {
-        .verb = PROTOCOL_OPEN, .ordinal = ordinal, .shape = *shape, .transfer_bytes = client->transfer_bytes};
+    post(client, &(struct protocol_command){.verb = PROTOCOL_OPEN,
+                                            .ordinal = ordinal,
+                                            .shape = *shape,
+                                            .memory_fraction = memory_fraction,
+                                            .transfer_bytes = client->transfer_bytes});
+    return true;
+}
+
+bool gpu_client_open_end(struct gpu_client *client, struct error *error)
+{
     struct wait wait = {.what = "take the device", .seconds = DRIVER_S};
-    if (!carry_out(client, &command, &wait, error)) {
+    if (!finish(client, &wait, error)) {
         return false;
     }
     snprintf(client->description, sizeof client->description, "%.255s", client->header->reply.description);

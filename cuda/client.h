@@ -58,11 +58,17 @@ void gpu_client_stop(struct gpu_client *client);
 /* What the driver shows, once it is loaded. */
 bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct error *error);
 
-/* Takes a device for a model, and the memory in common. float_count: of the model's flat vector (ps/model.h). */
-bool gpu_client_open(struct gpu_client *client, int ordinal, const struct device_shape *shape, size_t float_count,
-                     struct error *error);
-const struct gpu_areas *gpu_client_areas(const struct gpu_client *client); /* after gpu_client_open, until the stop */
-const char *gpu_client_description(const struct gpu_client *client);       /* device_describe's */
+/*
+ * Takes a device for a model, and the memory in common. memory_fraction: of the device's memory that may be taken, 1 = no
+ * bound. float_count: of the model's flat vector (ps/model.h). _begin only asks for it, and _end waits, so that the caller
+ * can do something else meanwhile; nothing else may be asked of the client in between.
+ */
+bool gpu_client_open_begin(struct gpu_client *client, int ordinal, const struct device_shape *shape,
+                           double memory_fraction, size_t float_count, struct error *error);
+bool gpu_client_open_end(struct gpu_client *client, struct error *error);
+const struct gpu_areas *
+gpu_client_areas(const struct gpu_client *client);                   /* after gpu_client_open_end, until the stop */
+const char *gpu_client_description(const struct gpu_client *client); /* device_describe's */
 
 /* images: [count, widths[0]], labels: [count]; copied. */
 bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,

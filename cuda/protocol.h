@@ -29,7 +29,7 @@ enum {
 
 enum protocol_verb {
     PROTOCOL_LIST,    /* which devices the driver shows */
-    PROTOCOL_OPEN,    /* ordinal, shape, transfer_bytes */
+    PROTOCOL_OPEN,    /* ordinal, shape, memory_fraction, transfer_bytes */
     PROTOCOL_DATA,    /* images: how many; images_at, labels_at: behind the transfer area; file_bytes */
     PROTOCOL_WRITE,   /* vector, first, count, floats_at */
     PROTOCOL_READ,    /* likewise */
@@ -44,6 +44,7 @@ struct protocol_command {
     int32_t verb; /* enum protocol_verb */
     int32_t ordinal;
     struct device_shape shape;
+    double memory_fraction;
     uint64_t transfer_bytes, file_bytes;
     int32_t vector; /* enum store_vector */
     uint64_t first, count;

@@ -178,7 +178,7 @@ def test_no_driver(trainer, tmp_path, monkeypatch):
 
 def test_a_device_that_is_not_there(trainer, gpu, tmp_path):
     result = train(trainer, *NET, "--device=gpu:63", "--noallow_soft_placement", cwd=tmp_path, status=1)
-    assert "--device=gpu:63 can't be used" in result.stderr and "trainer devices" in result.stderr
+    assert "--device=gpu:63 can't be used" in result.stderr and "there is no gpu:63" in result.stderr
 
 
 def test_memory_fraction(trainer, gpu, tmp_path):

@@ -27,14 +27,26 @@ static bool is_worth_it(const struct config_train *train, struct error *why)
     return true;
 }
 
-void engine_begin(struct engine_prelude *prelude, const struct config *config)
+/* NULL: why. */
+static struct gpu_client *begin(const struct engine_options *options, struct error *why)
+{
+    struct gpu_client *client;
+    if (!is_worth_it(&options->config->train, why) ||
+        !gpu_client_start(&client, options->config->train.gpu_timeout_secs, why)) {
+        return NULL;
+    }
+    if (!gpu_engine_begin(client, options, why)) {
+        gpu_client_stop(client);
+        return NULL;
+    }
+    return client;
+}
+
+void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
 {
     struct error error;
-    *prelude = (struct engine_prelude){NULL};
-    if (config->train.device != DEVICE_CPU && is_worth_it(&config->train, &error) &&
-        !gpu_client_start(&prelude->client, config->train.gpu_timeout_secs, &error)) {
-        prelude->client = NULL;
-    }
+    bool on_gpu = options->config->train.device != DEVICE_CPU;
+    prelude->client = on_gpu ? begin(options, &error) : NULL;
 }
 
 void engine_prelude_end(struct engine_prelude *prelude)
@@ -50,9 +62,10 @@ static bool create_on_gpu(struct engine **engine, const struct engine_options *o
     if (prelude) {
         prelude->client = NULL;
     }
-    return (client || (is_worth_it(&options->config->train, why) &&
-                       gpu_client_start(&client, options->config->train.gpu_timeout_secs, why))) &&
-           gpu_engine_create(engine, options, client, why);
+    if (!client) {
+        client = begin(options, why);
+    }
+    return client && gpu_engine_create(engine, options, client, why);
 }
 
 static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)

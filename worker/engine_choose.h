@@ -12,10 +12,10 @@ struct engine_prelude {
 };
 
 /*
- * Begins to start what the config will want, so that a GPU's driver is loaded while the caller does something else. From
- * the main thread; what fails here is tried and told again by engine_choose.
+ * Begins to start what the config will want, so that a GPU is taken while the caller does something else: reads its data,
+ * which the options need not have yet. From the main thread; what fails here is tried and told again by engine_choose.
  */
-void engine_begin(struct engine_prelude *prelude, const struct config *config);
+void engine_begin(struct engine_prelude *prelude, const struct engine_options *options);
 void engine_prelude_end(
     struct engine_prelude *prelude); /* if engine_choose was not called; else nothing is left to do */
 

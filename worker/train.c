@@ -39,7 +39,9 @@ struct run {
 static bool open_run(struct run *run, struct error *error)
 {
     struct config_train *train = &run->config.train;
-    engine_begin(&run->prelude, &run->config); /* a GPU's driver takes its time, and so does the data */
+    model_layout(&run->model, &run->config.model);
+    struct engine_options options = {.model = &run->model, .config = &run->config};
+    engine_begin(&run->prelude, &options); /* a GPU takes its time, and so does the data */
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
     }
@@ -52,8 +54,7 @@ static bool open_run(struct run *run, struct error *error)
         plan_begin(&plan, &run->config, epoch_batches);
         train->lr_decay_steps = plan_epoch_end(&plan, 1);
     }
-    model_layout(&run->model, &run->config.model);
-    struct engine_options options = {.model = &run->model, .config = &run->config, .train = &run->dataset.train};
+    options.train = &run->dataset.train;
     return engine_choose(&run->engine, &options, &run->prelude, error) &&
            session_open(&run->session,
                         &(struct session_options){.config = &run->config,

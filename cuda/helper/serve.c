@@ -83,16 +83,33 @@ static bool map_transfer(struct server *server, uint64_t bytes, struct error *er
     return true;
 }
 
+/* The shape with a limit of so much of the device's memory. */
+static bool limit_memory(const struct server *server, const struct protocol_command *command,
+                         struct device_shape *shape, struct error *error)
+{
+    struct driver_device device;
+    if (command->memory_fraction >= 1) {
+        return true;
+    }
+    if (!driver_device(server->driver, command->ordinal, &device, error)) {
+        return false;
+    }
+    shape->memory_limit = (uint64_t)((double)device.memory_bytes * command->memory_fraction);
+    return true;
+}
+
 static bool open_device(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
 {
+    struct device_shape shape = command->shape;
     if (server->device || server->transfer) {
         return out_of_bounds(&reply->error);
     }
     if (!needs_driver(server, &reply->error) || !map_transfer(server, command->transfer_bytes, &reply->error) ||
-        !device_open(&server->device, server->driver, command->ordinal, &command->shape, &reply->error)) {
+        !limit_memory(server, command, &shape, &reply->error) ||
+        !device_open(&server->device, server->driver, command->ordinal, &shape, &reply->error)) {
         return false;
     }
-    server->shape = command->shape;
+    server->shape = shape;
     device_share(server->device, server->transfer, server->transfer_bytes);
     snprintf(reply->description, sizeof reply->description, "%s", device_describe(server->device));
     return true;

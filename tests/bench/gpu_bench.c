@@ -74,7 +74,7 @@ static void create(struct bench *bench)
         bench->labels[i] = i % 10;
     }
     if (!gpu_client_start(&client, bench->config.train.gpu_timeout_secs, &error) ||
-        !gpu_engine_create(&bench->engine, &options, client, &error)) {
+        !gpu_engine_begin(client, &options, &error) || !gpu_engine_create(&bench->engine, &options, client, &error)) {
         fail(error.text);
     }
     float *parameters = bench->engine->table->parameters(bench->engine);

@@ -45,7 +45,7 @@ static struct gpu_client *opened(uint64_t seed, double timeout_s)
     struct gpu_client *client = start(timeout_s);
     struct error error = {.text = ""};
     struct device_shape shape = shape_with(seed);
-    if (!gpu_client_open(client, 1, &shape, STANDIN_FLOATS, &error)) {
+    if (!gpu_client_open_begin(client, 1, &shape, 1, STANDIN_FLOATS, &error) || !gpu_client_open_end(client, &error)) {
         fail_msg("%s", error.text);
     }
     return client;
@@ -93,7 +93,8 @@ static void a_device_that_is_not_there_is_a_sentence(void **state)
     struct error error;
     struct gpu_client *client = start(10);
     struct device_shape shape = shape_with(STANDIN_WELL);
-    assert_false(gpu_client_open(client, 7, &shape, STANDIN_FLOATS, &error));
+    assert_done(gpu_client_open_begin(client, 7, &shape, 1, STANDIN_FLOATS, &error), &error);
+    assert_false(gpu_client_open_end(client, &error));
     assert_string_equal(error.text, "there is no device 7");
     gpu_client_stop(client);
 }

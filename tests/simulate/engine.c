@@ -113,6 +113,17 @@ static const struct engine_table table = {
     .destroy = engine_destroy,
 };
 
+void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
+{
+    (void)prelude;
+    (void)options;
+}
+
+void engine_prelude_end(struct engine_prelude *prelude)
+{
+    (void)prelude;
+}
+
 bool engine_choose(struct engine **out, const struct engine_options *options, struct engine_prelude *prelude,
                    struct error *error)
 {

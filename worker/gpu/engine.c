@@ -432,35 +432,21 @@ static struct device_shape shape_of(const struct engine_options *options)
     return shape;
 }
 
-/* Which device, and how much of it. */
-static bool choose_device(struct gpu_engine *engine, struct device_shape *shape, struct error *error)
+bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *options, struct error *error)
 {
-    const struct config_train *train = train_config(engine);
-    struct gpu_list list;
-    if (!gpu_client_list(engine->client, &list, error)) {
-        return false;
-    }
-    if (train->device_index >= list.count) {
-        return error_set(error, "there %s %d GPU%s here, counted from 0: see trainer devices, or use --device=cpu",
-                         list.count == 1 ? "is" : "are", list.count, list.count == 1 ? "" : "s");
-    }
-    if (train->gpu_memory_fraction < 1) {
-        shape->memory_limit =
-            (uint64_t)((double)list.devices[train->device_index].memory_bytes * train->gpu_memory_fraction);
-    }
-    snprintf(engine->device, sizeof engine->device, "gpu:%d", train->device_index);
-    return true;
-}
-
-static bool open_device(struct gpu_engine *engine, struct error *error)
-{
-    const struct engine_options *options = &engine->options;
+    const struct config_train *train = &options->config->train;
     struct device_shape shape = shape_of(options);
-    if (options->config->train.clip_norm > 0) {
+    if (train->clip_norm > 0) {
         return error_set(error, "the GPU engine does not clip gradients (train.clip_norm) so far: use --device=cpu");
     }
-    if (!choose_device(engine, &shape, error) || !gpu_client_open(engine->client, options->config->train.device_index,
-                                                                  &shape, options->model->float_count, error)) {
+    return gpu_client_open_begin(client, train->device_index, &shape, train->gpu_memory_fraction,
+                                 options->model->float_count, error);
+}
+
+static bool finish_opening(struct gpu_engine *engine, struct error *error)
+{
+    const struct engine_options *options = &engine->options;
+    if (!gpu_client_open_end(engine->client, error)) {
         return false;
     }
     if (options->train && !gpu_client_data(engine->client, options->train->images, options->train->labels,
@@ -468,6 +454,7 @@ static bool open_device(struct gpu_engine *engine, struct error *error)
         return false;
     }
     engine->areas = gpu_client_areas(engine->client);
+    snprintf(engine->device, sizeof engine->device, "gpu:%d", options->config->train.device_index);
     snprintf(engine->description, sizeof engine->description, "%s", gpu_client_description(engine->client));
     return true;
 }
@@ -516,7 +503,7 @@ bool gpu_engine_create(struct engine **out, const struct engine_options *options
     engine->client = client;
     engine->options = *options;
     engine->fresh = true;
-    if (!open_device(engine, error)) {
+    if (!finish_opening(engine, error)) {
         gpu_destroy(&engine->engine);
         return false;
     }

@@ -13,7 +13,13 @@
 #include "cuda/client.h"
 #include "worker/engine.h"
 
-/* On train.device_index of those that the client shows. Takes ownership of the client, also where it fails. */
+/*
+ * Has the process, which was just started, take the device (train.device_index of those that the driver shows), without
+ * waiting: that takes some tenths of a second, in which the caller may read its data. options->train may still be missing.
+ */
+bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *options, struct error *error);
+
+/* Takes ownership of what was begun with the same options, also where it fails. */
 bool gpu_engine_create(struct engine **engine, const struct engine_options *options, struct gpu_client *client,
                        struct error *error);
 

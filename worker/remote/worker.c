@@ -60,6 +60,7 @@ struct remote_worker {
     struct model model;
     struct plan plan;
     struct self self;
+    struct engine_prelude prelude;
     struct engine *engine;
     struct traffic traffic;
     struct outbox outbox;
@@ -147,7 +148,7 @@ static void make_plan(struct remote_worker *worker)
     }
 }
 
-static bool create_engine(struct remote_worker *worker, struct error *error)
+static struct engine_options engine_options(struct remote_worker *worker)
 {
     worker->engine_config = worker->config;
     worker->engine_config.train.optimizer = OPTIMIZER_SGD;
@@ -155,8 +156,13 @@ static bool create_engine(struct remote_worker *worker, struct error *error)
         worker->engine_config.train.ema_decay = 0;
     }
     model_layout(&worker->model, &worker->config.model);
-    struct engine_options options = {.model = &worker->model, .config = &worker->engine_config};
-    return engine_choose(&worker->engine, &options, NULL, error);
+    return (struct engine_options){.model = &worker->model, .config = &worker->engine_config};
+}
+
+static bool create_engine(struct remote_worker *worker, struct error *error)
+{
+    struct engine_options options = engine_options(worker);
+    return engine_choose(&worker->engine, &options, &worker->prelude, error);
 }
 
 /* Others end the job for a worker, but not for the chief. */
@@ -241,6 +247,8 @@ static bool open_worker(struct remote_worker *worker, struct error *error)
     if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
         return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
     }
+    struct engine_options options = engine_options(worker);
+    engine_begin(&worker->prelude, &options); /* a GPU takes its time, and so does the data */
     return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error) &&
            (!by_chief || data_server_create(&worker->data_server, config, &worker->self, &worker->dataset, error));
@@ -256,6 +264,7 @@ static void close_worker(struct remote_worker *worker, const char *goodbye)
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
+    engine_prelude_end(&worker->prelude);
     if (worker->engine) {
         worker->engine->table->destroy(worker->engine);
     }

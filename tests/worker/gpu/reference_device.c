@@ -97,7 +97,9 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
                  struct error *error)
 {
     (void)driver;
-    (void)ordinal;
+    if (ordinal > 0) {
+        return error_set(error, "there is no gpu:%d", ordinal);
+    }
     if (shape->memory_limit > 0 && shape->memory_limit < 500000) {
         return error_set(error, "the model needs 500,000 bytes of the device's memory, and may take %llu",
                          (unsigned long long)shape->memory_limit);

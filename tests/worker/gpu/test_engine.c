@@ -42,7 +42,8 @@ static bool create_gpu(struct fixture *fixture, const char *fault, struct error 
     bool started =
         gpu_client_start_program(&client, program, program_size, fixture->config.train.gpu_timeout_secs, error);
     unsetenv("REFERENCE_FAULT");
-    return started && gpu_engine_create(&fixture->gpu, &options, client, error);
+    return started && gpu_engine_begin(client, &options, error) &&
+           gpu_engine_create(&fixture->gpu, &options, client, error);
 }
 
 static void initialise(struct fixture *fixture, struct engine *engine)
@@ -372,7 +373,7 @@ static void what_is_not_there_is_a_clause(void **state)
     make(&fixture, OPTIMIZER_SGD);
     fixture.config.train.device_index = 1;
     assert_false(create_gpu(&fixture, "none", &error));
-    assert_string_equal(error.text, "there is 1 GPU here, counted from 0: see trainer devices, or use --device=cpu");
+    assert_string_equal(error.text, "there is no gpu:1");
     fixture.config.train.device_index = 0;
     fixture.config.train.gpu_memory_fraction = 0.25;
     assert_false(create_gpu(&fixture, "none", &error));
