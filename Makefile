@@ -382,6 +382,7 @@ help:
 	@echo "make test      everything that checks it; T=name: only tests whose names contain name"
 	@echo "make test-full the same with longer repeats"
 	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format rewrites"
+	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer where it is"
 	@echo "make bench     figures beside those of other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
