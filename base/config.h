@@ -26,6 +26,8 @@ enum {
     CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */
 };
 
+#define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, where no other is named */
+
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
@@ -204,6 +206,21 @@ bool config_defaults(struct config *config, struct error *error);
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);
 
+/* The keys of one version: JSON of the job-scoped ones, and of those of single machines that come with it (NULL: none). */
+struct config_texts {
+    const char *job;
+    size_t job_size;
+    const char *local;
+    size_t local_size;
+};
+
+/*
+ * What this process would run with if it were started again in that version: `here` is what it was started with, whose
+ * file is read anew and whose flags and environment stay.
+ */
+bool config_in_version(struct config *config, const struct config *here, const struct config_texts *texts,
+                       struct error *error);
+
 /*
  * The same from bytes in memory, named `name` in errors: a pure function of its arguments. bytes NULL: no file.
  */
@@ -224,6 +241,11 @@ bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 
  * without memory.
  */
 char *config_job_text(const struct config *config);
+
+/* The same of the keys that are wanted; wanted NULL: of all. */
+struct config_key;
+char *config_keys_text(const struct config *config, bool (*wanted)(const struct config_key *key, const void *context),
+                       const void *context);
 
 /*
  * What this process's role needs beyond valid keys: a ps or worker its host lists, and a task_index within them. Those

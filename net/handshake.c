@@ -154,9 +154,16 @@ static uint16_t find_objection(const struct channel *channel, const struct ident
         return objection(REFUSAL_CLUSTER, sentence, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
                          hello->cluster, our_name, self->cluster);
     }
-    bool without_config = claimed.role == MEMBER_OPERATOR && hello->digest[0] == '\0';
+    bool without_config = hello->digest[0] == '\0';
     bool known =
         strcmp(hello->digest, self->digest) == 0 || (rules->knows && rules->knows(rules->context, hello->digest));
+    if (!without_config && !known && hello->fleet_version != self->fleet_version) {
+        bool behind = hello->fleet_version < self->fleet_version;
+        return objection(behind ? REFUSAL_BEHIND : REFUSAL_AHEAD, sentence,
+                         "%s has version %llu of the config, %s has version %llu; %s", their_name,
+                         (unsigned long long)hello->fleet_version, our_name, (unsigned long long)self->fleet_version,
+                         behind ? "it waits for the newer one" : "it waits until that is rolled out");
+    }
     if (!without_config && !known) {
         (rules->describe_difference ? rules->describe_difference : handshake_describe_difference)(
             rules->context, their_name, hello->job, our_name, self->job, sentence);

@@ -22,7 +22,7 @@ struct identity {
     const char *program;  /* "trainer 1.0" */
     const char *cluster;  /* name of the cluster */
     uint64_t fleet_version;
-    const char *digest; /* of the job config, hex; "" for an operator who has none, which skips its comparison */
+    const char *digest; /* of the job config, hex; "" for who only asks, which skips its comparison */
     const char *job;    /* the job config, canonical JSON */
     uint32_t lease_ms;  /* told to those who connect */
 };
@@ -55,6 +55,7 @@ struct handshake_rules {
      */
     void (*describe_difference)(void *context, const char *their_name, const char *theirs, const char *our_name,
                                 const char *ours, struct error *sentence);
+    /* A peer without a digest may ask, and no more: to see to that is up to who admits it. */
     /* Is a digest other than ours fine, for it is that of a version which is coming or going? NULL: none is. */
     bool (*knows)(void *context, const char *digest);
     /* The last word: 0 to welcome the peer, or an enum refusal with a sentence. NULL: all are welcome. */

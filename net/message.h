@@ -29,6 +29,8 @@ enum refusal {
     REFUSAL_REPLACED = 6,  /* a newer process took over this role and index */
     REFUSAL_BUSY = 7,      /* no room for another connection */
     REFUSAL_SECURITY = 8,  /* plain text where TLS is wanted */
+    REFUSAL_BEHIND = 9,    /* its config is of an older version */
+    REFUSAL_AHEAD = 10,    /* its config is of a newer version */
 };
 
 /* Why a request is answered by an error. The values travel: never renumber. */

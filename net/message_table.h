@@ -68,7 +68,7 @@
     FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
     FIELD(TEXT,   cluster,         256,     "name of the cluster")                                                     \
     FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
-    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex; empty: an operator without one")      \
+    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex; empty: an operator, or a member that only asks about rollouts") \
     FIELD(TEXT,   job,             65536,   "the job config as canonical JSON, so that a difference can be named")
 
 #define MESSAGE_FIELDS_welcome(FIELD)                                                                                  \
@@ -265,21 +265,26 @@
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \
     FIELD(U64,    target,          0,       "version that it was told of last; 0: none")                               \
-    FIELD(U8,     phase,           6,       "of that: 0 none, 1 staged, 2 switched, 3 went back, 4 restored, 5 failed, 6 told too late") \
+    FIELD(U8,     phase,           8,       "of that: 0 none, 1 staged, 2 switched, 3 went back, 4 restored, 5 failed, 6 told too late, 7 tried, 8 saved") \
+    FIELD(U8,     ready,           1,       "1: the member takes part in training")                                    \
     FIELD(F32,    loss,            0,       "of its last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
     FIELD(TEXT,   sentence,        1024,    "what went wrong; may be empty")
 
 #define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
-    FIELD(U8,     order,           4,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore")       \
-    FIELD(U8,     state,           5,       "0 idle, 1 staging, 2 switching, 3 watching, 4 going back, 5 restoring")   \
+    FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 try, 6 save, 7 start anew in the target, 8 in the fallback, 9 in the version in force") \
+    FIELD(U8,     state,           7,       "0 idle, 1 staging, 2 switching, 3 watching, 4 going back, 5 restoring, 6 trying, 7 saving") \
     FIELD(U8,     outcome,         3,       "of the last one: 0 none, 1 done, 2 not begun, 3 went back")               \
     FIELD(U64,    version,         0,       "in force at ps 0")                                                        \
     FIELD(U64,    target,          0,       "of the rollout at hand or the last one")                                  \
     FIELD(I64,    step,            0,       "global step from which on the target is in force; 0: at once")            \
     FIELD(TEXT,   sentence,        1024,    "for the user")                                                            \
+    FIELD(U64,    highest,         0,       "version that was ever proposed or in force")                              \
     FIELD(TEXT,   members,         65536,   "to operators: a line for each member")                                    \
-    FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")
+    FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")                      \
+    FIELD(TEXT,   local,           16384,   "to operators: keys of single machines that came with it; may be empty")   \
+    FIELD(TEXT,   earlier,         65536,   "to operators: the job config that was in force before; may be empty")     \
+    FIELD(TEXT,   earlier_local,   16384,   "to operators: keys of single machines that came with that")
 /* clang-format on */
 
 #endif

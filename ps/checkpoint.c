@@ -694,6 +694,98 @@ bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *stat
     return true;
 }
 
+/* ---- taking over what fits ---- */
+
+static void note_lost(char *lost, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void note_lost(char *lost, size_t size, const char *format, ...)
+{
+    size_t used = strlen(lost);
+    va_list arguments;
+    if (used + 3 < size) {
+        used += (size_t)snprintf(lost + used, size - used, "%s", used > 0 ? "; " : "");
+        va_start(arguments, format);
+        vsnprintf(lost + used, size - used, format, arguments);
+        va_end(arguments);
+    }
+}
+
+/* What becomes of one variable's parameters: *fits, and if not, why it is lost. */
+static void weigh_variable(const struct checkpoint_file *file, const struct variable *variable, bool *fits, char *lost,
+                           size_t size)
+{
+    const struct safetensors_tensor *tensor = safetensors_find(&file->tensors, variable->name);
+    struct error ignored;
+    char there[64], here[64];
+    int64_t shape[2];
+    *fits = tensor != NULL && tensor_fits(file, variable, variable->name, &ignored);
+    if (tensor != NULL && !*fits) {
+        shape_text(there, sizeof there, tensor->dimensions, tensor->shape);
+        shape_text(here, sizeof here, tensor_shape(variable, shape), shape);
+        note_lost(lost, size, "%s %s, which would be %s", variable->name, there, here);
+    }
+}
+
+/* Variables of the file that the model has not. */
+static void weigh_layers(const struct checkpoint_file *file, const struct model *model, char *lost, size_t size)
+{
+    struct model there;
+    model_layout(&there, &file->model);
+    for (int i = model->variable_count; i < there.variable_count; i++) {
+        note_lost(lost, size, "%s, for which there is no layer", there.variables[i].name);
+    }
+    if (there.variable_count < model->variable_count) {
+        note_lost(lost, size, "the order of layers: %d of weights there and %d here", there.layer_count,
+                  model->layer_count);
+    }
+}
+
+/* One variable in one vector: from the file, or as it begins. */
+static bool load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, int vector,
+                         const struct variable *variable, bool fits, struct error *error)
+{
+    char name[TENSOR_NAME];
+    struct error ignored;
+    float *values = state->vectors[vector] + variable->offset;
+    tensor_name(name, variable, state->train->optimizer, (enum store_vector)vector);
+    if (fits && safetensors_find(&file->tensors, name) != NULL && tensor_fits(file, variable, name, &ignored)) {
+        return load_tensor(file, name, variable, values, error);
+    }
+    if (vector == STORE_AVERAGES) {
+        assert(state->vectors[STORE_PARAMETERS] != NULL);
+        memcpy(values, state->vectors[STORE_PARAMETERS] + variable->offset,
+               (size_t)variable->rows * (size_t)variable->stride * sizeof *values);
+    }
+    return true;
+}
+
+bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
+                             struct error *error)
+{
+    const struct model *model = state->model;
+    lost[0] = '\0';
+    for (int slot = STORE_SLOT0; slot <= STORE_SLOT1; slot++) {
+        for (size_t i = 0; state->vectors[slot] != NULL && i < model->float_count; i++) {
+            state->vectors[slot][i] = optimizer_slot_initial(state->train, slot - STORE_SLOT0);
+        }
+    }
+    for (int i = 0; i < model->variable_count; i++) {
+        bool fits;
+        weigh_variable(file, &model->variables[i], &fits, lost, size);
+        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+            if (state->vectors[vector] != NULL &&
+                !load_fitting(file, state, vector, &model->variables[i], fits, error)) {
+                return false;
+            }
+        }
+    }
+    weigh_layers(file, model, lost, size);
+    if (file->model.activation != model->activation) {
+        note_lost(lost, size, "what was learnt with activation %s, which would be %s",
+                  config_activation_name(file->model.activation), config_activation_name(model->activation));
+    }
+    return true;
+}
+
 bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
                                 float *values, bool *averaged, struct error *error)
 {

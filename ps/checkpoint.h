@@ -80,6 +80,14 @@ void checkpoint_file_model(const struct checkpoint_file *file, struct config_mod
  */
 bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
 
+/*
+ * Fills every vector as far as the file fits: what it lacks begins anew, and what there is no room for is left out. The
+ * parameters that do not fit keep what the caller put there (a new model's). lost: a sentence about all of that, "" if
+ * nothing is lost of the parameters.
+ */
+bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
+                             struct error *error);
+
 /* Which of a checkpoint's weights: as they were trained, or their moving averages. */
 enum checkpoint_weights {
     CHECKPOINT_BEST_WEIGHTS /* the averages if the file has them */,

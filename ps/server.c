@@ -19,7 +19,9 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/profile.h"
+#include "base/restart.h"
 #include "base/signals.h"
 #include "base/text/address.h"
 #include "ps/server/serve.h"
@@ -113,8 +115,18 @@ void server_wait(struct server *server)
 
 /* --- One connection ---------------------------------------------------------------------------------------------------- */
 
+/* Members that come without a digest may report, and no more (ps/rollout/agent.h). */
+static bool is_guest(const struct peer *peer)
+{
+    return peer->digest[0] == '\0' && peer->member.role != MEMBER_OPERATOR;
+}
+
 static bool is_of(const struct visitor *visitor, const struct peer *peer)
 {
+    const struct member *guest = &visitor->guest;
+    if (is_guest(peer) || guest->role != MEMBER_NONE) {
+        return is_guest(peer) && guest->role == peer->member.role && guest->index == peer->member.index;
+    }
     switch (peer->member.role) {
     case MEMBER_WORKER:
         return visitor->worker == peer->member.index && visitor->incarnation == peer->incarnation;
@@ -130,6 +142,7 @@ static bool make_room(struct server *server, const struct peer *peer)
 {
     const bool is_operator = peer->member.role != MEMBER_WORKER && peer->member.role != MEMBER_PS;
     const int most = is_operator                          ? SERVER_OPERATORS
+                     : is_guest(peer)                     ? SERVER_CONNECTIONS_OF_GUEST
                      : peer->member.role == MEMBER_WORKER ? SERVER_CONNECTIONS_PER_WORKER
                                                           : SERVER_CONNECTIONS_PER_PS;
     struct visitor *silent = NULL;
@@ -153,9 +166,10 @@ static uint16_t admit(void *context, const struct peer *peer, struct error *sent
 {
     struct visitor *visitor = context;
     struct server *server = visitor->server;
-    uint16_t refusal;
+    uint16_t refusal = 0;
+    const bool guest = is_guest(peer);
     server_lock(server);
-    for (;;) {
+    while (!guest) {
         refusal = job_hello(&server->job, &peer->member, peer->incarnation, visitor->peer, peer->program, peer->digest,
                             peer->fleet_version, clock_monotonic_s(), sentence);
         if (refusal != JOB_ASK_AGAIN || server->leaving) {
@@ -174,8 +188,9 @@ static uint16_t admit(void *context, const struct peer *peer, struct error *sent
     if (refusal == 0) {
         visitor->admitted = true;
         visitor->heard_s = clock_monotonic_s();
-        visitor->worker = peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
-        visitor->ps = peer->member.role == MEMBER_PS ? peer->member.index : -1;
+        visitor->worker = !guest && peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
+        visitor->ps = !guest && peer->member.role == MEMBER_PS ? peer->member.index : -1;
+        visitor->guest = guest ? peer->member : (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
         visitor->incarnation = peer->incarnation;
         visitor->channel.generation = server->job.generation;
         server->newcomers--;
@@ -404,7 +419,7 @@ static void accept_all(struct server *server, int listener)
     struct rate rate = {clock_monotonic_s(), 0};
     double ticked_s = 0.0, complained_s = -COMPLAIN_S;
     bool over = false;
-    while (!over && signals_pending() == 0) {
+    while (!over && signals_pending() == 0 && atomic_load(&server->parting) == PARTING_NOT) {
         int fd;
         char peer[ENDPOINT_TEXT];
         enum socket_wait how;
@@ -418,6 +433,7 @@ static void accept_all(struct server *server, int listener)
             log_warning("%s", error.text);
             usleep(ACCEPT_MS * 1000);
         }
+        notify_alive();
         double now_s = clock_monotonic_s();
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
@@ -434,9 +450,9 @@ static void accept_all(struct server *server, int listener)
 static bool create_lists(struct server *server, struct error *error)
 {
     int workers = config_worker_room(&server->config->cluster);
-    server->visitor_count = workers * SERVER_CONNECTIONS_PER_WORKER +
-                            server->config->cluster.ps_hosts.count * SERVER_CONNECTIONS_PER_PS +
-                            SERVER_SPARE_CONNECTIONS;
+    int ps = server->config->cluster.ps_hosts.count;
+    server->visitor_count = workers * (SERVER_CONNECTIONS_PER_WORKER + SERVER_CONNECTIONS_OF_GUEST) +
+                            ps * (SERVER_CONNECTIONS_PER_PS + SERVER_CONNECTIONS_OF_GUEST) + SERVER_SPARE_CONNECTIONS;
     server->visitors = calloc((size_t)server->visitor_count, sizeof *server->visitors);
     server->stage_users = calloc((size_t)workers, sizeof(struct visitor *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
@@ -555,6 +571,8 @@ static void announce(const struct server *server, int listener)
              config_optimizer_name(server->config->train.optimizer),
              (double)server_memory(&server->model, server->config, server->index, cluster->worker_hosts.count) /
                  1048576.0);
+    snprintf(held, sizeof held, "ps %d listens on port %u", server->index, socket_port(listener));
+    notify_ready(held);
 }
 
 static bool start(struct server *server, const struct config *config, int *listener, struct error *error)
@@ -605,13 +623,26 @@ static int leave(struct server *server)
     long long step = server->job.global_step;
     server_unlock(server);
     bool over = state == JOB_DONE || state == JOB_FAILED;
-    if (number != 0 && !over) {
+    const int parting = number == 0 && !over ? atomic_load(&server->parting) : PARTING_NOT;
+    if (parting == PARTING_TO_START_ANEW) {
+        snprintf(farewell, sizeof farewell, "ps %d starts anew in another version of the config", server->index);
+    } else if (parting == PARTING_FOR_GOOD) {
+        snprintf(farewell, sizeof farewell, "ps %d is no part of the job any more", server->index);
+    } else if (number != 0 && !over) {
         snprintf(farewell, sizeof farewell, "ps %d was asked to leave (%s)", server->index, signals_name(number));
     } else {
         snprintf(farewell, sizeof farewell, "the job is %s", state == JOB_FAILED ? "over: it failed" : "done");
     }
+    if (parting == PARTING_TO_START_ANEW) {
+        notify_restarting();
+    } else {
+        notify_stopping();
+    }
     say_farewell(server, farewell);
     log_info("ps %d leaves at global step %lld: %s", server->index, step, farewell);
+    if (parting != PARTING_NOT) {
+        return parting == PARTING_TO_START_ANEW ? RESTART_STATUS : COMMAND_DONE;
+    }
     if (number != 0 && !over) {
         return signals_exit_status(number);
     }

@@ -38,6 +38,7 @@ enum {
     /* One more, and the one that said nothing for longest is cut: a member's links may have died without a word. */
     SERVER_CONNECTIONS_PER_WORKER = 6,
     SERVER_CONNECTIONS_PER_PS = 6,
+    SERVER_CONNECTIONS_OF_GUEST = 2, /* a member that reports: one, and the one that it has just lost */
     SERVER_OPERATORS = 32,
     SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */

@@ -1,68 +1,21 @@
 """Rollouts: a cluster that trains is given a new config, and goes back by itself where that does no good."""
 
 import json
+import shutil
+import signal
 import subprocess
 import time
 
 import pytest
 
 import protocol
-from clusters import Cluster
-
-RATE = 0.1
-
-
-class Fleet(Cluster):
-    """A cluster with a config.json and the operator's keys."""
-
-    def __init__(self, trainer, folder, name="north", rate=RATE, train_dir=True, ps=2, workers=2, flags=()):
-        super().__init__(trainer, folder, ps=ps, workers=workers,
-                         flags=("--train_steps=1000000", "--validation_size=0", *flags))
-        self.config = {"fleet": {"name": name, "version": 1}, "train": {"learning_rate": rate}}
-        if train_dir:
-            self.flags.append("--train_dir=run")
-        (self.folder / "config.json").write_text(json.dumps(self.config))
-        if not (self.folder / "operator.key").exists():
-            subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=self.folder, check=True,
-                           capture_output=True, timeout=20)
-            (self.folder / "operator.pub").write_bytes((self.folder / "operator.key.pub").read_bytes())
-
-    def start_and_train(self):
-        for name in [f"ps {i}" for i in range(len(self.ps_hosts))]:
-            self.start(name)
-        for i in range(len(self.worker_hosts)):
-            self.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
-        self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
-
-    def candidate(self, version, **train):
-        path = self.folder / f"new{version}.json"
-        config = {"fleet": dict(self.config["fleet"], version=version), "train": dict(self.config["train"], **train)}
-        path.write_text(json.dumps(config))
-        return path.name
-
-    def job_flags(self):
-        """The members' flags for keys that all share, and what the operator's machine has of its own."""
-        return [*self.hosts, *{flag.split("=")[0]: flag for flag in self.flags}.values()]
-
-    def rollout(self, *arguments, timeout=90):
-        return subprocess.run([self.trainer, "rollout", *arguments, *self.job_flags()], cwd=self.folder,
-                              capture_output=True, text=True, timeout=timeout)
-
-    def versions(self):
-        return {name: member["config_version"] for name, member in self.status()[1].items()}
-
-    def rates(self):
-        return [(event["global_step"], event["learning_rate"]) for event in self.events("worker 0", "step")]
+from fleets import RATE, Fleet, OpenFleet, make_digits, supervise, text_of
 
 
 @pytest.fixture
 def fleet(trainer, tmp_path):
     with Fleet(trainer, tmp_path / "fleet") as fleet:
         yield fleet
-
-
-def text_of(result):
-    return result.stdout + result.stderr
 
 
 def test_a_learning_rate_changes_while_training_goes_on(fleet):
@@ -129,18 +82,19 @@ def test_what_is_refused(fleet, trainer):
     for new, sentence in (
         (fleet.candidate(2), "nothing differs"),
         (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, and the fleet runs version 1"),
-        (fleet.candidate(3, optimizer="adam"), "train.optimizer can't change while the job runs (its class is job)"),
-        (fleet.candidate(5, num_threads=2), "train.num_threads is each machine's own"),
+        (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start is each machine's own and can't be rolled out"),
+        (fleet.candidate(4, train_steps=5), "train.train_steps is set by a flag or TF_CONFIG here"),
     ):
-        # What is a flag of this machine would win over the file.
-        flags = [flag for flag in fleet.job_flags() if not flag.startswith("--num_threads")]
+        # What is a flag of the operator's machine wins over the file, too.
+        flags = [flag for flag in fleet.job_flags() if new != "new4.json" or not flag.startswith("--train_steps")]
         result = subprocess.run([trainer, "rollout", new, "--yes", *flags], cwd=fleet.folder, capture_output=True,
                                 text=True, timeout=30)
         assert result.returncode == 1 and sentence in text_of(result), text_of(result)
-    path = fleet.folder / "new8.json"
-    path.write_text(json.dumps({**fleet.config, "fleet": {"name": "north", "version": 8}, "output": {"max_to_keep": 9}}))
+    path = fleet.folder / "new5.json"
+    path.write_text(json.dumps({**fleet.config, "fleet": {"name": "south", "version": 5}}))
     result = fleet.rollout(path.name, "--yes")
-    assert result.returncode == 1 and "output.max_to_keep can't be changed by a rollout yet" in text_of(result)
+    assert result.returncode == 1, text_of(result)
+    assert "fleet.name can't be changed by a rollout" in text_of(result) or 'cluster "north"' in text_of(result)
     subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
     good = fleet.candidate(6, learning_rate=0.05)
     result = fleet.rollout(good, "--yes", "--key=other.key")
@@ -241,3 +195,226 @@ def test_a_member_that_dies_while_it_is_watched(fleet, who):
     seen = fleet.text("worker 0").count('"event":"step"')
     fleet.until("worker 0", lambda text: text.count('"event":"step"') > seen + 1, "steps", 30)
     assert fleet.events("worker 0", "step")[-1]["learning_rate"] == (0.05 if expected == {2} else RATE)
+
+
+@pytest.fixture
+def open_fleet(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path / "fleet") as fleet:
+        yield fleet
+
+
+def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    processes = {name: process.pid for name, process in fleet.members.items()}
+    before = fleet.goes_on()["global_step"]
+    result = fleet.rollout(fleet.candidate(2, train={"optimizer": "momentum", "batch_size": 40, "learning_rate": 0.01}),
+                           "--yes", "--healthy_secs=1")
+    assert result.returncode == 0, text_of(result) + fleet.text("worker 0") + fleet.text("ps 0")
+    assert "version 2 would follow version 1, by a checkpoint and a restart of the whole job" in text_of(result)
+    assert set(fleet.versions().values()) == {2} and fleet.current() == "2"
+    starts = fleet.events("worker 0", "start")
+    assert [start["config_version"] for start in starts] == [1, 2]
+    assert starts[1]["global_step"] >= before and "run/model-" in starts[1]["restored_from"]
+    last = fleet.goes_on()
+    assert last["loss"] < 1.5 and last["learning_rate"] == 0.01
+    # The same processes, started anew in place.
+    assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
+    assert "is taken over as far as it fits" in fleet.text("worker 0")
+
+
+def test_a_job_config_that_does_no_good_goes_back(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    before = fleet.goes_on()["global_step"]
+    result = fleet.rollout(fleet.candidate(2, train={"optimizer": "momentum", "learning_rate": 50.0}), "--yes",
+                           "--healthy_secs=60")
+    assert result.returncode == 1, text_of(result)
+    assert "went back from version 2 to version 1: the loss is" in text_of(result)
+    assert set(fleet.versions().values()) == {1} and fleet.current() == "1"
+    last = fleet.goes_on()
+    assert last["global_step"] > before and last["loss"] < 1.5 and last["learning_rate"] == 0.05
+    assert fleet.events("worker 0", "start")[-1]["global_step"] >= before
+
+
+def test_layers_that_lose_something_need_a_word(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    result = fleet.rollout(fleet.candidate(2, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1")
+    assert result.returncode == 1, text_of(result)
+    assert "version 2 was not begun, version 1 stays: worker 0: it would lose layer0/weights [784,32], which would be " \
+           "[784,24]" in text_of(result)
+    fleet.goes_on()
+    assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
+    # A trial that ends badly: nobody but worker 0 has noticed.
+    result = fleet.rollout(fleet.candidate(3, data={"data_source": "idx"}), "--yes")
+    assert result.returncode == 1 and "the trial ended badly" in text_of(result), text_of(result)
+    result = fleet.rollout(fleet.candidate(4, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1",
+                           "--may_lose")
+    assert result.returncode == 0, text_of(result)
+    assert fleet.goes_on()["loss"] < 2.5
+    assert fleet.events("worker 0", "start")[-1]["global_step"] > 0
+    assert "lost is layer0/weights [784,32], which would be [784,24]" in fleet.text("worker 0")
+
+
+def test_revert(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    assert fleet.rollout("revert", "--yes").returncode == 1
+    result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 0, text_of(result)
+    result = fleet.rollout("revert", "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 0 and "train.batch_size             40 -> 50" in text_of(result), text_of(result)
+    assert set(fleet.versions().values()) == {3}
+    fleet.goes_on()
+
+
+# --- Members that die, come late, or were edited by hand ---
+
+
+def test_a_config_that_is_the_death_of_a_member(open_fleet):
+    """worker 1 has no data where it looks, and so can't start in version 2: its parent brings it back, on the fallback."""
+    fleet = open_fleet
+    make_digits(fleet)
+    for name in ("ps 0", "ps 1", "worker 0"):
+        supervise(fleet, name, "--data_dir=digits")
+    supervise(fleet, "worker 1", "--data_dir=nowhere")
+    fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps of worker 1")
+    before = fleet.goes_on()["global_step"]
+    result = fleet.rollout(fleet.candidate(2, data={"data_source": "idx"}), "--yes", "--healthy_secs=5",
+                           "--data_dir=digits")
+    assert result.returncode == 1, text_of(result)
+    assert "went back from version 2 to version 1: worker 1: it ended badly 2 times when it was started in version 2" \
+        in text_of(result)
+    assert set(fleet.versions().values()) == {1} and fleet.alive()
+    assert fleet.goes_on()["global_step"] >= before
+    assert fleet.text("worker 1").count("it is started again") == 2
+    seen = fleet.text("worker 1").count('"event":"step"')
+    fleet.until("worker 1", lambda text: text.count('"event":"step"') > seen, "steps of worker 1 in version 1")
+    # The parent passes on what asks it to leave, and its child's last word.
+    fleet.kill("worker 0", signal.SIGTERM)
+    fleet.wait("worker 0", 143)
+
+
+def test_a_member_that_was_away_catches_up(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    for version, batch in ((2, 40), (3, 30)):
+        result = fleet.rollout(fleet.candidate(version, train={"batch_size": batch}), "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0, text_of(result)
+    # A machine that slept through both, or was set up from the first config.json: a folder of its own.
+    fleet.kill("worker 1", signal.SIGTERM)
+    fleet.members["worker 1"].wait(20)
+    old = fleet.folder / "old"
+    old.mkdir()
+    for name in ("config.json", "operator.pub", "fleet.key"):
+        shutil.copy2(fleet.folder / name, old / name)
+    fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
+    fleet.until("worker 1", lambda text: text.count('"event":"step"') > 1, "steps in version 3")
+    text = fleet.text("worker 1")
+    assert "the fleet is at version 3 of the config: this process starts anew in it" in text
+    assert fleet.events("worker 1", "start")[-1]["config_version"] == 3
+    assert (old / "config.json.d" / "current").read_text() == "3\n"
+    # Without the operator's key it does not believe that, and says so.
+    fleet.kill("worker 1", signal.SIGTERM)
+    fleet.members["worker 1"].wait(20)
+    shutil.rmtree(old / "config.json.d")
+    subprocess.run([fleet.trainer, "keygen", "--operator=old/other.key"], cwd=fleet.folder, check=True, timeout=20)
+    (old / "operator.pub").write_bytes((old / "other.key.pub").read_bytes())
+    fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
+    fleet.until("worker 1", lambda text: "it can't follow: the manifest is not signed by the operator key" in text, "no")
+    assert '"event":"step"' not in fleet.text("worker 1")
+    fleet.kill("worker 1")
+    # A newer one waits, and is let in once that is rolled out.
+    newer = json.loads((old / "config.json").read_text())
+    newer["fleet"]["version"], newer["train"]["batch_size"] = 4, 20
+    (old / "config.json").write_text(json.dumps(newer))
+    fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
+    fleet.until("worker 1", lambda text: "worker 1 has version 4 of the config, ps 0 has version 3; it waits until that is "
+                                         "rolled out" in text, "a word")
+    assert fleet.members["worker 1"].poll() is None
+
+
+def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    assert not any("drift" in member["sentence"] for member in fleet.status()[1].values())
+    path = fleet.folder / "config.json"
+    edited = json.loads(path.read_text())
+    edited["train"]["learning_rate"] = 7
+    path.write_text(json.dumps(edited, indent=1))
+    deadline = time.monotonic() + 20
+    while not all("drift: config.json was edited by hand" in member["sentence"] for member in fleet.status()[1].values()):
+        assert time.monotonic() < deadline, fleet.status()
+        time.sleep(0.2)
+    result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 0, text_of(result)
+    # Started anew, they run what was rolled out, still say so, and have left the file alone.
+    deadline = time.monotonic() + 20
+    while not all("drift" in member["sentence"] for member in fleet.status()[1].values()):
+        assert time.monotonic() < deadline, fleet.status()
+        time.sleep(0.2)
+    assert fleet.goes_on()["learning_rate"] == 0.05
+    assert json.loads(path.read_text()) == edited
+
+
+# --- Keys of single machines ---
+
+
+def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=4) as fleet:
+        fleet.start_and_train()
+        result = fleet.rollout(fleet.candidate(2, train={"num_threads": 2}), "--yes", "--healthy_secs=1")
+        assert result.returncode == 0, text_of(result) + fleet.text("worker 3")
+        assert "train.num_threads            each machine's own -> 2  (local)" in text_of(result)
+        assert "by machines that start anew one after the other" in text_of(result)
+        assert "first the canary" in text_of(result) and "the canary is well" in text_of(result)
+        assert set(fleet.versions().values()) == {2} and fleet.alive()
+        for i in range(4):
+            fleet.until(f"worker {i}", lambda text: text.count('"event":"start"') == 2, "a second start")
+            assert fleet.events(f"worker {i}", "start")[-1]["config_version"] == 2
+        assert "2 threads" in json.dumps(fleet.events("worker 3", "start")[-1])
+        assert len(fleet.events("ps 0", "start")) <= 1
+        # ps 0 went on serving: no generation after the first.
+        assert "generation 2" not in fleet.text("worker 0")
+        audit = [json.loads(line) for line in (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()]
+        order = [line["member"] for line in audit if line["what"] in ("start anew", "switch")]
+        assert order[0] == "worker 3" and order[-1] in ("ps 0", "worker 0", "worker 1", "worker 2")
+        result = fleet.rollout("revert", "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0 and set(fleet.versions().values()) == {3}, text_of(result)
+
+
+def test_a_bad_local_version_reaches_the_canary_only(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=3, data={"data_source": "idx"}) as fleet:
+        make_digits(fleet)
+        fleet.config["data"]["data_dir"] = "digits"
+        (fleet.folder / "config.json").write_text(json.dumps(fleet.config))
+        for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
+            supervise(fleet, name)
+        fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        result = fleet.rollout(fleet.candidate(2, data={"data_dir": "nowhere"}), "--yes", "--healthy_secs=1")
+        assert result.returncode == 1, text_of(result)
+        assert "went back from version 2 to version 1: worker 2: it ended badly 2 times" in text_of(result)
+        assert set(fleet.versions().values()) == {1}
+        fleet.goes_on()
+        for name in ("worker 0", "worker 1"):
+            assert len(fleet.events(name, "start")) == 1, name
+        assert fleet.alive() and "it is started again" in fleet.text("worker 2")
+        assert [start["config_version"] for start in fleet.events("worker 2", "start")] == [1, 1]
+
+
+def test_synchronous_training_takes_a_live_change(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path / "fleet", ps=2, workers=2, cluster={"issync": True}) as fleet:
+        fleet.start_and_train()
+        result = fleet.rollout(fleet.candidate(2, train={"learning_rate": 0.02}), "--yes", "--healthy_secs=1")
+        assert result.returncode == 0, text_of(result)
+        assert fleet.goes_on()["learning_rate"] == 0.02
+        result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 1e30}), "--yes", "--healthy_secs=60")
+        assert result.returncode == 1 and "went back from version 3 to version 2" in text_of(result), text_of(result)
+        last = fleet.goes_on()
+        assert last["learning_rate"] == 0.02 and last["loss"] < 3
+        result = fleet.rollout(fleet.candidate(4, train={"optimizer": "adam", "learning_rate": 0.001}), "--yes",
+                               "--healthy_secs=1")
+        assert result.returncode == 0, text_of(result)
+        assert fleet.goes_on()["loss"] < 3 and set(fleet.versions().values()) == {4} and fleet.alive()

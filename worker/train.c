@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/signals.h"
+#include "base/supervise.h"
 #include "ps/server.h"
 #include "worker/commands.h"
 #include "worker/dataset.h"
@@ -181,6 +182,9 @@ static int run_train(const struct command_call *call)
 {
     struct error error;
     const char *profile = call->config->output.profile;
+    if (command_switch(call, "supervise") && !supervise_is_child()) {
+        return supervise(call->arguments);
+    }
     profile_thread("main");
     if (profile[0] != '\0' && !profile_open(profile, profiled_member(&call->config->cluster), &error)) {
         log_error("%s", error.text);
@@ -194,12 +198,18 @@ static int run_train(const struct command_call *call)
     return status;
 }
 
+static const struct command_flag flags[] = {
+    {"supervise", NULL, "a parent process stays, and starts this one again when it dies"},
+    {NULL, NULL, NULL},
+};
+
 const struct command command_train = {
     .name = "train",
     .summary = "train on this box, then show the test accuracy",
     .details = "With train_dir, training resumes from the newest good checkpoint there and leaves new ones. It ends at "
                "train_steps (the last global step), epochs, target_accuracy or patience, whichever comes first. SIGINT "
                "and SIGTERM leave one more checkpoint before the end; a second signal ends it at once.",
+    .flags = flags,
     .takes_config = true,
     .run = run_train,
 };

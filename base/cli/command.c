@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
+#include "base/config/probation.h"
 #include "base/cli/flags.h"
 #include "base/log.h"
+#include "base/restart.h"
 #include "base/text/suggest.h"
 
 /* All flags of one command, in one list: its own, then (takes_config) --config and those of the keys, then --help. */
@@ -188,7 +190,9 @@ static bool load_config(struct run *run, struct error *error)
             run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
         }
     }
-    if (!config_load(&run->config, run->set.values[run->set.config_at], run->settings, count, error)) {
+    const char *path = run->set.values[run->set.config_at];
+    probation_check(path != NULL ? path : CONFIG_DEFAULT_PATH);
+    if (!config_load(&run->config, path, run->settings, count, error)) {
         return false;
     }
     run->call.config = &run->config;
@@ -280,6 +284,7 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     struct run run = {.call = {.commands = commands, .arguments = argv}};
     int words, status = COMMAND_MISUSED;
     occupy_closed_streams();
+    restart_remember(argv);
     int count = argc > 0 ? argc - 1 : 0;
     char *const *rest = argv + (argc - count);
     log_setup(asked_log_format(count, rest), LOG_INFO);
@@ -295,5 +300,9 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     flag_set_free(&run.set);
     free(run.settings);
     free(run.operands);
-    return finish_output(status);
+    int finished = finish_output(status);
+    if (status == RESTART_STATUS) {
+        restart_now();
+    }
+    return finished;
 }

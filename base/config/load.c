@@ -23,8 +23,6 @@
 
 enum { CONFIG_MAX_FILE = 1 << 20 };
 
-static const char default_path[] = "config.json";
-
 /* A file under way into a config. */
 struct reader {
     struct config *config;
@@ -210,12 +208,18 @@ static bool set_defaults(struct config *config, struct error *error)
     return true;
 }
 
-/* A version that was rolled out to this machine, if there is a newer one than the file: its job-scoped keys count. */
+static bool read_text(struct config *config, const char *name, const char *text, size_t size, struct error *error)
+{
+    struct reader reader = {config, name, text, size, SOURCE_VERSION, error};
+    return text == NULL || size == 0 || read_file_text(&reader);
+}
+
+/* A version that was rolled out to this machine, if there is a newer one than the file: its keys count for more. */
 static bool read_version(struct config *config, const char *config_path, struct error *error)
 {
     struct versions versions;
-    char name[VERSIONS_PATH + 64], *text;
-    size_t size;
+    char name[VERSIONS_PATH + 64], *job = NULL, *local = NULL;
+    size_t job_size, local_size;
     bool there;
     uint64_t number;
     if (!versions_current(config_path, &there, &number, error)) {
@@ -224,61 +228,93 @@ static bool read_version(struct config *config, const char *config_path, struct 
     if (!there || (int64_t)number <= config->fleet.version) {
         return true;
     }
-    if (!versions_open(&versions, config_path, error) || !versions_read(&versions, number, &text, &size, error)) {
-        return false;
+    bool done = versions_open(&versions, config_path, error) &&
+                versions_read(&versions, number, &job, &job_size, error) &&
+                versions_read_local(&versions, number, &local, &local_size, error);
+    if (done) {
+        snprintf(name, sizeof name, "%s/%08llu.json", versions.folder, (unsigned long long)number);
+        done = read_text(config, name, job, job_size, error);
     }
-    snprintf(name, sizeof name, "%s/%08llu.json", versions.folder, (unsigned long long)number);
-    struct reader reader = {config, name, text, size, SOURCE_VERSION, error};
-    bool done = read_file_text(&reader);
-    free(text);
+    if (done) {
+        snprintf(name, sizeof name, "%s/%08llu.local.json", versions.folder, (unsigned long long)number);
+        done = read_text(config, name, local, local_size, error);
+    }
+    free(local);
+    free(job);
     return done;
 }
 
-/* environment: what TF_CONFIG stands for; a flag replaces what it says of the same key. versions: those beside the file. */
-static bool parse(struct config *config, const char *name, const uint8_t *bytes, size_t size, bool versions,
-                  const struct tf_config *environment, const struct config_setting *settings, int setting_count,
-                  struct error *error)
+/* What a config is made of, the weaker first. */
+struct layers {
+    const char *name;     /* of the file */
+    const uint8_t *bytes; /* NULL: no file */
+    size_t size;
+    bool versions;                    /* the one in force beside the file */
+    const struct config_texts *texts; /* or this one; NULL: none */
+    const struct tf_config *environment;
+    const struct config_setting *settings; /* flags */
+    int setting_count;
+    enum config_source *sources; /* [setting_count]; NULL: all are flags */
+};
+
+static bool read_layers(struct config *config, const struct layers *layers, struct error *error)
 {
-    *config = (struct config){.path = NULL};
     if (!set_defaults(config, error)) {
-        goto fail;
+        return false;
     }
-    if (bytes != NULL) {
-        struct reader reader = {config, name, (const char *)bytes, size, SOURCE_FILE, error};
-        config->path = strdup(name);
+    if (layers->bytes != NULL) {
+        struct reader reader = {config, layers->name, (const char *)layers->bytes, layers->size, SOURCE_FILE, error};
+        config->path = strdup(layers->name);
         if (config->path == NULL) {
-            error_set(error, "out of memory");
-            goto fail;
+            return error_set(error, "out of memory");
         }
-        if (!read_file_text(&reader) || (versions && !read_version(config, name, error))) {
-            goto fail;
-        }
-    }
-    for (int i = 0; i < environment->count; i++) {
-        if (!read_setting(config, &environment->settings[i], SOURCE_ENVIRONMENT, error)) {
-            goto fail;
+        if (!read_file_text(&reader) || (layers->versions && !read_version(config, layers->name, error))) {
+            return false;
         }
     }
-    for (int i = 0; i < setting_count; i++) {
-        if (!read_setting(config, &settings[i], SOURCE_FLAG, error)) {
-            goto fail;
+    if (layers->texts != NULL &&
+        (!read_text(config, "the new version", layers->texts->job, layers->texts->job_size, error) ||
+         !read_text(config, "the new version's keys of machines", layers->texts->local, layers->texts->local_size,
+                    error))) {
+        return false;
+    }
+    for (int i = 0; i < layers->environment->count; i++) {
+        if (!read_setting(config, &layers->environment->settings[i], SOURCE_ENVIRONMENT, error)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < layers->setting_count; i++) {
+        if (!read_setting(config, &layers->settings[i], layers->sources != NULL ? layers->sources[i] : SOURCE_FLAG,
+                          error)) {
+            return false;
         }
     }
     config_fill_in(config);
-    if (!config_check_relations(config, error)) {
-        goto fail;
-    }
-    return true;
-fail:
-    config_free(config);
-    return false;
+    return config_check_relations(config, error);
 }
+
+static bool parse(struct config *config, const struct layers *layers, struct error *error)
+{
+    *config = (struct config){.path = NULL};
+    bool done = read_layers(config, layers, error);
+    if (!done) {
+        config_free(config);
+    }
+    return done;
+}
+
+static const struct tf_config no_environment = {.count = 0};
 
 bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
                   const struct config_setting *settings, int setting_count, struct error *error)
 {
-    static const struct tf_config nothing = {.count = 0};
-    return parse(config, name, bytes, size, false, &nothing, settings, setting_count, error);
+    const struct layers layers = {.name = name,
+                                  .bytes = bytes,
+                                  .size = size,
+                                  .environment = &no_environment,
+                                  .settings = settings,
+                                  .setting_count = setting_count};
+    return parse(config, &layers, error);
 }
 
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
@@ -288,16 +324,64 @@ bool config_load(struct config *config, const char *path, const struct config_se
     size_t size = 0;
     struct tf_config environment;
     *config = (struct config){.path = NULL};
-    if (path == NULL && file_exists(default_path)) {
-        path = default_path;
+    if (path == NULL && file_exists(CONFIG_DEFAULT_PATH)) {
+        path = CONFIG_DEFAULT_PATH;
     }
     if (path != NULL && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
     bool done = tf_config_parse(&environment, getenv("TF_CONFIG"), error) &&
-                parse(config, path, bytes, size, true, &environment, settings, setting_count, error);
+                parse(config,
+                      &(struct layers){.name = path,
+                                       .bytes = bytes,
+                                       .size = size,
+                                       .versions = true,
+                                       .environment = &environment,
+                                       .settings = settings,
+                                       .setting_count = setting_count},
+                      error);
     tf_config_free(&environment);
     free(bytes);
+    return done;
+}
+
+bool config_in_version(struct config *config, const struct config *here, const struct config_texts *texts,
+                       struct error *error)
+{
+    struct config_setting *settings = calloc((size_t)config_key_count, sizeof *settings);
+    enum config_source *sources = calloc((size_t)config_key_count, sizeof *sources);
+    char **values = calloc((size_t)config_key_count, sizeof *values);
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    int count = 0;
+    bool done = (settings != NULL && sources != NULL && values != NULL) || error_set(error, "out of memory");
+    *config = (struct config){.path = NULL};
+    for (const struct config_key *key = config_keys; done && key->section != NULL; key++) {
+        if (config_origin_of(here, key)->source >= SOURCE_ENVIRONMENT) {
+            values[count] = config_key_text(key, here);
+            settings[count] = (struct config_setting){key->name, values[count]};
+            sources[count] = config_origin_of(here, key)->source;
+            done = values[count++] != NULL || error_set(error, "out of memory");
+        }
+    }
+    done = done && (here->path == NULL || file_read(here->path, CONFIG_MAX_FILE, &bytes, &size, error)) &&
+           parse(config,
+                 &(struct layers){.name = here->path,
+                                  .bytes = bytes,
+                                  .size = size,
+                                  .texts = texts,
+                                  .environment = &no_environment,
+                                  .settings = settings,
+                                  .setting_count = count,
+                                  .sources = sources},
+                 error);
+    for (int i = 0; i < count; i++) {
+        free(values[i]);
+    }
+    free(bytes);
+    free(values);
+    free(sources);
+    free(settings);
     return done;
 }
 
@@ -323,12 +407,13 @@ static cJSON *section_object(cJSON *root, const char *section)
     return object != NULL ? object : cJSON_AddObjectToObject(root, section);
 }
 
-char *config_job_text(const struct config *config)
+char *config_keys_text(const struct config *config, bool (*wanted)(const struct config_key *key, const void *context),
+                       const void *context)
 {
     char *text = NULL;
     cJSON *root = cJSON_CreateObject();
     for (const struct config_key *key = config_keys; root != NULL && key->section != NULL; key++) {
-        if (key->scope == SCOPE_JOB) {
+        if (wanted == NULL || wanted(key, context)) {
             cJSON *value = config_key_json(key, config);
             cJSON *object = section_object(root, key->section);
             if (value == NULL || object == NULL || !cJSON_AddItemToObject(object, key->name, value)) {
@@ -341,6 +426,17 @@ char *config_job_text(const struct config *config)
 out:
     cJSON_Delete(root);
     return text;
+}
+
+static bool is_of_job(const struct config_key *key, const void *context)
+{
+    (void)context;
+    return key->scope == SCOPE_JOB;
+}
+
+char *config_job_text(const struct config *config)
+{
+    return config_keys_text(config, is_of_job, NULL);
 }
 
 bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error)

@@ -16,15 +16,21 @@ static bool name_folder(char folder[VERSIONS_PATH], const char *config_path, str
            error_set(error, "%s: the path is too long", config_path);
 }
 
-static bool name_file(const struct versions *versions, uint64_t number, char path[VERSIONS_PATH], struct error *error)
+static bool name_kind(const struct versions *versions, uint64_t number, const char *kind, char path[VERSIONS_PATH],
+                      struct error *error)
 {
-    char name[32];
+    char name[48];
     if (number > VERSIONS_MAX_NUMBER) {
         return error_set(error, "fleet.version: %llu is above %d, the highest that can be kept",
                          (unsigned long long)number, VERSIONS_MAX_NUMBER);
     }
-    snprintf(name, sizeof name, "%08llu.json", (unsigned long long)number);
+    snprintf(name, sizeof name, "%08llu%s.json", (unsigned long long)number, kind);
     return file_join(path, VERSIONS_PATH, versions->folder, name, error);
+}
+
+static bool name_file(const struct versions *versions, uint64_t number, char path[VERSIONS_PATH], struct error *error)
+{
+    return name_kind(versions, number, "", path, error);
 }
 
 bool versions_open(struct versions *versions, const char *config_path, struct error *error)
@@ -43,12 +49,9 @@ bool versions_read(const struct versions *versions, uint64_t number, char **text
     return true;
 }
 
-bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error)
+/* Writes a file that never changes once it is there. */
+static bool add(const char *path, uint64_t number, const char *text, size_t size, struct error *error)
 {
-    char path[VERSIONS_PATH];
-    if (!name_file(versions, number, path, error)) {
-        return false;
-    }
     if (size > VERSIONS_MAX_TEXT) {
         return error_set(error, "%s: %zu bytes are too many for a config", path, size);
     }
@@ -56,9 +59,9 @@ bool versions_add(const struct versions *versions, uint64_t number, const char *
         const struct file_part part = {text, size};
         return file_write_atomic(path, &part, 1, error);
     }
-    char *there;
+    uint8_t *there;
     size_t there_size;
-    if (!versions_read(versions, number, &there, &there_size, error)) {
+    if (!file_read(path, VERSIONS_MAX_TEXT, &there, &there_size, error)) {
         return false;
     }
     bool same = there_size == size && memcmp(there, text, size) == 0;
@@ -68,6 +71,37 @@ bool versions_add(const struct versions *versions, uint64_t number, const char *
                      "%s: version %llu is there already with other content, and versions never change: give the "
                      "new config a higher fleet.version",
                      path, (unsigned long long)number);
+}
+
+bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return name_file(versions, number, path, error) && add(path, number, text, size, error);
+}
+
+bool versions_add_local(const struct versions *versions, uint64_t number, const char *text, size_t size,
+                        struct error *error)
+{
+    char path[VERSIONS_PATH];
+    if (!name_kind(versions, number, ".local", path, error)) {
+        return false;
+    }
+    return size == 0 && !file_exists(path) ? true : add(path, number, text != NULL ? text : "", size, error);
+}
+
+bool versions_read_local(const struct versions *versions, uint64_t number, char **text, size_t *size,
+                         struct error *error)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *bytes = NULL;
+    *size = 0;
+    *text = NULL;
+    if (!name_kind(versions, number, ".local", path, error) ||
+        (file_exists(path) && !file_read(path, VERSIONS_MAX_TEXT, &bytes, size, error))) {
+        return false;
+    }
+    *text = (char *)bytes;
+    return true;
 }
 
 bool versions_switch(const struct versions *versions, uint64_t number, struct error *error)

@@ -1,6 +1,7 @@
 /*
  * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each version
- * (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there), and `current`, which holds the
+ * (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there; 00000003.local.json where keys of
+ * single machines came with it), and `current`, which holds the
  * number of the one in force. After a power cut at any point `current` names the old version or the new, and the file of
  * the version that it names is whole.
  *
@@ -30,6 +31,13 @@ bool versions_open(struct versions *versions, const char *config_path, struct er
 
 /* Adds a version. Fails if it is there with another content, naming it. */
 bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error);
+
+/* The keys of single machines that come with it, before it is added itself. size 0: none do. */
+bool versions_add_local(const struct versions *versions, uint64_t number, const char *text, size_t size,
+                        struct error *error);
+/* *text: NULL if there are none. */
+bool versions_read_local(const struct versions *versions, uint64_t number, char **text, size_t *size,
+                         struct error *error);
 
 /* The caller frees *text, which ends with a zero byte that is not counted. */
 bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error);

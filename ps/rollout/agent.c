@@ -31,12 +31,18 @@ struct agent {
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1];
     char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
+    char drift[DRIFT_TEXT];
 };
 
+/*
+ * Without a digest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is
+ * allowed on such a connection.
+ */
 static bool open_channel(struct agent *agent, struct error *error)
 {
     struct connection *connection;
     struct peer peer;
+    struct identity guest = *self_identity(agent->options.self);
     double deadline_s = clock_monotonic_s() + CONNECT_S;
     if (agent->is_open) {
         return true;
@@ -46,8 +52,8 @@ static bool open_channel(struct agent *agent, struct error *error)
         return false;
     }
     channel_open(&agent->channel, connection);
-    agent->is_open = handshake_connect(&agent->channel, self_identity(agent->options.self), &agent->leader, &peer,
-                                       deadline_s, NULL, error);
+    guest.digest = guest.job = "";
+    agent->is_open = handshake_connect(&agent->channel, &guest, &agent->leader, &peer, deadline_s, NULL, error);
     if (!agent->is_open) {
         channel_close(&agent->channel);
     }
@@ -73,6 +79,7 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
         const struct message_rollout *told = &channel->message.rollout;
         *answer = (struct agent_answer){.order = {.order = (enum rollout_order)told->order,
                                                   .target = told->target,
+                                                  .in_force = told->version,
                                                   .step = told->step,
                                                   .manifest_size = size},
                                         .state = (enum rollout_state)told->state};
@@ -98,6 +105,7 @@ static void publish(struct agent *agent)
     agent->version = agent->keeper.version;
     memcpy(agent->digest, agent->keeper.digest, sizeof agent->digest);
     memcpy(agent->others, agent->keeper.digests, sizeof agent->others);
+    memcpy(agent->drift, agent->keeper.drift.text, sizeof agent->drift);
     pthread_mutex_unlock(&agent->lock);
 }
 
@@ -125,6 +133,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     const struct message_report report = {.version = state.version,
                                           .target = state.target,
                                           .phase = (uint8_t)state.phase,
+                                          .ready = state.ready,
                                           .loss = options->loss != NULL ? options->loss(options->context) : -1.0f,
                                           .digest = agent->keeper.digest,
                                           .sentence = state.sentence};
@@ -133,10 +142,11 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
         return false;
     }
     *busy = answer.state != ROLLOUT_IDLE || answer.order.order != ORDER_NOTHING;
-    atomic_store(&agent->rolling, answer.state >= ROLLOUT_SWITCHING);
+    atomic_store(&agent->rolling, rollout_state_is_risky(answer.state));
     const uint64_t before = agent->keeper.version;
+    answer.order.settled = answer.state == ROLLOUT_IDLE;
     keeper_act(&agent->keeper, &answer.order);
-    if (agent->keeper.version != before) {
+    if (agent->keeper.version != before) { /* otherwise a new process introduces itself */
         introduce(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
@@ -189,6 +199,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
                 wake_create(&agent->wake, error) && address_parse(host, &agent->address, error);
     if (done) {
         publish(agent);
+        atomic_store(&agent->rolling, agent->keeper.prepared);
         agent->runs = pthread_create(&agent->thread, NULL, run, agent) == 0;
         done = agent->runs || error_set(error, "no thread to take part in rollouts");
     }
@@ -241,4 +252,11 @@ bool agent_knows(struct agent *agent, const char *digest)
                  strcmp(digest, agent->others[1]) == 0;
     pthread_mutex_unlock(&agent->lock);
     return known;
+}
+
+void agent_drift(struct agent *agent, char text[DRIFT_TEXT])
+{
+    pthread_mutex_lock(&agent->lock);
+    memcpy(text, agent->drift, sizeof agent->drift);
+    pthread_mutex_unlock(&agent->lock);
 }

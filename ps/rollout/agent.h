@@ -41,7 +41,11 @@ bool agent_is_rolling(struct agent *agent);
 /* The version in force, and its digest. Any thread. */
 void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
 
-/* Is it the digest of that, or of the other version of the last rollout? Any thread. */
+/* What is known of drift (ps/rollout/drift.h); "": nothing. Any thread. */
+void agent_drift(struct agent *agent, char text[DRIFT_TEXT]);
+
+/* Is it the digest of that, or of the other version of the last rollout, whose members may work with this one's? Any
+ * thread. */
 bool agent_knows(struct agent *agent, const char *digest);
 
 #endif

@@ -10,27 +10,11 @@
 static const double MARGIN_S = 2.0;
 enum { MARGIN_STEPS = 20 };
 
+/* Every member asks more often than that. */
+static const double LEADER_WAITS_S = 1.0;
+
 /* A loss counts as worse than before above this: single batches differ by much less. */
 static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
-
-static const char *const state_names[] = {"idle", "staging", "switching", "watching", "going back", "restoring"};
-enum { STATES = sizeof state_names / sizeof *state_names };
-
-const char *rollout_state_name(enum rollout_state state)
-{
-    return (size_t)state < STATES ? state_names[state] : "unknown";
-}
-
-bool rollout_state_by_name(const char *name, enum rollout_state *state)
-{
-    for (int i = 0; i < STATES; i++) {
-        if (strcmp(name, state_names[i]) == 0) {
-            *state = (enum rollout_state)i;
-            return true;
-        }
-    }
-    return false;
-}
 
 bool rollout_create(struct rollout *rollout, int ps, int workers)
 {
@@ -49,6 +33,22 @@ void rollout_destroy(struct rollout *rollout)
     *rollout = (struct rollout){.count = 0};
 }
 
+bool rollout_state_is_risky(enum rollout_state state)
+{
+    return state == ROLLOUT_SWITCHING || state == ROLLOUT_WATCHING || state == ROLLOUT_GOING_BACK ||
+           state == ROLLOUT_RESTORING;
+}
+
+static bool is_chief(struct member who)
+{
+    return who.role == MEMBER_WORKER && who.index == 0;
+}
+
+static bool is_leader(struct member who)
+{
+    return who.role == MEMBER_PS && who.index == 0;
+}
+
 static struct rollout_member *find(const struct rollout *rollout, struct member who)
 {
     for (int i = 0; i < rollout->count; i++) {
@@ -64,6 +64,10 @@ static void enter(struct rollout *rollout, enum rollout_state state, double now_
     rollout->state = state;
     rollout->began_s = rollout->moved_s = now_s;
     rollout->bad_since_s = -1;
+    rollout->leader_may_go = false;
+    for (int i = 0; i < rollout->count; i++) {
+        rollout->members[i].told = false;
+    }
     rollout->changes++;
 }
 
@@ -85,15 +89,33 @@ static void give_reason(struct rollout *rollout, const char *format, ...)
 /* Before anybody switched nothing needs undoing; afterwards everything does. */
 static void give_up(struct rollout *rollout, double now_s)
 {
-    if (rollout->state == ROLLOUT_STAGING) {
-        end(rollout, OUTCOME_NOT_BEGUN, now_s);
-    } else {
+    if (rollout->state == ROLLOUT_SWITCHING || rollout->state == ROLLOUT_WATCHING) {
         enter(rollout, ROLLOUT_GOING_BACK, now_s);
+    } else {
+        end(rollout, OUTCOME_NOT_BEGUN, now_s);
     }
 }
 
-bool rollout_begin(struct rollout *rollout, uint64_t target, uint64_t fallback, double healthy_s,
-                   const struct rollout_vitals *vitals, double now_s, char sentence[256])
+static void begin_switching(struct rollout *rollout, double now_s)
+{
+    enter(rollout, ROLLOUT_SWITCHING, now_s);
+    rollout->wave = 1;
+    rollout->wave_s = now_s;
+    rollout->settled_s = -1;
+}
+
+static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, double loss_before)
+{
+    rollout->target = plan->target;
+    rollout->fallback = plan->fallback;
+    rollout->kind = plan->kind;
+    rollout->healthy_s = plan->healthy_s;
+    rollout->loss_before = loss_before;
+    rollout->step = 0;
+}
+
+bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
+                   double now_s, char sentence[256])
 {
     if (rollout->state != ROLLOUT_IDLE) {
         snprintf(sentence, 256, "the rollout of version %llu is under way (%s): one at a time",
@@ -104,12 +126,8 @@ bool rollout_begin(struct rollout *rollout, uint64_t target, uint64_t fallback, 
         snprintf(sentence, 256, "the job is not training now: try again when `trainer status` shows that it is");
         return false;
     }
-    rollout->target = target;
-    rollout->fallback = fallback;
-    rollout->healthy_s = healthy_s;
-    rollout->loss_before = vitals->loss;
+    take_plan(rollout, plan, vitals->loss);
     rollout->reason[0] = '\0';
-    rollout->step = 0;
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].phase = PHASE_NONE;
         rollout->members[i].sentence[0] = '\0';
@@ -118,13 +136,18 @@ bool rollout_begin(struct rollout *rollout, uint64_t target, uint64_t fallback, 
     return true;
 }
 
-void rollout_resume(struct rollout *rollout, enum rollout_state state, uint64_t target, uint64_t fallback, double now_s)
+void rollout_resume(struct rollout *rollout, enum rollout_state state, const struct rollout_plan *plan,
+                    double loss_before, const char *reason, double now_s)
 {
-    rollout->target = target;
-    rollout->fallback = fallback;
-    give_reason(rollout, "ps 0 was started again while it was %s", rollout_state_name(state));
+    take_plan(rollout, plan, loss_before);
     rollout->state = state;
-    if (state != ROLLOUT_IDLE) {
+    if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
+        begin_switching(rollout, now_s);
+    } else if (state == ROLLOUT_GOING_BACK || state == ROLLOUT_RESTORING) {
+        give_reason(rollout, "%s", reason);
+        enter(rollout, ROLLOUT_GOING_BACK, now_s);
+    } else if (state != ROLLOUT_IDLE) {
+        give_reason(rollout, "ps 0 was started again while it was %s", rollout_state_name(state));
         give_up(rollout, now_s);
     }
 }
@@ -137,10 +160,13 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
     member->heard_s = now_s;
     member->version = report->version;
+    member->ready = report->ready;
     bool concerns = rollout->state != ROLLOUT_IDLE && report->target == rollout->target;
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->sentence, sizeof member->sentence, "%s", report->sentence);
-    bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_SWITCHING;
+    bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
+    bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||
+                   rollout->state == ROLLOUT_SAVING || rollout->state == ROLLOUT_SWITCHING || watched;
     if (concerns && forward && (report->phase == PHASE_FAILED || report->phase == PHASE_LATE)) {
         char name[MEMBER_TEXT];
         member_format(&who, ' ', name);
@@ -149,11 +175,35 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
 }
 
-/* Has everybody who matters come so far? The first who has not goes to *missing. */
-static bool all_in(const struct rollout *rollout, enum rollout_phase phase, const struct rollout_member **missing)
+bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
+{
+    const bool live = rollout->kind == ROLLOUT_LIVE, ready = member->heard_s >= 0 && member->ready;
+    switch (rollout->state) {
+    case ROLLOUT_STAGING:
+        return member->phase == PHASE_STAGED;
+    case ROLLOUT_SWITCHING:
+    case ROLLOUT_WATCHING:
+        return live ? member->phase == PHASE_SWITCHED : ready && member->version == rollout->target;
+    case ROLLOUT_GOING_BACK:
+        return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
+                    : ready && member->version == rollout->fallback;
+    case ROLLOUT_RESTORING:
+        return member->phase == PHASE_RESTORED || !is_chief(member->who);
+    case ROLLOUT_TRYING:
+        return member->phase == PHASE_TRIED || !is_chief(member->who);
+    case ROLLOUT_SAVING:
+        return member->phase == PHASE_SAVED || !is_chief(member->who);
+    case ROLLOUT_IDLE:
+        break;
+    }
+    return true;
+}
+
+/* Has everybody come so far? The first who has not goes to *missing. */
+static bool all_in(const struct rollout *rollout, const struct rollout_member **missing)
 {
     for (int i = 0; i < rollout->count; i++) {
-        if (rollout->members[i].phase != phase) {
+        if (!rollout_is_in(rollout, &rollout->members[i])) {
             *missing = &rollout->members[i];
             return false;
         }
@@ -161,11 +211,35 @@ static bool all_in(const struct rollout *rollout, enum rollout_phase phase, cons
     return true;
 }
 
-static void time_out(struct rollout *rollout, const struct rollout_member *missing, const char *what, double limit_s,
-                     double now_s)
+/* ---- Waves ---- */
+
+/* Workers from the last one down to worker 0, then every ps: the canary is the one that is missed least. */
+static int place_in_waves(const struct rollout *rollout, struct member who)
+{
+    int workers = 0;
+    for (int i = 0; i < rollout->count; i++) {
+        workers += rollout->members[i].who.role == MEMBER_WORKER;
+    }
+    return who.role == MEMBER_WORKER ? workers - 1 - who.index : workers + who.index;
+}
+
+static bool wave_is_in(const struct rollout *rollout, const struct rollout_member **missing)
+{
+    for (int i = 0; i < rollout->count; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        if (place_in_waves(rollout, member->who) < rollout->wave && !rollout_is_in(rollout, member)) {
+            *missing = member;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void time_out(struct rollout *rollout, const struct rollout_member *missing, const char *what, double since_s,
+                     double limit_s, double now_s)
 {
     char name[MEMBER_TEXT];
-    if (now_s - rollout->began_s >= limit_s) {
+    if (now_s - since_s >= limit_s) {
         member_format(&missing->who, ' ', name);
         give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s,
                     missing->sentence[0] != '\0' ? ": " : "", missing->sentence);
@@ -176,23 +250,42 @@ static void time_out(struct rollout *rollout, const struct rollout_member *missi
 static void tick_staging(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     const struct rollout_member *missing = NULL;
-    if (!all_in(rollout, PHASE_STAGED, &missing)) {
-        time_out(rollout, missing, "stage it", ROLLOUT_STAGE_S, now_s);
+    if (!all_in(rollout, &missing)) {
+        time_out(rollout, missing, "stage it", rollout->began_s, ROLLOUT_STAGE_S, now_s);
         return;
     }
-    rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(MARGIN_S * fmax(0, vitals->steps_per_s));
-    enter(rollout, ROLLOUT_SWITCHING, now_s);
+    if (rollout->kind == ROLLOUT_JOB) {
+        enter(rollout, ROLLOUT_TRYING, now_s);
+        return;
+    }
+    if (rollout->kind == ROLLOUT_LIVE) {
+        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(MARGIN_S * fmax(0, vitals->steps_per_s));
+    }
+    begin_switching(rollout, now_s);
+    rollout->moved_step = vitals->global_step;
 }
 
-static void tick_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+/* Worker 0 has something to do. */
+static void tick_chief(struct rollout *rollout, const char *what, double limit_s, enum rollout_state next, double now_s)
 {
     const struct rollout_member *missing = NULL;
-    if (all_in(rollout, PHASE_SWITCHED, &missing)) {
-        enter(rollout, ROLLOUT_WATCHING, now_s);
-        rollout->moved_step = vitals->global_step;
-        return;
+    if (!all_in(rollout, &missing)) {
+        time_out(rollout, missing, what, rollout->began_s, limit_s, now_s);
+    } else if (next == ROLLOUT_SWITCHING) {
+        begin_switching(rollout, now_s);
+    } else {
+        enter(rollout, next, now_s);
     }
-    time_out(rollout, missing, "switch", ROLLOUT_SWITCH_S, now_s);
+}
+
+/* ps 0 starts anew as the last one, or else the others would not hear of it in time. */
+static void let_leader_go(struct rollout *rollout, double now_s)
+{
+    bool all_told = true;
+    for (int i = 0; i < rollout->count; i++) {
+        all_told = all_told && (rollout->members[i].told || is_leader(rollout->members[i].who));
+    }
+    rollout->leader_may_go = all_told || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
 
 /* What is wrong now, "" if nothing; *at_once: it needs no second look. */
@@ -214,7 +307,9 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
     }
     for (int i = 0; i < rollout->count; i++) {
         char name[MEMBER_TEXT];
-        if (now_s - rollout->members[i].heard_s >= ROLLOUT_SILENT_S) {
+        /* Whoever is starting anew is waited for by the wave. */
+        bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, &rollout->members[i]);
+        if (!starts && now_s - rollout->members[i].heard_s >= ROLLOUT_SILENT_S) {
             member_format(&rollout->members[i].who, ' ', name);
             give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_SILENT_S);
             return;
@@ -227,21 +322,72 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
     }
 }
 
+/* True if it looks so bad that it was given up. */
+static bool look(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *ill)
+{
+    bool at_once;
+    find_illness(rollout, vitals, now_s, &at_once);
+    *ill = rollout->reason[0] != '\0';
+    rollout->bad_since_s = !*ill ? -1 : rollout->bad_since_s < 0 ? now_s : rollout->bad_since_s;
+    if (*ill && (at_once || now_s - rollout->bad_since_s >= WORSE_FOR_S)) {
+        give_up(rollout, now_s);
+        return true;
+    }
+    return false;
+}
+
+static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+{
+    const struct rollout_member *missing = NULL;
+    bool ill;
+    if (look(rollout, vitals, now_s, &ill)) {
+        return;
+    }
+    if (!wave_is_in(rollout, &missing)) {
+        rollout->settled_s = -1;
+        time_out(rollout, missing, "start anew", rollout->wave_s, ROLLOUT_SWITCH_S, now_s);
+        return;
+    }
+    rollout->settled_s = rollout->settled_s < 0 ? now_s : rollout->settled_s;
+    double watched_s = rollout->wave > 1 ? 0 : fmin(rollout->healthy_s, ROLLOUT_CANARY_S);
+    if (!ill && now_s - rollout->settled_s >= watched_s) {
+        rollout->wave = 2 * rollout->wave + 1;
+        rollout->wave_s = now_s;
+        rollout->settled_s = -1;
+    }
+}
+
+static void tick_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+{
+    const struct rollout_member *missing = NULL;
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout->count) {
+        tick_waves(rollout, vitals, now_s);
+        return;
+    }
+    if (all_in(rollout, &missing)) {
+        enter(rollout, ROLLOUT_WATCHING, now_s);
+        rollout->moved_step = vitals->global_step;
+        return;
+    }
+    let_leader_go(rollout, now_s);
+    time_out(rollout, missing, rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew", rollout->wave_s,
+             ROLLOUT_SWITCH_S, now_s);
+}
+
 static void tick_watching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     const struct rollout_member *missing = NULL;
-    bool at_once;
+    bool ill;
     if (vitals->over) {
         end(rollout, OUTCOME_DONE, now_s);
         return;
     }
-    find_illness(rollout, vitals, now_s, &at_once);
-    bool ill = rollout->reason[0] != '\0';
-    rollout->bad_since_s = !ill ? -1 : rollout->bad_since_s < 0 ? now_s : rollout->bad_since_s;
-    if (ill && (at_once || now_s - rollout->bad_since_s >= WORSE_FOR_S)) {
-        give_up(rollout, now_s);
-    } else if (!ill && now_s - rollout->began_s >= rollout->healthy_s && vitals->training &&
-               all_in(rollout, PHASE_SWITCHED, &missing)) {
+    if (look(rollout, vitals, now_s, &ill)) {
+        return;
+    }
+    if (!all_in(rollout, &missing)) {
+        time_out(rollout, missing, "come back", rollout->began_s, rollout->healthy_s + ROLLOUT_RETURN_S, now_s);
+    } else if (!ill && now_s - rollout->began_s >= rollout->healthy_s && vitals->training) {
         end(rollout, OUTCOME_DONE, now_s);
     }
 }
@@ -249,16 +395,20 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
 /* Whoever is gone will hear of it when it is back; only what computes and stores now is waited for. */
 static void tick_going_back(struct rollout *rollout, double now_s)
 {
+    let_leader_go(rollout, now_s);
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        bool chief = member->who.role == MEMBER_WORKER && member->who.index == 0;
-        bool needed = chief || member->who.role == MEMBER_PS ||
+        bool needed = is_chief(member->who) || member->who.role == MEMBER_PS ||
                       (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_SILENT_S);
-        if (needed && member->phase != PHASE_BACK && member->phase != PHASE_RESTORED) {
+        if (needed && !rollout_is_in(rollout, member)) {
             return;
         }
     }
-    enter(rollout, ROLLOUT_RESTORING, now_s);
+    if (rollout->kind == ROLLOUT_LIVE) {
+        enter(rollout, ROLLOUT_RESTORING, now_s);
+    } else {
+        end(rollout, OUTCOME_WENT_BACK, now_s);
+    }
 }
 
 static void tick_restoring(struct rollout *rollout, double now_s)
@@ -289,14 +439,18 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
     case ROLLOUT_RESTORING:
         tick_restoring(rollout, now_s);
         break;
+    case ROLLOUT_TRYING:
+        tick_chief(rollout, "try it", ROLLOUT_TRY_S, ROLLOUT_SAVING, now_s);
+        break;
+    case ROLLOUT_SAVING:
+        tick_chief(rollout, "save the job", ROLLOUT_SAVE_S, ROLLOUT_SWITCHING, now_s);
+        break;
     }
 }
 
 bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256])
 {
-    bool forward =
-        rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_SWITCHING || rollout->state == ROLLOUT_WATCHING;
-    if (!forward) {
+    if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {
         snprintf(sentence, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
         return false;
     }
@@ -305,76 +459,42 @@ bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256])
     return true;
 }
 
+/* While all start anew. */
+static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
+{
+    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && place_in_waves(rollout, who) >= rollout->wave) {
+        return ORDER_STAGE;
+    }
+    return rollout->kind == ROLLOUT_JOB && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
+}
+
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
 {
-    bool chief = who.role == MEMBER_WORKER && who.index == 0;
+    const bool live = rollout->kind == ROLLOUT_LIVE;
     switch (rollout->state) {
     case ROLLOUT_IDLE:
         break;
     case ROLLOUT_STAGING:
         return ORDER_STAGE;
+    case ROLLOUT_TRYING:
+        return is_chief(who) ? ORDER_TRY : ORDER_STAGE;
+    case ROLLOUT_SAVING:
+        return is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
     case ROLLOUT_SWITCHING:
     case ROLLOUT_WATCHING:
-        return ORDER_SWITCH;
+        return live ? ORDER_SWITCH : restart_order(rollout, who, ORDER_RESTART);
     case ROLLOUT_GOING_BACK:
-        return ORDER_BACK;
+        return live ? ORDER_BACK : restart_order(rollout, who, ORDER_RETURN);
     case ROLLOUT_RESTORING:
-        return chief ? ORDER_RESTORE : ORDER_BACK;
+        return is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
     }
     return ORDER_NOTHING;
 }
 
-void rollout_describe(const struct rollout *rollout, char *text, size_t size)
+void rollout_told(struct rollout *rollout, struct member who)
 {
-    static const enum rollout_phase wanted[] = {PHASE_NONE,     PHASE_STAGED, PHASE_SWITCHED,
-                                                PHASE_SWITCHED, PHASE_BACK,   PHASE_RESTORED};
-    const struct rollout_member *missing = NULL;
-    unsigned long long target = rollout->target, fallback = rollout->fallback;
-    int there = 0;
-    for (int i = 0; i < rollout->count; i++) {
-        bool in = rollout->members[i].phase == wanted[rollout->state];
-        there += in;
-        missing = in || missing != NULL ? missing : &rollout->members[i];
-    }
-    char name[MEMBER_TEXT] = "nobody";
-    if (missing != NULL) {
-        member_format(&missing->who, ' ', name);
-    }
-    switch (rollout->state) {
-    case ROLLOUT_IDLE:
-        switch (rollout->outcome) {
-        case OUTCOME_NONE:
-            snprintf(text, size, "no rollout since this ps was started");
-            break;
-        case OUTCOME_DONE:
-            snprintf(text, size, "version %llu is in force, since step %lld", target, (long long)rollout->step);
-            break;
-        case OUTCOME_NOT_BEGUN:
-            snprintf(text, size, "version %llu was not begun, version %llu stays: %s", target, fallback,
-                     rollout->reason);
-            break;
-        case OUTCOME_WENT_BACK:
-            snprintf(text, size, "went back from version %llu to version %llu: %s", target, fallback, rollout->reason);
-            break;
-        }
-        break;
-    case ROLLOUT_STAGING:
-        snprintf(text, size, "staging version %llu: %d of %d members have it, waiting for %s", target, there,
-                 rollout->count, name);
-        break;
-    case ROLLOUT_SWITCHING:
-        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
-                 (long long)rollout->step, there, rollout->count, name);
-        break;
-    case ROLLOUT_WATCHING:
-        snprintf(text, size, "watching version %llu for %g s", target, rollout->healthy_s);
-        break;
-    case ROLLOUT_GOING_BACK:
-        snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
-                 rollout->count, name, rollout->reason);
-        break;
-    case ROLLOUT_RESTORING:
-        snprintf(text, size, "worker 0 restores the checkpoint of before version %llu; %s", target, rollout->reason);
-        break;
+    struct rollout_member *member = find(rollout, who);
+    if (member != NULL) {
+        member->told = true;
     }
 }

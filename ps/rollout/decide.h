@@ -1,21 +1,30 @@
 /*
- * What a rollout does next: the decisions of the member that leads it (ps 0), for changes of live keys.
+ * What a rollout does next: the decisions of the member that leads it (ps 0).
  *
  * A state machine without clock, threads, sockets or files. Its host tells it what happened and when (now_s: monotonic
  * seconds, never going back), and reads from it what every member is to do (`order`, `step`), until the next event. One
- * thread at a time. What must be on the disk before members hear of it is said by `stored`: the host compares it after
+ * thread at a time. What must be on the disk before members hear of it is said by `changes`: the host compares it after
  * every event with what it stored last.
  *
  *     idle -> staging -> switching -> watching -> idle            all went well: the fleet is on the target
- *               |            |            |
- *               v            +-----+------+
- *             idle                 v
- *        (nothing changed)    going back -> restoring -> idle     the fleet is on the fallback
+ *               | ^          |            |
+ *               v |          +-----+------+
+ *   trying -> saving               v
+ *       idle                   going back -> restoring -> idle    the fleet is on the fallback
  *
- * Staging: every member has verified and stored both versions, and worker 0 has a checkpoint of the moment. Switching:
- * every ps takes the target from the same global step on. Watching: for healthy_s everybody must be heard of, steps must
- * be made, and losses stay finite and near what they were. Going back: everybody takes the fallback, at once. Restoring:
- * worker 0 writes that checkpoint to every shard as a new generation. Going back is never given up.
+ * Staging: every member has verified and stored both versions, and worker 0 has a checkpoint of the moment. Then it
+ * depends on what changes, the kind of the rollout:
+ *
+ * - live: every ps takes the target from the same global step on, while training goes on. To go back, everybody takes the
+ *   fallback at once, and then (restoring) worker 0 writes that checkpoint to every shard as a new generation.
+ * - job: worker 0 tries the target on a copy of the checkpoint (trying) and makes one more of the whole job (saving);
+ *   then (switching) every member starts itself anew in the target, and worker 0 restores. Going back is the same way.
+ *   Until saving is over nothing has changed.
+ * - local: workers start themselves anew in the target in waves, the first of a single one, the canary, which is watched
+ *   for a while; a ps, whose restart would cost steps, takes it at its next start. So does going back.
+ *
+ * Watching: for healthy_s everybody must be heard of, steps must be made, and losses stay finite and near what they were.
+ * Going back is never given up.
  */
 #ifndef PS_ROLLOUT_DECIDE_H
 #define PS_ROLLOUT_DECIDE_H
@@ -34,9 +43,17 @@ enum rollout_state {
     ROLLOUT_WATCHING,
     ROLLOUT_GOING_BACK,
     ROLLOUT_RESTORING,
+    ROLLOUT_TRYING,
+    ROLLOUT_SAVING,
 };
 const char *rollout_state_name(enum rollout_state state);
 bool rollout_state_by_name(const char *name, enum rollout_state *state);
+
+/* Is something in force, or about to be, that may have to be undone? */
+bool rollout_state_is_risky(enum rollout_state state);
+
+/* Stored on disks: never renumber. The later of two counts for more. */
+enum rollout_kind { ROLLOUT_LIVE, ROLLOUT_LOCAL, ROLLOUT_JOB };
 
 /* How the last one ended. */
 enum rollout_outcome { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_NOT_BEGUN, OUTCOME_WENT_BACK };
@@ -48,6 +65,11 @@ enum rollout_order {
     ORDER_SWITCH = 2,  /* take the target from global step `step` on */
     ORDER_BACK = 3,    /* take the fallback, at once */
     ORDER_RESTORE = 4, /* worker 0: write the checkpoint of before */
+    ORDER_TRY = 5,     /* worker 0: try the target on a copy of the checkpoint */
+    ORDER_SAVE = 6,    /* worker 0: one more checkpoint, the last before it starts anew */
+    ORDER_RESTART = 7, /* start anew in the target */
+    ORDER_RETURN = 8,  /* start anew in the fallback */
+    ORDER_CATCH_UP = 9 /* start anew in the version that the fleet is on, which came while the member was away */
 };
 
 /* How far a member is with the rollout at hand. The values travel: never renumber. */
@@ -59,11 +81,17 @@ enum rollout_phase {
     PHASE_RESTORED = 4,
     PHASE_FAILED = 5, /* it can't, and its sentence says why */
     PHASE_LATE = 6,   /* a ps was told of the step when it was over */
+    PHASE_TRIED = 7,
+    PHASE_SAVED = 8,
 };
 
 enum {
     ROLLOUT_STAGE_S = 60,   /* for all to stage */
-    ROLLOUT_SWITCH_S = 60,  /* for all to switch, from the order on */
+    ROLLOUT_SWITCH_S = 60,  /* for all to switch, from the order on; for each wave */
+    ROLLOUT_TRY_S = 180,    /* for worker 0 to try it */
+    ROLLOUT_SAVE_S = 60,    /* for worker 0 to save */
+    ROLLOUT_CANARY_S = 5,   /* that the canary is watched for, or healthy_s if that is less */
+    ROLLOUT_RETURN_S = 60,  /* for a member that is lost while it is watched, to be back */
     ROLLOUT_SILENT_S = 10,  /* a member not heard of for so long is not healthy */
     ROLLOUT_STANDING_S = 20 /* the same for steps that are not made */
 };
@@ -72,8 +100,9 @@ struct rollout_member {
     struct member who;
     enum rollout_phase phase;
     double heard_s; /* -1: never */
-    bool heard_now; /* since this process leads */
     uint64_t version;
+    bool ready; /* it takes part in training */
+    bool told;  /* the order of the state at hand */
     char sentence[256];
 };
 
@@ -82,6 +111,7 @@ struct rollout_report {
     enum rollout_phase phase; /* of `target` */
     uint64_t version;         /* in force there */
     uint64_t target;          /* that it staged; 0: none */
+    bool ready;               /* it takes part in training, or serves */
     const char *sentence;
 };
 
@@ -97,8 +127,9 @@ struct rollout_vitals {
 struct rollout {
     enum rollout_state state;
     enum rollout_outcome outcome; /* of the last one */
-    uint64_t target, fallback;    /* versions */
-    int64_t step;                 /* of ORDER_SWITCH */
+    enum rollout_kind kind;
+    uint64_t target, fallback; /* versions */
+    int64_t step;              /* of ORDER_SWITCH */
     double healthy_s;
     struct rollout_member *members; /* [count] */
     int count;
@@ -107,22 +138,34 @@ struct rollout {
     double bad_since_s, moved_s;
     int64_t moved_step;
     double loss_before;
-    uint64_t changes; /* counts changes of the state, for whoever stores it */
+    int wave;           /* local: so many members, in the order of waves, are told to start anew */
+    double wave_s;      /* since when */
+    double settled_s;   /* since when the wave is complete; -1: it is not */
+    bool leader_may_go; /* all others know of a restart */
+    uint64_t changes;   /* counts changes of the state, for whoever stores it */
 };
 
 /* ps and workers: how many there are. False without memory. */
 bool rollout_create(struct rollout *rollout, int ps, int workers);
 void rollout_destroy(struct rollout *rollout);
 
+/* What to roll out. */
+struct rollout_plan {
+    uint64_t target, fallback; /* versions */
+    enum rollout_kind kind;
+    double healthy_s;
+};
+
 /* False, with a sentence, while another one is under way. The manifest is the host's business, and was checked. */
-bool rollout_begin(struct rollout *rollout, uint64_t target, uint64_t fallback, double healthy_s,
-                   const struct rollout_vitals *vitals, double now_s, char sentence[256]);
+bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
+                   double now_s, char sentence[256]);
 
 /*
- * The leader was started again in the middle of one, and `state` is what it had stored. What may have switched goes back.
+ * The leader was started again in the middle of one, and `state` is what it had stored. A job that was starting anew goes
+ * on doing so, for the leader is a part of it; whatever else may have switched goes back. reason: why it went back already.
  */
-void rollout_resume(struct rollout *rollout, enum rollout_state state, uint64_t target, uint64_t fallback,
-                    double now_s);
+void rollout_resume(struct rollout *rollout, enum rollout_state state, const struct rollout_plan *plan,
+                    double loss_before, const char *reason, double now_s);
 
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s);
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s);
@@ -130,8 +173,12 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
 /* The operator changed their mind. False, with a sentence, if there is nothing to abort. */
 bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256]);
 
-/* What this member is to do. */
+/* What this member is to do; rollout_told once it has been told. */
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who);
+void rollout_told(struct rollout *rollout, struct member who);
+
+/* Is this member where the state at hand wants everybody to be? */
+bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member);
 
 /* "switching at step 1200: 3 of 4 members are there, waiting for worker 1" */
 void rollout_describe(const struct rollout *rollout, char *text, size_t size);

@@ -1,24 +1,25 @@
 #include "ps/rollout/keeper.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/config/diff.h"
-#include "base/file.h"
+#include "base/config/probation.h"
 #include "base/log.h"
 #include "ps/rollout/audit.h"
+#include "ps/rollout/change.h"
+#include "ps/rollout/lineage.h"
+#include "ps/rollout/stage.h"
 
-static const char *name_of(const struct keeper *keeper, char name[MEMBER_TEXT])
+static void audit_of(const struct keeper *keeper, const char *what, uint64_t version, const char *outcome)
 {
+    char name[MEMBER_TEXT];
     member_format(&keeper->who, ' ', name);
-    return name;
+    audit_write(&keeper->versions, name, keeper->author, what, version, outcome);
 }
 
 static void audit(const struct keeper *keeper, const char *what, const char *outcome)
 {
-    char name[MEMBER_TEXT];
-    audit_write(&keeper->versions, name_of(keeper, name), keeper->author, what, keeper->target, outcome);
+    audit_of(keeper, what, keeper->target, outcome);
 }
 
 bool keeper_key_path(const struct config *config, char *path, size_t size, struct error *error)
@@ -29,38 +30,17 @@ bool keeper_key_path(const struct config *config, char *path, size_t size, struc
            error_set(error, "%s: the path is too long", config->path);
 }
 
-/* Why this member can't take part, into the error. */
-static bool find_means(struct keeper *keeper, struct error *error)
-{
-    char path[VERSIONS_PATH];
-    if (keeper->config->path == NULL) {
-        return error_set(error, "it runs without a config file, so there is no place to keep versions beside");
-    }
-    if (!keeper_key_path(keeper->config, path, sizeof path, error) ||
-        !operator_key_read_public(path, keeper->public_key, error)) {
-        return false;
-    }
-    return versions_open(&keeper->versions, keeper->config->path, error);
-}
-
-/* The digests of the last rollout; without one, or with a damaged file, there are none. */
+/* What the last rollout left here. A version that came by it may not be settled yet. */
 static void recall(struct keeper *keeper)
 {
-    char path[VERSIONS_PATH];
-    struct manifest manifest;
-    struct error ignored;
-    uint8_t *bytes;
-    size_t size;
-    if (keeper->config->path == NULL ||
-        (size_t)snprintf(path, sizeof path, "%s.d/manifest", keeper->config->path) >= sizeof path ||
-        !file_exists(path) || !file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &ignored)) {
+    struct lineage lineage;
+    if (!lineage_read(keeper->config, &lineage)) {
         return;
     }
-    if (manifest_decode_unsigned(&manifest, bytes, size, &ignored)) {
-        memcpy(keeper->digests[0], manifest.target.digest, sizeof keeper->digests[0]);
-        memcpy(keeper->digests[1], manifest.fallback.digest, sizeof keeper->digests[1]);
+    if (lineage.kind != ROLLOUT_JOB) {
+        memcpy(keeper->digests, lineage.digests, sizeof keeper->digests);
     }
-    free(bytes);
+    keeper->prepared = lineage.target == keeper->version;
 }
 
 bool keeper_create(struct keeper *keeper, const struct config *config, struct member who,
@@ -68,16 +48,17 @@ bool keeper_create(struct keeper *keeper, const struct config *config, struct me
 {
     *keeper = (struct keeper){.config = config, .host = *host, .who = who, .version = (uint64_t)config->fleet.version};
     recall(keeper);
+    drift_begin(&keeper->drift, config);
     return config_digest(config, keeper->digest, error);
 }
 
 static void forget(struct keeper *keeper)
 {
-    for (int i = 0; i < 2; i++) {
-        config_free(&keeper->configs[i]);
-    }
+    config_free(&keeper->configs[0]);
+    config_free(&keeper->configs[1]);
+    config_free(&keeper->then);
     keeper->target = 0;
-    keeper->done = ORDER_NOTHING;
+    keeper->tried = ORDER_NOTHING;
     keeper->phase = PHASE_NONE;
     keeper->sentence[0] = '\0';
 }
@@ -87,115 +68,10 @@ void keeper_destroy(struct keeper *keeper)
     forget(keeper);
 }
 
-/* What the program can take up between two steps, of all that the table calls live. */
-static bool can_change_key(const struct config_key *key)
+static void fail(struct keeper *keeper, const char *why)
 {
-    static const char *const names[] = {
-        "learning_rate", "lr_decay", "lr_decay_steps", "lr_staircase", "momentum", "nesterov",
-        "rho",           "beta1",    "beta2",          "epsilon",      "l2",       "log_steps"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
-        found = strcmp(key->name, names[i]) == 0;
-    }
-    return found;
-}
-
-static bool check_change(const struct config *config, const struct config_change *change, struct error *error)
-{
-    char path[CONFIG_PATH_SIZE];
-    config_key_path(change->key, path);
-    if (change->key->change != CHANGE_LIVE) {
-        return error_set(error, "%s can't change while the job runs (its class is %s): stop the job and start it anew",
-                         path, config_change_name(change->key->change));
-    }
-    if (!can_change_key(change->key)) {
-        return error_set(error, "%s can't be changed by a rollout yet: stop the job and start it anew", path);
-    }
-    if (config_origin_of(config, change->key)->source > SOURCE_VERSION) {
-        return error_set(error,
-                         "%s is set by a flag or TF_CONFIG here, which would win again at the next start: remove "
-                         "that first",
-                         path);
-    }
-    return true;
-}
-
-bool keeper_can_change(const struct config *config, const struct config *target, struct error *error)
-{
-    struct config_diff diff;
-    if (!config_diff(&diff, config, target, SCOPE_JOB, error)) {
-        return false;
-    }
-    bool can = true;
-    for (int i = 0; i < diff.count && can; i++) {
-        can = check_change(config, &diff.changes[i], error);
-    }
-    config_diff_free(&diff);
-    return can;
-}
-
-/* So that the other version's digest is known after a restart, too. */
-static bool store_manifest(const struct keeper *keeper, const struct keeper_order *order, struct error *error)
-{
-    char path[VERSIONS_PATH];
-    const struct file_part part = {order->manifest, order->manifest_size};
-    return file_join(path, sizeof path, keeper->versions.folder, "manifest", error) &&
-           file_write_atomic(path, &part, 1, error);
-}
-
-/* A member that holds neither version has another config than the fleet. */
-static bool check_digest(const struct keeper *keeper, const struct manifest *manifest, struct error *error)
-{
-    const struct manifest_config *same =
-        keeper->version == manifest->target.version ? &manifest->target : &manifest->fallback;
-    return strcmp(keeper->digest, same->digest) == 0 ||
-           error_set(error, "what runs here is not version %llu of the manifest: its config differs",
-                     (unsigned long long)same->version);
-}
-
-static bool parse_both(struct keeper *keeper, const struct manifest *manifest, struct error *error)
-{
-    const struct manifest_config *both[] = {&manifest->target, &manifest->fallback};
-    for (int i = 0; i < 2; i++) {
-        char digest[CONFIG_DIGEST_HEX + 1];
-        if (!config_parse(&keeper->configs[i], i == 0 ? "target" : "fallback", (const uint8_t *)both[i]->text,
-                          both[i]->text_size, NULL, 0, error) ||
-            !config_digest(&keeper->configs[i], digest, error)) {
-            return false;
-        }
-        if (strcmp(digest, both[i]->digest) != 0 || keeper->configs[i].fleet.version != (int64_t)both[i]->version) {
-            return error_set(error,
-                             "the manifest's %s means something else to this program than to the one that signed "
-                             "it: are they of one version?",
-                             i == 0 ? "target" : "fallback");
-        }
-        memcpy(keeper->digests[i], digest, sizeof digest);
-    }
-    return true;
-}
-
-static bool stage(struct keeper *keeper, const struct keeper_order *order, struct error *error)
-{
-    struct manifest manifest;
-    if (!find_means(keeper, error) ||
-        !manifest_decode(&manifest, order->manifest, order->manifest_size, keeper->public_key, error)) {
-        return false;
-    }
-    snprintf(keeper->author, sizeof keeper->author, "%s", manifest.author);
-    bool is_behind = keeper->version != manifest.target.version;
-    keeper->prepared = false;
-    bool done = (!is_behind || manifest_fits(&manifest, keeper->config->fleet.name, keeper->version, 0, error)) &&
-                check_digest(keeper, &manifest, error) && parse_both(keeper, &manifest, error) &&
-                keeper_can_change(keeper->config, &keeper->configs[0], error) &&
-                versions_add(&keeper->versions, manifest.fallback.version, manifest.fallback.text,
-                             manifest.fallback.text_size, error) &&
-                versions_add(&keeper->versions, manifest.target.version, manifest.target.text,
-                             manifest.target.text_size, error) &&
-                store_manifest(keeper, order, error) &&
-                (keeper->host.prepare == NULL || order->order != ORDER_STAGE ||
-                 keeper->host.prepare(keeper->host.context, error));
-    keeper->prepared = done && order->order == ORDER_STAGE;
-    return done;
+    keeper->phase = PHASE_FAILED;
+    snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", why);
 }
 
 static void take_manifest(struct keeper *keeper, const struct keeper_order *order)
@@ -203,15 +79,15 @@ static void take_manifest(struct keeper *keeper, const struct keeper_order *orde
     struct error error;
     forget(keeper);
     snprintf(keeper->author, sizeof keeper->author, "unknown");
-    bool done = stage(keeper, order, &error);
+    bool done = stage_manifest(keeper, order, &error);
     keeper->target = order->target;
-    keeper->phase = done ? PHASE_STAGED : PHASE_FAILED;
+    keeper->phase = PHASE_STAGED;
     if (done) {
         keeper->fallback = (uint64_t)keeper->configs[1].fleet.version;
     } else {
         config_free(&keeper->configs[0]);
         config_free(&keeper->configs[1]);
-        snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", error.text);
+        fail(keeper, error.text);
         log_warning("version %llu of the config is refused: %s", (unsigned long long)order->target, error.text);
     }
     if (keeper->versions.folder[0] != '\0') {
@@ -219,7 +95,7 @@ static void take_manifest(struct keeper *keeper, const struct keeper_order *orde
     }
 }
 
-/* which: 0 the target, 1 the fallback. */
+/* Live. which: 0 the target, 1 the fallback. */
 static void change_over(struct keeper *keeper, int which, int64_t step)
 {
     struct error error;
@@ -235,8 +111,7 @@ static void change_over(struct keeper *keeper, int which, int64_t step)
         return;
     }
     if (!versions_switch(&keeper->versions, number, &error)) {
-        keeper->phase = PHASE_FAILED;
-        snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", error.text);
+        fail(keeper, error.text);
         return;
     }
     keeper->version = number;
@@ -247,14 +122,151 @@ static void change_over(struct keeper *keeper, int which, int64_t step)
     log_info("version %llu of the config is in force%s", (unsigned long long)number, which == 0 ? "" : ": went back");
 }
 
-void keeper_act(struct keeper *keeper, const struct keeper_order *order)
+/* Local keys that are taken up by the next start: nothing but the version changes now. */
+static void note_version(struct keeper *keeper, int which)
 {
     struct error error;
-    if (order->order == ORDER_NOTHING) {
-        if (keeper->prepared && keeper->host.settle != NULL) {
-            keeper->host.settle(keeper->host.context);
+    uint64_t number = (uint64_t)keeper->configs[which].fleet.version;
+    if (!versions_switch(&keeper->versions, number, &error)) {
+        fail(keeper, error.text);
+        return;
+    }
+    keeper->version = number;
+    memcpy(keeper->digest, keeper->digests[which], sizeof keeper->digest);
+    audit(keeper, which == 0 ? "switch" : "go back", "done");
+    log_info("version %llu of the config is in force; its local keys count from the next start on",
+             (unsigned long long)number);
+}
+
+/* Did this process die in that version, and was it brought back? */
+static bool has_failed(const struct keeper *keeper, uint64_t version)
+{
+    struct probation probation;
+    return probation_read(keeper->config->path, &probation) && probation.failed && probation.target == version;
+}
+
+static void start_anew(struct keeper *keeper, int which)
+{
+    struct error error;
+    const char *path = keeper->config->path;
+    uint64_t number = (uint64_t)keeper->configs[which].fleet.version;
+    if (which == 0 && !change_has_member(&keeper->configs[0], keeper->who)) {
+        return; /* it is not a part of the target, and ends once that is settled */
+    }
+    if (which == 0 && has_failed(keeper, number)) {
+        snprintf(error.text, sizeof error.text, "it ended badly %d times when it was started in version %llu",
+                 PROBATION_STARTS, (unsigned long long)number);
+        fail(keeper, error.text);
+        return;
+    }
+    if (keeper->kind == ROLLOUT_LOCAL && keeper->host.stays) {
+        note_version(keeper, which);
+        return;
+    }
+    if ((which == 0 && !probation_begin(path, number, keeper->fallback, &error)) ||
+        !versions_switch(&keeper->versions, number, &error)) {
+        fail(keeper, error.text);
+        return;
+    }
+    audit(keeper, which == 0 ? "start anew" : "go back", "begun");
+    log_info("this process starts anew in version %llu of the config", (unsigned long long)number);
+    keeper->leaving = true;
+    keeper->host.leave(keeper->host.context, false);
+}
+
+/* Worker 0's: a trial, or a checkpoint; once for each rollout. */
+static void do_once(struct keeper *keeper, enum rollout_order order)
+{
+    struct error error = {"only worker 0 can do that"};
+    const struct keeper_host *host = &keeper->host;
+    bool done = false;
+    if (keeper->tried >= order) {
+        return;
+    }
+    keeper->tried = order;
+    if (order == ORDER_TRY && host->try_out != NULL) {
+        done = host->try_out(host->context, &keeper->then, keeper->may_lose, &error);
+    } else if (order == ORDER_SAVE && host->save != NULL) {
+        done = host->save(host->context, &error);
+    }
+    audit(keeper, order == ORDER_TRY ? "try" : "save", done ? "done" : error.text);
+    if (done) {
+        keeper->phase = order == ORDER_TRY ? PHASE_TRIED : PHASE_SAVED;
+    } else {
+        fail(keeper, error.text);
+    }
+}
+
+static void catch_up(struct keeper *keeper, const struct keeper_order *order)
+{
+    struct error error;
+    if (order->manifest == NULL || keeper->tried == ORDER_CATCH_UP) {
+        return;
+    }
+    forget(keeper);
+    bool done = stage_catch_up(keeper, order, &error);
+    bool stays_out = done && !change_has_member(&keeper->configs[0], keeper->who);
+    keeper->tried = ORDER_CATCH_UP; /* what is refused once is refused again */
+    audit_of(keeper, "catch up", order->in_force, done ? "begun" : error.text);
+    if (!done) {
+        log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: %s",
+                  (unsigned long long)keeper->version, (unsigned long long)order->in_force, error.text);
+        fail(keeper, error.text);
+        return;
+    }
+    log_info("the fleet is at version %llu of the config: this process %s", (unsigned long long)order->in_force,
+             stays_out ? "is no part of it any more and ends" : "starts anew in it");
+    keeper->leaving = true;
+    keeper->host.leave(keeper->host.context, stays_out);
+}
+
+static void settle(struct keeper *keeper)
+{
+    if (keeper->prepared && keeper->host.settle != NULL) {
+        keeper->host.settle(keeper->host.context);
+    }
+    keeper->prepared = false;
+    probation_end(keeper->config->path);
+}
+
+static void go_back(struct keeper *keeper, const struct keeper_order *order)
+{
+    struct error error;
+    if (order->order == ORDER_RETURN) {
+        if (keeper->version != keeper->fallback) {
+            start_anew(keeper, 1);
+        } else {
+            keeper->phase = PHASE_BACK;
         }
-        keeper->prepared = false;
+    } else if (keeper->phase != PHASE_BACK && keeper->phase != PHASE_RESTORED) {
+        change_over(keeper, 1, 0);
+    } else if (order->order == ORDER_RESTORE && keeper->phase == PHASE_BACK && keeper->host.restore != NULL) {
+        bool done = keeper->host.restore(keeper->host.context, &error);
+        keeper->phase = done ? PHASE_RESTORED : PHASE_BACK;
+        snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", done ? "" : error.text);
+        audit(keeper, "restore", done ? "done" : error.text);
+    }
+}
+
+static bool goes_back(enum rollout_order order)
+{
+    return order == ORDER_BACK || order == ORDER_RESTORE || order == ORDER_RETURN;
+}
+
+void keeper_act(struct keeper *keeper, const struct keeper_order *order)
+{
+    drift_look(&keeper->drift);
+    if (keeper->leaving) {
+        return;
+    }
+    if (order->order == ORDER_NOTHING) {
+        if (order->settled) {
+            settle(keeper);
+        }
+        return;
+    }
+    if (order->order == ORDER_CATCH_UP) {
+        catch_up(keeper, order);
         return;
     }
     if (order->target != keeper->target) {
@@ -265,21 +277,44 @@ void keeper_act(struct keeper *keeper, const struct keeper_order *order)
     }
     bool has_both = keeper->configs[1].path != NULL;
     if (!has_both) { /* it was refused, and so nothing changed here: there is nothing to undo */
-        keeper->phase = order->order >= ORDER_BACK ? PHASE_BACK : PHASE_FAILED;
-    } else if (order->order == ORDER_SWITCH && keeper->phase == PHASE_STAGED) {
-        change_over(keeper, 0, order->step);
-    } else if (order->order >= ORDER_BACK && keeper->phase != PHASE_BACK && keeper->phase != PHASE_RESTORED) {
-        change_over(keeper, 1, 0);
-    } else if (order->order == ORDER_RESTORE && keeper->phase == PHASE_BACK && keeper->host.restore != NULL) {
-        bool done = keeper->host.restore(keeper->host.context, &error);
-        keeper->phase = done ? PHASE_RESTORED : PHASE_BACK;
-        snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", done ? "" : error.text);
-        audit(keeper, "restore", done ? "done" : error.text);
+        keeper->phase = goes_back(order->order) ? PHASE_BACK : PHASE_FAILED;
+        return;
+    }
+    switch (order->order) {
+    case ORDER_SWITCH:
+        if (keeper->phase == PHASE_STAGED) {
+            change_over(keeper, 0, order->step);
+        }
+        break;
+    case ORDER_TRY:
+    case ORDER_SAVE:
+        do_once(keeper, order->order);
+        break;
+    case ORDER_RESTART:
+        if (keeper->version == keeper->target) {
+            keeper->phase = PHASE_SWITCHED;
+        } else {
+            start_anew(keeper, 0);
+        }
+        break;
+    case ORDER_BACK:
+    case ORDER_RESTORE:
+    case ORDER_RETURN:
+        go_back(keeper, order);
+        break;
+    case ORDER_NOTHING:
+    case ORDER_STAGE:
+    case ORDER_CATCH_UP:
+        break;
     }
 }
 
 void keeper_report(const struct keeper *keeper, struct rollout_report *report)
 {
-    *report = (struct rollout_report){
-        .phase = keeper->phase, .version = keeper->version, .target = keeper->target, .sentence = keeper->sentence};
+    const struct keeper_host *host = &keeper->host;
+    *report = (struct rollout_report){.phase = keeper->phase,
+                                      .version = keeper->version,
+                                      .target = keeper->target,
+                                      .ready = !keeper->leaving && (host->ready == NULL || host->ready(host->context)),
+                                      .sentence = keeper->sentence};
 }

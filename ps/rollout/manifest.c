@@ -7,9 +7,9 @@
 
 #include "net/bytes.h"
 
-static const char magic[] = "trainer rollout manifest 1\n";
+static const char magic[] = "trainer rollout manifest 2\n";
 
-enum { MAGIC = sizeof magic - 1, DIGEST = CONFIG_DIGEST_HEX / 2 };
+enum { MAGIC = sizeof magic - 1, DIGEST = CONFIG_DIGEST_HEX / 2, FLAG_MAY_LOSE = 1 };
 
 /* Bytes not yet taken. */
 struct rest {
@@ -78,7 +78,9 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
         return error_set(error, "the manifest is damaged: its %s is not what its digest says", what);
     }
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
-    return true;
+    config->local = take_text(rest, MANIFEST_MAX_LOCAL, &config->local_size);
+    return config->local != NULL ||
+           error_set(error, "the manifest is torn: it ends in its %s, or holds too large a one", what);
 }
 
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error)
@@ -90,9 +92,15 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
         return error_set(error, "the manifest is none: it does not begin as one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
-        !take_u64(&rest, &manifest->signed_s)) {
+        !take_u64(&rest, &manifest->signed_s) || (head = take(&rest, sizeof(uint32_t))) == NULL) {
         return error_set(error, "the manifest is torn: it ends in its head");
     }
+    const uint32_t flags = get_le32(head);
+    if ((flags & ~(uint32_t)FLAG_MAY_LOSE) != 0) {
+        return error_set(error, "the manifest has flags %u, which this program does not know: is it an older one?",
+                         flags);
+    }
+    manifest->may_lose = (flags & FLAG_MAY_LOSE) != 0;
     if (!take_config(&rest, &manifest->target, "target", error) ||
         !take_config(&rest, &manifest->fallback, "fallback", error)) {
         return false;
@@ -138,10 +146,12 @@ static uint8_t *put_number(uint8_t *to, uint64_t number)
     return to + sizeof number;
 }
 
+/* text: NULL if the size is 0. */
 static uint8_t *put_text(uint8_t *to, const char *text, size_t size)
 {
     put_le32(to, (uint32_t)size);
-    return put(to + sizeof(uint32_t), text, size);
+    to += sizeof(uint32_t);
+    return size > 0 ? put(to, text, size) : to;
 }
 
 static uint8_t *put_config(uint8_t *to, struct manifest_config *config)
@@ -149,7 +159,8 @@ static uint8_t *put_config(uint8_t *to, struct manifest_config *config)
     uint8_t digest[DIGEST];
     digest_of(config->text, config->text_size, digest);
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
-    return put_text(put(put_number(to, config->version), digest, DIGEST), config->text, config->text_size);
+    to = put_text(put(put_number(to, config->version), digest, DIGEST), config->text, config->text_size);
+    return put_text(to, config->local, config->local_size);
 }
 
 bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
@@ -159,6 +170,10 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
         return error_set(error, "the job's config is larger than %d bytes: it can't be rolled out",
                          MANIFEST_MAX_CONFIG);
     }
+    if (manifest->target.local_size > MANIFEST_MAX_LOCAL || manifest->fallback.local_size > MANIFEST_MAX_LOCAL) {
+        return error_set(error, "the keys of single machines take more than %d bytes: they can't be rolled out",
+                         MANIFEST_MAX_LOCAL);
+    }
     uint8_t *start = malloc(MANIFEST_MAX_BYTES);
     if (start == NULL) {
         return error_set(error, "out of memory");
@@ -167,6 +182,8 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
     end = put_text(end, manifest->fleet, strlen(manifest->fleet));
     end = put_text(end, manifest->author, strlen(manifest->author));
     end = put_number(end, manifest->signed_s);
+    put_le32(end, manifest->may_lose ? FLAG_MAY_LOSE : 0);
+    end += sizeof(uint32_t);
     end = put_config(put_config(end, &manifest->target), &manifest->fallback);
     crypto_sign_detached(end, NULL, start, (unsigned long long)(end - start), secret_key);
     *bytes = start;

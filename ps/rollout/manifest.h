@@ -4,14 +4,16 @@
  *
  * Canonical bytes, numbers little-endian:
  *
- *     "trainer rollout manifest 1\n"
+ *     "trainer rollout manifest 2\n"
  *     u32 size, name of the fleet (fleet.name)
  *     u32 size, who signed it (user@host), for people
  *     u64 when, seconds since 1970, for people
+ *     u32 flags: 1: what a checkpoint has and the target has no room for may be lost; the others are zero
  *     twice, the target and then the fallback:
  *         u64 version (fleet.version)
  *         32 bytes BLAKE2b-256 of the text that follows, which is the digest of that job config (base/config.h)
  *         u32 size, the job-scoped keys as canonical JSON (config_job_text)
+ *         u32 size, the keys of single machines that come with it, as canonical JSON; 0: none do
  *     64 bytes Ed25519 signature over all before it
  *
  * The signature is checked over the bytes before any of them is taken to mean anything. Pure functions.
@@ -31,21 +33,25 @@ enum {
     MANIFEST_SIGNATURE = 64,        /* bytes */
     MANIFEST_MAX_NAME = 256,        /* of the fleet, and of whoever signed */
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
-    MANIFEST_MAX_BYTES = 2 * MANIFEST_MAX_CONFIG + 2 * MANIFEST_MAX_NAME + 512,
+    MANIFEST_MAX_LOCAL = 16 << 10,  /* of the keys of single machines */
+    MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 512,
 };
 
-/* One of the two configs. The text borrows from the manifest's bytes and has no zero byte at its end. */
+/* One of the two configs. The texts borrow from the manifest's bytes and have no zero byte at their end. */
 struct manifest_config {
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1]; /* hex; in a manifest to encode: filled in by manifest_encode */
     const char *text;
     size_t text_size;
+    const char *local; /* likewise */
+    size_t local_size;
 };
 
 struct manifest {
     char fleet[MANIFEST_MAX_NAME + 1];
     char author[MANIFEST_MAX_NAME + 1];
     uint64_t signed_s; /* seconds since 1970 */
+    bool may_lose;     /* see the flags */
     struct manifest_config target, fallback;
 };
 

@@ -11,11 +11,14 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/restart.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/audit.h"
+#include "ps/rollout/change.h"
 #include "ps/server/serve.h"
 
-enum { MEMBERS_TEXT = 60 * 1024, MAX_RECORD = 256 };
+enum { MEMBERS_TEXT = 60 * 1024, MAX_RECORD = 1024, LEAVE_S = 15 };
 
 static const double RATE_S = 0.2, FORGETTING = 0.99;
 
@@ -33,6 +36,7 @@ struct desk {
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
     uint64_t highest;                       /* ever proposed */
     uint64_t stored;                        /* rollout.changes that are on the disk */
+    enum rollout_state stored_state;        /* likewise; what members are told */
     bool has_versions;
     struct versions versions;
     double rated_s,
@@ -61,18 +65,67 @@ static enum keeper_switch switch_to(void *context, const struct config *config, 
     return is_new && step > 0 ? SWITCH_LATE : SWITCH_DONE;
 }
 
+static bool check(void *context, const struct config *then, struct error *error)
+{
+    const struct desk *desk = context;
+    struct model model;
+    uint64_t there;
+    model_layout(&model, &then->model);
+    size_t wanted = server_memory(&model, then, desk->server->index, then->cluster.worker_hosts.count);
+    return !memory_for_this_process(&there) || wanted <= there ||
+           error_set(error, "it would take %zu MiB of memory here, and there are %llu", wanted >> 20,
+                     (unsigned long long)(there >> 20));
+}
+
+static void part(void *context, bool for_good)
+{
+    const struct desk *desk = context;
+    restart_within(LEAVE_S);
+    atomic_store(&desk->server->parting, for_good ? PARTING_FOR_GOOD : PARTING_TO_START_ANEW);
+}
+
 /* --- On the disk ------------------------------------------------------------------------------------------------------- */
 
-/* "watching 5 4 5\n": state, target, fallback, the highest version ever proposed. Unlocked. */
-static bool store_record(const struct desk *desk, enum rollout_state state, uint64_t target, uint64_t fallback,
-                         uint64_t highest, struct error *error)
+/* What is to be known after a restart. */
+struct record {
+    enum rollout_state state;
+    struct rollout_plan plan;
+    double loss_before;
+    uint64_t highest; /* ever proposed */
+    char reason[512]; /* why it goes back */
+};
+
+/* "5 4 5 2 10 0.31 watching\n": target, fallback, highest, kind, healthy_s, loss before, state; then why. Unlocked. */
+static bool store_record(const struct desk *desk, const struct record *record, struct error *error)
 {
     char path[VERSIONS_PATH], text[MAX_RECORD];
-    int size = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %s\n", target, fallback, highest,
-                        rollout_state_name(state));
-    const struct file_part part = {text, (size_t)size};
+    const struct rollout_plan *plan = &record->plan;
+    int size = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %d %.17g %.17g %s\n%s\n", plan->target,
+                        plan->fallback, record->highest, (int)plan->kind, plan->healthy_s, record->loss_before,
+                        rollout_state_name(record->state), record->reason);
+    const struct file_part bytes = {text, (size_t)size};
     return file_join(path, sizeof path, desk->versions.folder, "rollout", error) &&
-           file_write_atomic(path, &part, 1, error);
+           file_write_atomic(path, &bytes, 1, error);
+}
+
+static bool read_record(const char *path, struct record *record, struct error *error)
+{
+    char name[MAX_RECORD] = "";
+    uint8_t *bytes;
+    size_t size;
+    int kind = -1;
+    struct rollout_plan *plan = &record->plan;
+    record->reason[0] = '\0';
+    if (!file_read(path, MAX_RECORD - 1, &bytes, &size, error)) {
+        return false;
+    }
+    bool done = sscanf((char *)bytes, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %d %lg %lg %250[^\n]\n%511[^\n]",
+                       &plan->target, &plan->fallback, &record->highest, &kind, &plan->healthy_s, &record->loss_before,
+                       name, record->reason) >= 7 &&
+                kind >= ROLLOUT_LIVE && kind <= ROLLOUT_JOB && rollout_state_by_name(name, &record->state);
+    free(bytes);
+    plan->kind = (enum rollout_kind)kind;
+    return done || error_set(error, "%s: is damaged; remove it if no rollout was under way", path);
 }
 
 static bool store_manifest(const struct desk *desk, const uint8_t *bytes, size_t size, struct error *error)
@@ -93,15 +146,14 @@ static void take_manifest(struct desk *desk, const struct manifest *manifest, ui
     snprintf(desk->author, sizeof desk->author, "%s", manifest->author);
 }
 
-/* A rollout that an earlier process of this ps led. */
+/* A rollout that an earlier process of this ps led, or leads, if it has just started anew for it. */
 static bool resume(struct desk *desk, struct error *error)
 {
-    char record_path[VERSIONS_PATH], manifest_path[VERSIONS_PATH], name[MAX_RECORD] = "";
+    char record_path[VERSIONS_PATH], manifest_path[VERSIONS_PATH];
     const char *config_path = desk->server->config->path;
-    uint8_t *record = NULL, *bytes = NULL;
+    uint8_t *bytes = NULL;
     size_t size;
-    uint64_t target, fallback;
-    enum rollout_state state;
+    struct record record;
     struct manifest manifest;
     if (config_path == NULL) {
         return true;
@@ -115,25 +167,23 @@ static bool resume(struct desk *desk, struct error *error)
     if (!file_exists(record_path)) {
         return true;
     }
-    bool done = file_read(record_path, MAX_RECORD - 1, &record, &size, error) &&
+    bool done = read_record(record_path, &record, error) &&
                 file_read(manifest_path, MANIFEST_MAX_BYTES, &bytes, &size, error) &&
                 manifest_decode_unsigned(&manifest, bytes, size, error);
     if (done) {
-        done = sscanf((char *)record, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %250[^\n]", &target, &fallback,
-                      &desk->highest, name) == 4 &&
-               rollout_state_by_name(name, &state);
-        done = done || error_set(error, "%s: is damaged; remove it if no rollout was under way", record_path);
+        desk->highest = record.highest;
     }
-    if (done && manifest.target.version == target) {
+    if (done && manifest.target.version == record.plan.target) {
         take_manifest(desk, &manifest, bytes, size);
         bytes = NULL;
-        rollout_resume(&desk->rollout, state, target, fallback, clock_monotonic_s());
-        if (state != ROLLOUT_IDLE) {
-            log_warning("the rollout of version %" PRIu64 " was cut off while it was %s; now it is %s", target, name,
-                        rollout_state_name(desk->rollout.state));
+        desk->stored_state = record.state;
+        rollout_resume(&desk->rollout, record.state, &record.plan, record.loss_before, record.reason,
+                       clock_monotonic_s());
+        if (record.state != ROLLOUT_IDLE) {
+            log_info("the rollout of version %" PRIu64 " was %s; now it is %s", record.plan.target,
+                     rollout_state_name(record.state), rollout_state_name(desk->rollout.state));
         }
     }
-    free(record);
     free(bytes);
     return done;
 }
@@ -199,33 +249,65 @@ void desk_tick(struct desk *desk)
     if (!changed) {
         return;
     }
-    if (!store_record(desk, rollout.state, rollout.target, rollout.fallback, highest, &error)) {
+    struct record record = {.state = rollout.state,
+                            .plan = {.target = rollout.target,
+                                     .fallback = rollout.fallback,
+                                     .kind = rollout.kind,
+                                     .healthy_s = rollout.healthy_s},
+                            .loss_before = rollout.loss_before,
+                            .highest = highest};
+    snprintf(record.reason, sizeof record.reason, "%s", rollout.reason);
+    if (!store_record(desk, &record, &error)) {
         log_warning("rollout: %s; it goes on once that can be written", error.text);
         return;
     }
     tell_change(desk, rollout.state, rollout.target, sentence);
     server_lock(server);
     desk->stored = changes;
+    desk->stored_state = rollout.state;
     server_unlock(server);
 }
 
 /* Whoever was away catches up with what the others did. Locked. */
-static enum rollout_order order_for(const struct desk *desk, struct member who, uint64_t version)
+static enum rollout_order catch_up_order(const struct desk *desk, uint64_t version)
 {
     const struct rollout *rollout = &desk->rollout;
-    enum rollout_order order = rollout_order(rollout, who);
+    const bool live = rollout->kind == ROLLOUT_LIVE;
     uint64_t in_force;
     char digest[CONFIG_DIGEST_HEX + 1];
-    if (desk->manifest == NULL || rollout->changes != desk->stored) {
+    agent_version(desk->agent, &in_force, digest);
+    bool is_target = in_force == rollout->target, is_fallback = in_force == rollout->fallback;
+    if (version == in_force || (!is_target && !is_fallback)) {
         return ORDER_NOTHING;
     }
-    if (rollout->state == ROLLOUT_IDLE && desk->agent != NULL && who.role != MEMBER_OPERATOR) {
-        agent_version(desk->agent, &in_force, digest);
-        bool behind = version == rollout->fallback && in_force == rollout->target;
-        bool ahead = version == rollout->target && in_force == rollout->fallback;
-        order = behind ? ORDER_SWITCH : ahead ? ORDER_BACK : ORDER_NOTHING;
+    if (is_target && version < in_force) {
+        return live && version == rollout->fallback ? ORDER_SWITCH : ORDER_CATCH_UP;
     }
+    if (is_fallback && version == rollout->target) {
+        return live ? ORDER_BACK : ORDER_CATCH_UP;
+    }
+    return is_fallback && version < in_force ? ORDER_CATCH_UP : ORDER_NOTHING;
+}
+
+/* Locked. */
+static enum rollout_order order_for(struct desk *desk, struct member who, uint64_t version)
+{
+    struct rollout *rollout = &desk->rollout;
+    if (desk->manifest == NULL || rollout->changes != desk->stored || who.role == MEMBER_OPERATOR) {
+        return ORDER_NOTHING;
+    }
+    if (rollout->state == ROLLOUT_IDLE) {
+        return desk->agent != NULL ? catch_up_order(desk, version) : ORDER_NOTHING;
+    }
+    enum rollout_order order = rollout_order(rollout, who);
+    rollout_told(rollout, who);
     return order;
+}
+
+/* Does the manifest go with it? A member that catches up forgets what it had. */
+static bool needs_manifest(const struct desk *desk, enum rollout_order order, uint64_t target)
+{
+    return order == ORDER_CATCH_UP || (order != ORDER_NOTHING && target != desk->rollout.target);
 }
 
 /* Takes a member's report. Locked. */
@@ -235,9 +317,10 @@ static void hear(struct desk *desk, struct member who, const struct message_repo
     const struct rollout_report heard = {.phase = (enum rollout_phase)report->phase,
                                          .version = report->version,
                                          .target = report->target,
+                                         .ready = report->ready != 0,
                                          .sentence = report->sentence};
     rollout_heard(&desk->rollout, who, &heard, clock_monotonic_s());
-    if (who.role == MEMBER_WORKER) {
+    if (who.role == MEMBER_WORKER && who.index < server->job.worker_count) {
         struct job_worker *worker = &server->job.workers[who.index];
         desk->losses[who.index] = report->loss;
         worker->fleet_version = report->version;
@@ -262,8 +345,8 @@ static bool ask_self(void *context, const struct message_report *report, struct 
     *answer = (struct agent_answer){.order = {.order = order_for(desk, self, report->version),
                                               .target = desk->rollout.target,
                                               .step = step_for(&desk->rollout)},
-                                    .state = desk->rollout.state};
-    if (answer->order.order != ORDER_NOTHING && report->target != desk->rollout.target) {
+                                    .state = desk->stored_state};
+    if (needs_manifest(desk, answer->order.order, report->target)) {
         manifest = malloc(desk->manifest_size);
         if (manifest != NULL) {
             memcpy(manifest, desk->manifest, desk->manifest_size);
@@ -296,12 +379,13 @@ bool desk_create(struct desk **out, struct server *server, struct error *error)
     if (desk->losses == NULL || !rollout_create(&desk->rollout, server->config->cluster.ps_hosts.count, workers)) {
         return error_set(error, "out of memory");
     }
-    const struct agent_options options = {.config = server->config,
-                                          .self = &server->self,
-                                          .who = {MEMBER_PS, server->index},
-                                          .host = {.context = desk, .switch_to = switch_to},
-                                          .ask = desk->leads ? ask_self : NULL,
-                                          .context = desk};
+    const struct agent_options options = {
+        .config = server->config,
+        .self = &server->self,
+        .who = {MEMBER_PS, server->index},
+        .host = {.context = desk, .check = check, .switch_to = switch_to, .leave = part, .stays = true},
+        .ask = desk->leads ? ask_self : NULL,
+        .context = desk};
     return (!desk->leads || resume(desk, error)) && agent_create(&desk->agent, &options, error);
 }
 
@@ -319,8 +403,8 @@ void desk_destroy(struct desk *desk)
 bool desk_knows(struct desk *desk, const char *digest)
 {
     server_lock(desk->server);
-    bool known =
-        desk->manifest != NULL && (strcmp(digest, desk->digests[0]) == 0 || strcmp(digest, desk->digests[1]) == 0);
+    bool known = desk->manifest != NULL && desk->rollout.kind != ROLLOUT_JOB &&
+                 (strcmp(digest, desk->digests[0]) == 0 || strcmp(digest, desk->digests[1]) == 0);
     server_unlock(desk->server);
     return known || agent_knows(desk->agent, digest);
 }
@@ -330,15 +414,28 @@ void desk_version(struct desk *desk, uint64_t *version, char digest[CONFIG_DIGES
     agent_version(desk->agent, version, digest);
 }
 
+void desk_drift(struct desk *desk, char *sentence, size_t size)
+{
+    char drift[DRIFT_TEXT];
+    const size_t used = strlen(sentence);
+    agent_drift(desk->agent, drift);
+    if (drift[0] != '\0') {
+        snprintf(sentence + used, size - used, "%s%.250s", used > 0 ? "; " : "", drift);
+    }
+}
+
 /* --- Serving ----------------------------------------------------------------------------------------------------------- */
 
 static const char not_here[] = "rollouts are led by ps 0";
 
-/* All that speaks against a proposal. Unlocked: it reads files. */
-static bool check_proposal(struct desk *desk, const struct manifest *manifest, struct error *error)
+/* All that speaks against a proposal, and its kind. Unlocked: it reads files. */
+static bool check_proposal(struct desk *desk, const struct manifest *manifest, enum rollout_kind *kind,
+                           struct error *error)
 {
     const struct config *config = desk->server->config;
-    struct config target;
+    const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
+    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
+    struct config target, fallback = {.path = NULL};
     uint64_t version, highest;
     char digest[CONFIG_DIGEST_HEX + 1];
     if (config->cluster.elastic) {
@@ -356,23 +453,26 @@ static bool check_proposal(struct desk *desk, const struct manifest *manifest, s
     if (strcmp(manifest->fallback.digest, digest) != 0) {
         return error_set(error, "the manifest was made for another config than the one that runs here");
     }
-    if (!config_parse(&target, "manifest", (const uint8_t *)manifest->target.text, manifest->target.text_size, NULL, 0,
-                      error)) {
+    if (!config_parse(&target, "manifest", (const uint8_t *)to->text, to->text_size, NULL, 0, error)) {
         return false;
     }
-    bool can = keeper_can_change(config, &target, error);
+    bool can = config_parse(&fallback, "manifest", (const uint8_t *)from->text, from->text_size, NULL, 0, error) &&
+               change_kind(&fallback, &target, local, kind, error);
+    config_free(&fallback);
     config_free(&target);
     return can;
 }
 
-static bool begin(struct desk *desk, uint8_t *bytes, size_t size, const struct manifest *manifest, double healthy_s,
-                  struct error *error)
+static bool begin(struct desk *desk, uint8_t *bytes, size_t size, const struct manifest *manifest,
+                  const struct rollout_plan *plan, struct error *error)
 {
     char sentence[256];
     server_lock(desk->server);
-    const struct rollout_vitals vitals = take_vitals(desk);
-    bool begun = rollout_begin(&desk->rollout, manifest->target.version, manifest->fallback.version, healthy_s, &vitals,
-                               clock_monotonic_s(), sentence);
+    struct rollout_vitals vitals = take_vitals(desk);
+    if (manifest->may_lose) { /* then it may be that of a new model, which guesses */
+        vitals.loss = fmax(vitals.loss, log(desk->server->config->model.layers[desk->server->model.layer_count]));
+    }
+    bool begun = rollout_begin(&desk->rollout, plan, &vitals, clock_monotonic_s(), sentence);
     if (begun) {
         desk->highest = manifest->target.version;
         take_manifest(desk, manifest, bytes, size);
@@ -388,6 +488,7 @@ static bool propose(struct desk *desk, uint8_t *bytes, size_t size, double healt
     char path[VERSIONS_PATH];
     uint8_t key[OPERATOR_PUBLIC_KEY];
     struct manifest manifest = {.author = "unknown"};
+    struct rollout_plan plan = {.healthy_s = healthy_s};
     if (config->path == NULL) {
         return error_set(error, "ps 0 runs without a config file: there is no place to keep versions beside");
     }
@@ -397,8 +498,10 @@ static bool propose(struct desk *desk, uint8_t *bytes, size_t size, double healt
     }
     bool done =
         ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
-        manifest_decode(&manifest, bytes, size, key, error) && check_proposal(desk, &manifest, error) &&
-        store_manifest(desk, bytes, size, error) && begin(desk, bytes, size, &manifest, healthy_s, error);
+        manifest_decode(&manifest, bytes, size, key, error) && check_proposal(desk, &manifest, &plan.kind, error);
+    plan.target = manifest.target.version;
+    plan.fallback = manifest.fallback.version;
+    done = done && store_manifest(desk, bytes, size, error) && begin(desk, bytes, size, &manifest, &plan, error);
     audit_write(&desk->versions, "ps 0", manifest.author, "propose", manifest.target.version,
                 done ? "begun" : error->text);
     return done;
@@ -451,8 +554,9 @@ bool serve_abort_rollout(struct visitor *visitor, struct error *error)
 /* "ps 0: version 4, switched\n" for each. Locked. */
 static void list_members(const struct rollout *rollout, char *text, size_t size)
 {
-    static const char *const phases[] = {"",           ", staged",     ", switched",         ", went back",
-                                         ", restored", ", refused it", ", was told too late"};
+    static const char *const phases[] = {"",           ", staged",     ", switched",          ", went back",
+                                         ", restored", ", refused it", ", was told too late", ", tried it",
+                                         ", saved"};
     double now_s = clock_monotonic_s();
     size_t used = 0;
     for (int i = 0; i < rollout->count && used < size; i++) {
@@ -478,29 +582,73 @@ static void compose(struct visitor *visitor, struct member who, const struct mes
         hear(desk, who, report);
     }
     rollout_describe(&desk->rollout, sentence, 1024);
-    *told = (struct message_rollout){.order = (uint8_t)order_for(desk, who, report->version),
-                                     .state = (uint8_t)desk->rollout.state,
-                                     .outcome = (uint8_t)desk->rollout.outcome,
-                                     .target = desk->rollout.target,
-                                     .step = step_for(&desk->rollout),
-                                     .sentence = sentence};
+    *told = (struct message_rollout){
+        .order = (uint8_t)order_for(desk, who, report->version),
+        .state = (uint8_t)(who.role == MEMBER_OPERATOR ? desk->rollout.state : desk->stored_state),
+        .outcome = (uint8_t)desk->rollout.outcome,
+        .target = desk->rollout.target,
+        .step = step_for(&desk->rollout),
+        .sentence = sentence};
     told->step = who.role == MEMBER_OPERATOR ? desk->rollout.step : told->step;
     agent_version(desk->agent, &told->version, digest);
 }
 
-/* The job's config in force: as this process was started, or as it was rolled out since. NULL without memory. */
-static char *job_in_force(struct desk *desk)
+/* What operators are told besides: the config in force, as this process was started or as it was rolled out since, and the
+ * one before. The texts are the receiver's to free; NULL: none, or no memory. */
+struct told_texts {
+    char *members, *job, *local, *earlier, *earlier_local;
+};
+
+static char *copy_text(const char *text, size_t size)
+{
+    char *copy = size > 0 ? malloc(size + 1) : NULL;
+    if (copy != NULL) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+    }
+    return copy;
+}
+
+static void find_texts(struct desk *desk, struct told_texts *texts)
 {
     uint64_t version;
-    char digest[CONFIG_DIGEST_HEX + 1], *text;
+    char digest[CONFIG_DIGEST_HEX + 1];
     size_t size;
-    struct error error;
+    struct error ignored;
+    struct manifest manifest;
+    *texts = (struct told_texts){.members = calloc(1, MEMBERS_TEXT)};
     agent_version(desk->agent, &version, digest);
-    if (strcmp(digest, desk->server->self.digest) != 0 &&
-        versions_read(&desk->versions, version, &text, &size, &error)) {
-        return text;
+    if (strcmp(digest, desk->server->self.digest) == 0 ||
+        !versions_read(&desk->versions, version, &texts->job, &size, &ignored)) {
+        texts->job = strdup(desk->server->self.job);
     }
-    return strdup(desk->server->self.job);
+    if (!desk->has_versions || !versions_read_local(&desk->versions, version, &texts->local, &size, &ignored)) {
+        texts->local = NULL;
+    }
+    server_lock(desk->server);
+    if (desk->manifest != NULL && desk->rollout.state == ROLLOUT_IDLE && version == desk->rollout.target &&
+        manifest_decode_unsigned(&manifest, desk->manifest, desk->manifest_size, &ignored)) {
+        texts->earlier = copy_text(manifest.fallback.text, manifest.fallback.text_size);
+        texts->earlier_local = copy_text(manifest.fallback.local, manifest.fallback.local_size);
+    }
+    server_unlock(desk->server);
+}
+
+static void free_texts(struct told_texts *texts)
+{
+    free(texts->members);
+    free(texts->job);
+    free(texts->local);
+    free(texts->earlier);
+    free(texts->earlier_local);
+}
+
+static struct member who_reports(const struct visitor *visitor)
+{
+    return visitor->guest.role != MEMBER_NONE ? visitor->guest
+           : visitor->worker >= 0             ? (struct member){MEMBER_WORKER, visitor->worker}
+           : visitor->ps >= 0                 ? (struct member){MEMBER_PS, visitor->ps}
+                                              : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
 }
 
 bool serve_report(struct visitor *visitor, struct error *error)
@@ -510,39 +658,42 @@ bool serve_report(struct visitor *visitor, struct error *error)
     struct channel *channel = &visitor->channel;
     const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
     const uint64_t request = channel->frame.request;
-    struct member who = visitor->worker >= 0 ? (struct member){MEMBER_WORKER, visitor->worker}
-                        : visitor->ps >= 0   ? (struct member){MEMBER_PS, visitor->ps}
-                                             : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
+    const struct member who = who_reports(visitor);
     const bool is_operator = who.role == MEMBER_OPERATOR;
     struct message_rollout told;
+    struct told_texts texts = {NULL};
     char sentence[1024];
     uint8_t *manifest = NULL;
     size_t size = 0;
     if (!desk->leads) {
         return serve_send_error(visitor, request, ERROR_NOT_ALLOWED, not_here, error);
     }
-    char *members = is_operator ? calloc(1, MEMBERS_TEXT) : NULL;
-    char *job = is_operator ? job_in_force(desk) : NULL;
+    if (is_operator) {
+        find_texts(desk, &texts);
+    }
     server_lock(server);
     compose(visitor, who, &report, &told, sentence);
-    if (members != NULL) {
-        list_members(&desk->rollout, members, MEMBERS_TEXT);
+    if (texts.members != NULL) {
+        list_members(&desk->rollout, texts.members, MEMBERS_TEXT);
     }
-    if (told.order != ORDER_NOTHING && !is_operator && report.target != told.target) {
+    if (!is_operator && needs_manifest(desk, (enum rollout_order)told.order, report.target)) {
         size = desk->manifest_size;
         manifest = malloc(size);
         if (manifest != NULL) {
             memcpy(manifest, desk->manifest, size);
         }
     }
+    told.highest = desk->highest > told.version ? desk->highest : told.version;
     server_unlock(server);
-    told.members = members;
-    told.job = job;
+    told.members = texts.members;
+    told.job = texts.job;
+    told.local = texts.local;
+    told.earlier = texts.earlier;
+    told.earlier_local = texts.earlier_local;
     struct iovec bulk = {manifest, size};
     bool sent = channel_send(channel, MESSAGE_rollout, request, FRAME_LAST, &told, &bulk, manifest != NULL,
                              serve_deadline(), error);
     free(manifest);
-    free(members);
-    free(job);
+    free_texts(&texts);
     return sent;
 }

@@ -774,6 +774,7 @@ static bool serve_get_status(struct visitor *visitor, struct error *error)
 /* Who may ask for what. In which state of the job it may be done is for the job to say. */
 static bool may_ask(const struct visitor *visitor, uint16_t type)
 {
+    const bool is_guest = visitor->guest.role != MEMBER_NONE;
     switch (type) {
     case MESSAGE_ping:
     case MESSAGE_pong:
@@ -783,7 +784,7 @@ static bool may_ask(const struct visitor *visitor, uint16_t type)
         return true;
     case MESSAGE_propose:
     case MESSAGE_abort_rollout:
-        return visitor->worker < 0 && visitor->ps < 0;
+        return visitor->worker < 0 && visitor->ps < 0 && !is_guest;
     case MESSAGE_begin_restore:
     case MESSAGE_write:
     case MESSAGE_end_restore:
@@ -806,9 +807,10 @@ static bool answer(struct visitor *visitor, struct error *error)
     const struct frame *frame = &visitor->channel.frame;
     if (!may_ask(visitor, frame->type)) {
         snprintf(sentence, sizeof sentence, "%s is not for %s", message_name(frame->type),
-                 visitor->ps >= 0      ? "another ps"
-                 : visitor->worker < 0 ? "operators"
-                                       : "any worker but worker 0, the chief");
+                 visitor->guest.role != MEMBER_NONE ? "members that came without a config"
+                 : visitor->ps >= 0                 ? "another ps"
+                 : visitor->worker < 0              ? "operators"
+                                                    : "any worker but worker 0, the chief");
         return serve_send_error(visitor, frame->request, ERROR_NOT_ALLOWED, sentence, error);
     }
     PROFILE_PEER(message_name(frame->type), visitor->worker >= 0 ? PROFILE_WORKER + visitor->worker : PROFILE_NOBODY,

@@ -8,6 +8,7 @@
 #define PS_SERVER_SERVE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -22,6 +23,9 @@
 
 enum { SERVER_TICK_MS = 250 /* idle connections look this often whether something is wanted of them */ };
 
+/* A rollout may want this process to end, though the job is not over. */
+enum server_parting { PARTING_NOT, PARTING_TO_START_ANEW, PARTING_FOR_GOOD };
+
 /* One connection, and the thread that serves it. */
 struct visitor {
     struct server *server;
@@ -34,8 +38,9 @@ struct visitor {
     bool cut;
     bool admitted; /* said hello, and was welcome */
     bool ping_wanted;
-    int worker; /* -1: no worker, or nobody yet */
-    int ps;     /* another ps; -1: none */
+    int worker;          /* -1: no worker, or nobody yet */
+    int ps;              /* another ps; -1: none */
+    struct member guest; /* a member that came without a digest, to report; of no role: none */
     uint64_t incarnation;
     struct channel channel;        /* used by the thread alone */
     struct connection *connection; /* the channel's, for counting bytes; NULL: not open */
@@ -63,6 +68,7 @@ struct server {
     struct visitor **stage_users; /* [workers]: who uses a worker's stage; NULL: nobody */
     struct wake hurry;            /* raised when connections are to end, whatever they are doing */
     bool leaving;                 /* idle connections are to be closed */
+    atomic_int parting;           /* enum server_parting */
     const char *farewell;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     int64_t pushes;               /* applied */
@@ -153,7 +159,8 @@ bool desk_create(struct desk **desk, struct server *server, struct error *error)
 void desk_destroy(struct desk *desk); /* NULL is fine */
 /* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
 void desk_tick(struct desk *desk);
-bool desk_knows(struct desk *desk, const char *digest); /* of the other version, while one comes or goes */
+bool desk_knows(struct desk *desk, const char *digest);          /* of the other version, while one comes or goes */
+void desk_drift(struct desk *desk, char *sentence, size_t size); /* adds what was edited by hand here */
 /* The version in force here, and its digest. */
 void desk_version(struct desk *desk, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
 bool serve_propose(struct visitor *visitor, struct error *error);

@@ -67,6 +67,7 @@ static void describe_self(struct server *server, struct message_status *status, 
         .sentence = sentence,
     };
     job_describe(job, clock_monotonic_s(), sentence);
+    desk_drift(server->desk, sentence, 256);
     desk_version(server->desk, &status->fleet_version, digest);
     count_bytes(server, &status->bytes_in, &status->bytes_out);
 }

@@ -10,6 +10,8 @@ static void check_config(const struct manifest_config *config, const uint8_t *by
 {
     assert((const uint8_t *)config->text >= bytes && config->text_size <= MANIFEST_MAX_CONFIG);
     assert((const uint8_t *)config->text + config->text_size <= bytes + size - MANIFEST_SIGNATURE);
+    assert((const uint8_t *)config->local >= bytes && config->local_size <= MANIFEST_MAX_LOCAL);
+    assert((const uint8_t *)config->local + config->local_size <= bytes + size - MANIFEST_SIGNATURE);
     assert(strlen(config->digest) == CONFIG_DIGEST_HEX);
 }
 

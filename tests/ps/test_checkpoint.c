@@ -368,10 +368,58 @@ static int remove_folder(void **unused)
     return rmdir(folder); /* fails if a temporary file was left behind */
 }
 
+/* Another optimizer keeps parameters, other layers those that fit; what is lost is said. */
+static void what_fits_is_taken_over(void **unused)
+{
+    (void)unused;
+    struct test_random random = test_random_begin("what_fits_is_taken_over");
+    struct fixture written, same, other;
+    struct checkpoint_file *file;
+    struct error error = {""};
+    char lost[512];
+    begin(&written, 7, OPTIMIZER_ADAM, 0);
+    write_some(&written, &random);
+    assert_int_equal(checkpoint_open(&file, path, &error), CHECKPOINT_OPENED);
+
+    begin(&same, 7, OPTIMIZER_MOMENTUM, 0.9);
+    fill(&same.state, &random);
+    assert_false(checkpoint_load(file, &same.state, &error));
+    assert_true(checkpoint_load_fitting(file, &same.state, lost, sizeof lost, &error));
+    assert_string_equal(lost, "");
+    for (int i = 0; i < same.model.variable_count; i++) {
+        const struct variable *variable = &same.model.variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            size_t at = variable->offset + (size_t)row * (size_t)variable->stride, bytes = (size_t)variable->cols * 4;
+            const float *there = written.state.vectors[STORE_PARAMETERS] + at;
+            assert_memory_equal(same.state.vectors[STORE_PARAMETERS] + at, there, bytes);
+            assert_memory_equal(same.state.vectors[STORE_AVERAGES] + at, there, bytes);
+            assert_true(same.state.vectors[STORE_SLOT0][at] == 0);
+        }
+    }
+
+    begin(&other, 9, OPTIMIZER_ADAM, 0);
+    fill(&other.state, &random);
+    const float *last = other.state.vectors[STORE_PARAMETERS] + other.model.variables[3].offset;
+    const float first = other.state.vectors[STORE_PARAMETERS][0];
+    assert_true(checkpoint_load_fitting(file, &other.state, lost, sizeof lost, &error));
+    assert_non_null(strstr(lost, "layer0/weights ["));
+    assert_non_null(strstr(lost, ",7], which would be ["));
+    assert_null(strstr(lost, "layer1/biases"));
+    assert_true(other.state.vectors[STORE_PARAMETERS][0] == first); /* as the caller had it */
+    const float *there = written.state.vectors[STORE_PARAMETERS] + written.model.variables[3].offset;
+    assert_memory_equal(last, there, (size_t)written.model.variables[3].cols * sizeof *there);
+
+    checkpoint_close(file);
+    checkpoint_state_destroy(&other.state);
+    checkpoint_state_destroy(&same.state);
+    checkpoint_state_destroy(&written.state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_comes_back),
+        cmocka_unit_test(what_fits_is_taken_over),
         cmocka_unit_test(tensors_are_named_as_tensorflows_and_plain),
         cmocka_unit_test(truncated_anywhere_or_one_bit_off_it_is_refused),
         cmocka_unit_test(a_misfit_says_what_differs),

@@ -22,6 +22,7 @@
 #include "base/signals.h"
 #include "net/handshake.h"
 #include "ps/checkpoint_folder.h"
+#include "ps/rollout/lineage.h"
 #include "ps/supervisor.h"
 #include "worker/evaluate.h"
 #include "worker/initial.h"
@@ -87,6 +88,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     }
     chief->options = *options;
     chief->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
+    chief->holds = lineage_is_fresh(config);
     chief->snapshots = handshake_new_incarnation() >> 1;
     pthread_mutex_init(&chief->mutex, NULL);
     struct push_pull_options exchange = {.config = config,
@@ -156,6 +158,30 @@ static bool initial_state(struct chief *chief, char *source, size_t size, struct
     return true;
 }
 
+/* A checkpoint that a rollout leads from or back to is taken over as far as it fits. */
+static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
+{
+    const struct config *config = chief->options.config;
+    char source[256], lost[512];
+    bool may_lose = false;
+    if (checkpoint_load(file, &chief->state, error)) {
+        return true;
+    }
+    if (!lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose)) {
+        return false;
+    }
+    if (!initial_state(chief, source, sizeof source, error) ||
+        !checkpoint_load_fitting(file, &chief->state, lost, sizeof lost, error)) {
+        return false;
+    }
+    if (lost[0] != '\0' && !may_lose) {
+        return error_set(error, "%.200s: this config would lose %.500s", checkpoint_path(file), lost);
+    }
+    log_info("%s is taken over as far as it fits%s%s", checkpoint_path(file), lost[0] != '\0' ? "; lost is " : "",
+             lost);
+    return true;
+}
+
 /* What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the counters. */
 static bool find_state(struct chief *chief, bool load, char *source, size_t size, struct error *error)
 {
@@ -166,7 +192,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     bool done = true;
     if (file) {
-        done = !load || checkpoint_load(file, &chief->state, error);
+        done = !load || load_state(chief, file, error);
         chief->info = *checkpoint_file_info(file);
         snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
         snprintf(source, size, "restored from %.200s", chief->last_checkpoint);

@@ -45,6 +45,8 @@ struct data_server {
     const struct config *config;
     const struct self *self;
     const struct dataset *dataset;
+    bool (*knows)(void *context, const char *digest);
+    void *context;
     struct sampler sampler; /* but for the task */
     size_t pixels;
     int listener;
@@ -132,13 +134,21 @@ static bool answer(struct customer *customer, struct error *error)
 
 /* ---- Connections ---- */
 
+/* handshake_rules.knows */
+static bool is_known(void *context, const char *digest)
+{
+    const struct data_server *server = ((const struct customer *)context)->server;
+    return server->knows(server->context, digest);
+}
+
 /* Workers but the chief; an older connection of the same one is cut. */
 static uint16_t admit(void *context, const struct peer *peer, struct error *sentence)
 {
     struct customer *customer = context;
     struct data_server *server = customer->server;
     int workers = server->config->cluster.worker_hosts.count;
-    if (peer->member.role != MEMBER_WORKER || peer->member.index < 1 || peer->member.index >= workers) {
+    if (peer->digest[0] == '\0' || peer->member.role != MEMBER_WORKER || peer->member.index < 1 ||
+        peer->member.index >= workers) {
         error_set(sentence, "worker 0 sends batches to workers 1 to %d, and to nobody else", workers - 1);
         return REFUSAL_MEMBER;
     }
@@ -175,7 +185,7 @@ static void serve(struct customer *customer)
 static bool let_in(struct customer *customer, struct error *error)
 {
     struct data_server *server = customer->server;
-    const struct handshake_rules rules = {.admit = admit, .context = customer};
+    const struct handshake_rules rules = {.knows = is_known, .admit = admit, .context = customer};
     const double deadline_s = clock_monotonic_s() + customer->patience_s;
     const size_t batch = (size_t)server->config->train.batch_size;
     struct connection *connection;
@@ -299,7 +309,8 @@ static bool open_listener(struct data_server *server, struct error *error)
 }
 
 bool data_server_create(struct data_server **out, const struct config *config, const struct self *self,
-                        const struct dataset *dataset, struct error *error)
+                        const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
+                        struct error *error)
 {
     struct data_server *server = calloc(1, sizeof *server);
     *out = server;
@@ -308,6 +319,8 @@ bool data_server_create(struct data_server **out, const struct config *config, c
     }
     server->config = config;
     server->self = self;
+    server->knows = knows;
+    server->context = context;
     server->dataset = dataset;
     server->listener = server->wake.fd = -1;
     server->pixels = (size_t)dataset->train.height * (size_t)dataset->train.width;

@@ -17,9 +17,12 @@
 
 struct data_server;
 
-/* Everything is borrowed, and is not changed while the server lives. */
+/*
+ * Everything is borrowed, and is not changed while the server lives. knows: as in handshake_rules; any thread calls it.
+ */
 bool data_server_create(struct data_server **server, const struct config *config, const struct self *self,
-                        const struct dataset *dataset, struct error *error);
+                        const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
+                        struct error *error);
 void data_server_destroy(struct data_server *server); /* cuts whoever is connected; NULL is fine */
 
 /* Bytes of a batch as it travels: for each example a label of 2 bytes, then all the images. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/notify.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
@@ -223,6 +224,7 @@ static void *beat_on(void *context)
     double next_s = 0;
     while (polled && !atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
+        notify_alive();
         visit_all(heartbeat, beat);
         double now_s = clock_monotonic_s();
         next_s = beat ? now_s + interval_s(heartbeat) : next_s;

@@ -2,15 +2,30 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
 
+#include "base/memory.h"
+#include "base/restart.h"
+#include "base/signals.h"
+#include "ps/model.h"
+#include "ps/optimizer.h"
 #include "ps/rollout/agent.h"
+#include "worker/remote/trial.h"
+
+enum { LEAVE_S = 15 };
 
 static const float NO_LOSS = -1.0f;
 
 struct live {
     struct chief *chief; /* NULL: not worker 0 */
+    const struct config *config;
     struct agent *agent;
+    atomic_bool joined;
+    atomic_int end;             /* enum live_end */
     pthread_mutex_t lock;       /* of what follows */
     const struct config *which; /* that is to be taken up; only to tell one from another */
     bool wanted, taken;         /* it waits for its step; it was taken up */
@@ -52,6 +67,73 @@ static void settle(void *context)
     chief_settle(((struct live *)context)->chief);
 }
 
+/* ---- Starting anew ---- */
+
+/*
+ * Parameters and gradients, each as computed, as sent and as received, and what a batch passes through, forward and back.
+ * About: a machine that is short by little is not what this is for.
+ */
+static uint64_t memory_wanted(const struct config *then, const struct model *model)
+{
+    uint64_t units = 0, floats = model->float_count;
+    for (int i = 0; i < then->model.layer_count; i++) {
+        units += (uint64_t)then->model.layers[i];
+    }
+    return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size);
+}
+
+static bool check_disk(const struct config *then, const struct model *model, struct error *error)
+{
+    struct statvfs disk;
+    const uint64_t vectors = 1 + (uint64_t)optimizer_slots(then->train.optimizer) + (then->train.ema_decay > 0);
+    const uint64_t wanted = 2 * vectors * model->float_count * sizeof(float);
+    if (statvfs(then->output.train_dir, &disk) != 0) {
+        return true; /* the chief itself complains if it can't write there */
+    }
+    const uint64_t there = (uint64_t)disk.f_bavail * disk.f_frsize;
+    return wanted <= there ||
+           error_set(error, "%s: two checkpoints would take %llu MiB there, and %llu are left", then->output.train_dir,
+                     (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
+}
+
+static bool check(void *context, const struct config *then, struct error *error)
+{
+    const struct live *live = context;
+    struct model model;
+    uint64_t there;
+    model_layout(&model, &then->model);
+    const uint64_t wanted = memory_wanted(then, &model);
+    if (memory_for_this_process(&there) && wanted > there) {
+        return error_set(error, "it would take about %llu MiB of memory here, and there are %llu",
+                         (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
+    }
+    return !live->chief || check_disk(then, &model, error);
+}
+
+static bool gives_up(void *context)
+{
+    (void)context;
+    return signals_pending() != 0;
+}
+
+static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
+{
+    const struct live *live = context;
+    return trial_run(then, live->config->output.train_dir, may_lose, gives_up, NULL, error);
+}
+
+static bool is_ready(void *context)
+{
+    return atomic_load(&((struct live *)context)->joined);
+}
+
+static void leave(void *context, bool for_good)
+{
+    struct live *live = context;
+    restart_within(LEAVE_S);
+    atomic_store(&live->end, for_good ? LIVE_LEAVES : LIVE_STARTS_ANEW);
+}
+
 static float last_loss(void *context)
 {
     struct live *live = context;
@@ -69,13 +151,19 @@ bool live_create(struct live **out, const struct config *config, struct self *se
         return error_set(error, "out of memory");
     }
     live->chief = chief;
+    live->config = config;
     live->loss = NO_LOSS;
     pthread_mutex_init(&live->lock, NULL);
     const struct agent_options options = {.config = config,
                                           .self = self,
                                           .who = {MEMBER_WORKER, config->cluster.task_index},
                                           .host = {.context = live,
+                                                   .check = check,
                                                    .prepare = chief ? prepare : NULL,
+                                                   .try_out = chief ? try_out : NULL,
+                                                   .save = chief ? prepare : NULL,
+                                                   .ready = is_ready,
+                                                   .leave = leave,
                                                    .switch_to = switch_to,
                                                    .restore = chief ? restore : NULL,
                                                    .settle = chief ? settle : NULL},
@@ -126,4 +214,31 @@ void live_look(struct live *live, struct config *config, struct plan *plan, int6
 bool live_is_rolling(struct live *live)
 {
     return agent_is_rolling(live->agent);
+}
+
+void live_note_joined(struct live *live, bool joined)
+{
+    if (live) {
+        atomic_store(&live->joined, joined);
+    }
+}
+
+enum live_end live_end(struct live *live)
+{
+    return live ? (enum live_end)atomic_load_explicit(&live->end, memory_order_relaxed) : LIVE_STAYS;
+}
+
+void live_drift(struct live *live, char sentence[256])
+{
+    char drift[DRIFT_TEXT];
+    const size_t used = strlen(sentence);
+    if (live) {
+        agent_drift(live->agent, drift);
+        snprintf(sentence + used, 256 - used, "%s%.250s", used > 0 && drift[0] != '\0' ? "; " : "", drift);
+    }
+}
+
+bool live_knows(struct live *live, const char *digest)
+{
+    return agent_knows(live->agent, digest);
 }

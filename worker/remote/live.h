@@ -29,6 +29,19 @@ void live_destroy(struct live *live); /* NULL is fine */
 void live_look(struct live *live, struct config *config, struct plan *plan, int64_t global_step, float loss,
                bool finite);
 
+/* Does this worker take part in training now? So told by the thread that trains. */
+void live_note_joined(struct live *live, bool joined);
+
+/* A rollout wants this process to end: to start anew, or for good. Any thread; live NULL is fine. */
+enum live_end { LIVE_STAYS, LIVE_STARTS_ANEW, LIVE_LEAVES };
+enum live_end live_end(struct live *live);
+
+/* Adds what was edited by hand to a sentence about this worker. */
+void live_drift(struct live *live, char sentence[256]);
+
+/* Is this the digest of a version whose members may work with this one? Any thread. */
+bool live_knows(struct live *live, const char *digest);
+
 /* True while a rollout is made or undone: a bad loss is for it to deal with. Any thread. */
 bool live_is_rolling(struct live *live);
 

@@ -13,10 +13,12 @@
 
 #include "base/clock.h"
 #include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "ps/rollout/change.h"
 #include "ps/rollout/keeper.h"
 #include "worker/remote/commands.h"
 #include "worker/remote/shard_link.h"
@@ -97,27 +99,75 @@ static bool load_new(struct config *new, const struct config *here, const char *
     return done;
 }
 
-/* Keys of one machine that the file sets to something else than this machine has: nothing would come of them. */
-static bool check_machine_keys(const struct config *here, const struct config *new, struct error *error)
+/*
+ * The keys of single machines that come with the new version: those that the new file sets to something else than the
+ * config file here does, and those that came with the version in force and are still in the new file. What says who a
+ * machine is, or where it keeps things, can't come.
+ */
+struct local_keys {
+    const struct config *here, *new, *before; /* before: with what came with the version in force */
+};
+
+static bool differs(const struct config_key *key, const struct config *one, const struct config *other)
 {
-    struct config_diff diff;
-    bool done = true;
-    if (!config_diff(&diff, here, new, SCOPE_MACHINE, error)) {
-        return false;
-    }
-    for (int i = 0; i < diff.count && done; i++) {
+    char *a = config_key_text(key, one), *b = config_key_text(key, other);
+    bool differ = a == NULL || b == NULL || strcmp(a, b) != 0;
+    free(a);
+    free(b);
+    return differ;
+}
+
+static bool comes_along(const struct config_key *key, const void *context)
+{
+    const struct local_keys *keys = context;
+    return key->scope == SCOPE_MACHINE && config_origin_of(keys->new, key)->source == SOURCE_FILE &&
+           (config_origin_of(keys->before, key)->source == SOURCE_FILE || differs(key, keys->here, keys->new));
+}
+
+/* *text: "" if none come; the caller frees it. */
+static bool find_local(const struct local_keys *keys, char **text, struct error *error)
+{
+    bool any = false;
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         char path[CONFIG_PATH_SIZE];
-        config_key_path(diff.changes[i].key, path);
-        done =
-            config_origin_of(new, diff.changes[i].key)->source != SOURCE_FILE ||
-            error_set(error, "%s: %s is each machine's own and can't be rolled out yet: leave it out", new->path, path);
+        if (!comes_along(key, keys)) {
+            continue;
+        }
+        any = true;
+        if (!change_goes_to_machines(key)) {
+            config_key_path(key, path);
+            return error_set(error, "%s: %s is each machine's own and can't be rolled out: leave it out",
+                             keys->new->path, path);
+        }
     }
-    config_diff_free(&diff);
-    return done;
+    *text = any ? config_keys_text(keys->new, comes_along, keys) : strdup("");
+    return *text != NULL || error_set(error, "out of memory");
+}
+
+static void show_local(const struct local_keys *keys, bool differ)
+{
+    for (const struct config_key *key = config_keys; differ && key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE];
+        bool comes = comes_along(key, keys);
+        bool came = key->scope == SCOPE_MACHINE && config_origin_of(keys->before, key)->source == SOURCE_FILE;
+        if (!comes && !came) {
+            continue;
+        }
+        char *before = came ? config_key_text(key, keys->before) : NULL;
+        char *after = comes ? config_key_text(key, keys->new) : NULL;
+        config_key_path(key, path);
+        if (before == NULL || after == NULL || strcmp(before, after) != 0) {
+            log_info("%-28s %s -> %s  (local)", path, before != NULL ? before : "each machine's own",
+                     after != NULL ? after : "each machine's own");
+        }
+        free(before);
+        free(after);
+    }
 }
 
 /* Shows what changes, and says no to what can't. */
-static bool check_changes(const struct config *running, const struct config *new, struct error *error)
+static bool check_changes(const struct config *running, const struct config *new, bool local_differs,
+                          enum rollout_kind *kind, struct error *error)
 {
     struct config_diff diff;
     if (!config_diff(&diff, running, new, SCOPE_JOB, error)) {
@@ -127,17 +177,18 @@ static bool check_changes(const struct config *running, const struct config *new
     for (int i = 0; i < count; i++) {
         char line[1024];
         config_diff_line(&diff.changes[i], line, sizeof line);
-        log_info("%s", line);
+        bool restarts = diff.changes[i].key->change == CHANGE_LIVE && !change_is_live(diff.changes[i].key);
+        log_info("%s%s", line, restarts ? ", by a restart" : "");
     }
     config_diff_free(&diff);
-    if (count == 0) {
+    if (count == 0 && !local_differs) {
         return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
     }
     if (new->fleet.version <= running->fleet.version) {
         return error_set(error, "%s: fleet.version is %lld, and the fleet runs version %lld: give it a higher one",
                          new->path, (long long)new->fleet.version, (long long)running->fleet.version);
     }
-    return keeper_can_change(running, new, error);
+    return change_kind(running, new, local_differs, kind, error);
 }
 
 static void describe_author(char author[MANIFEST_MAX_NAME + 1])
@@ -148,19 +199,34 @@ static void describe_author(char author[MANIFEST_MAX_NAME + 1])
     snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user != NULL ? user : "unknown", host);
 }
 
-static bool sign(const char *key_path, const struct config *new, const struct config *running, const char *job,
-                 uint8_t **bytes, size_t *size, struct error *error)
+/* What the fleet runs, and what it is to run. */
+struct both {
+    const struct config *running, *new;
+    const char *job, *local; /* as they run */
+    const char *new_local;
+    bool may_lose;
+};
+
+static bool sign(const char *key_path, const struct both *both, uint8_t **bytes, size_t *size, struct error *error)
 {
     uint8_t key[OPERATOR_SECRET_KEY];
-    char *target = config_job_text(new);
+    char *target = config_job_text(both->new);
     if (target == NULL) {
         return error_set(error, "out of memory");
     }
-    struct manifest manifest = {
-        .signed_s = (uint64_t)time(NULL),
-        .target = {.version = (uint64_t) new->fleet.version, .text = target, .text_size = strlen(target)},
-        .fallback = {.version = (uint64_t)running->fleet.version, .text = job, .text_size = strlen(job)}};
-    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", new->fleet.name);
+    struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
+                                .may_lose = both->may_lose,
+                                .target = {.version = (uint64_t)both->new->fleet.version,
+                                           .text = target,
+                                           .text_size = strlen(target),
+                                           .local = both->new_local,
+                                           .local_size = strlen(both->new_local)},
+                                .fallback = {.version = (uint64_t)both->running->fleet.version,
+                                             .text = both->job,
+                                             .text_size = strlen(both->job),
+                                             .local = both->local,
+                                             .local_size = strlen(both->local)}};
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
     describe_author(manifest.author);
     bool done = operator_key_read_secret(key_path, key, error) && manifest_encode(&manifest, key, bytes, size, error);
     sodium_memzero(key, sizeof key);
@@ -240,44 +306,139 @@ static void key_path(const struct command_call *call, char path[PATH_MAX])
              config != NULL ? config : "", given != NULL ? given : "operator.key");
 }
 
-static int roll_out(const struct command_call *call, struct desk_link *link, const struct config *new, double healthy_s)
+/* ps 0's texts are gone with its next answer. */
+struct fleet_texts {
+    char *job, *local, *earlier, *earlier_local;
+    uint64_t highest;
+};
+
+static bool ask_texts(struct desk_link *link, struct fleet_texts *texts, struct error *error)
 {
-    struct config running = {.path = NULL};
-    struct error error = {""};
-    char secret[PATH_MAX], *job = NULL;
+    const struct message_rollout *news = ask(link, error);
+    *texts = (struct fleet_texts){.job = NULL};
+    if (news == NULL) {
+        return false;
+    }
+    texts->job = strdup(news->job);
+    texts->local = strdup(news->local);
+    texts->earlier = strdup(news->earlier);
+    texts->earlier_local = strdup(news->earlier_local);
+    texts->highest = news->highest;
+    return (texts->job != NULL && texts->local != NULL && texts->earlier != NULL && texts->earlier_local != NULL) ||
+           error_set(error, "out of memory");
+}
+
+static void free_texts(struct fleet_texts *texts)
+{
+    free(texts->job);
+    free(texts->local);
+    free(texts->earlier);
+    free(texts->earlier_local);
+}
+
+static const char *describe_kind(enum rollout_kind kind)
+{
+    static const char *const texts[] = {"while the job runs", "by machines that start anew one after the other",
+                                        "by a checkpoint and a restart of the whole job"};
+    return texts[kind];
+}
+
+/* From what is known of both to the end of the rollout. */
+static int decide_and_follow(const struct command_call *call, struct desk_link *link, const struct both *both,
+                             double healthy_s, struct error *error)
+{
+    char secret[PATH_MAX];
     uint8_t *bytes = NULL;
     size_t size;
     int status = COMMAND_FAILED;
-    const struct message_rollout *news = ask(link, &error);
-    if (news == NULL) {
-        goto out;
+    enum rollout_kind kind;
+    if (!check_changes(both->running, both->new, strcmp(both->local, both->new_local) != 0, &kind, error)) {
+        return COMMAND_FAILED;
     }
-    job = strdup(news->job);
-    if (job == NULL ||
-        !config_parse(&running, "the fleet's config", (const uint8_t *)job, strlen(job), NULL, 0, &error) ||
-        !check_machine_keys(call->config, new, &error) || !check_changes(&running, new, &error)) {
-        goto out;
-    }
+    log_info("version %lld would follow version %lld, %s", (long long)both->new->fleet.version,
+             (long long)both->running->fleet.version, describe_kind(kind));
     if (command_switch(call, "dry-run")) {
-        log_info("version %lld would follow version %lld, while the job runs; nothing was changed",
-                 (long long)new->fleet.version, (long long)running.fleet.version);
-        status = COMMAND_DONE;
-        goto out;
+        log_info("nothing was changed");
+        return COMMAND_DONE;
     }
     key_path(call, secret);
-    if (confirm(call, &error) && sign(secret, new, &running, job, &bytes, &size, &error) &&
-        propose(link, bytes, size, healthy_s, &error)) {
-        status = follow(link, (uint64_t) new->fleet.version);
-        error.text[0] = '\0';
-    }
-out:
-    if (error.text[0] != '\0') {
-        log_error("%s", error.text);
+    if (confirm(call, error) && sign(secret, both, &bytes, &size, error) &&
+        propose(link, bytes, size, healthy_s, error)) {
+        status = follow(link, (uint64_t)both->new->fleet.version);
+        error->text[0] = '\0';
     }
     free(bytes);
-    free(job);
-    config_free(&running);
     return status;
+}
+
+static bool parse_text(struct config *config, const char *name, const char *text, struct error *error)
+{
+    return config_parse(config, name, (const uint8_t *)text, strlen(text), NULL, 0, error);
+}
+
+static int end(int status, const struct error *error)
+{
+    if (error->text[0] != '\0') {
+        log_error("%s", error->text);
+    }
+    return status;
+}
+
+static int roll_out(const struct command_call *call, struct desk_link *link, const struct config *new, double healthy_s)
+{
+    struct config running = {.path = NULL}, before = {.path = NULL};
+    struct error error = {""};
+    struct fleet_texts texts;
+    struct local_keys keys = {call->config, new, &before};
+    char *local = NULL;
+    int status = COMMAND_FAILED;
+    if (ask_texts(link, &texts, &error) && parse_text(&running, "the fleet's config", texts.job, &error) &&
+        parse_text(&before, "the fleet's local keys", texts.local[0] != '\0' ? texts.local : "{}", &error) &&
+        find_local(&keys, &local, &error)) {
+        const struct both both = {.running = &running,
+                                  .new = new,
+                                  .job = texts.job,
+                                  .local = texts.local,
+                                  .new_local = local,
+                                  .may_lose = command_switch(call, "may_lose")};
+        show_local(&keys, strcmp(local, texts.local) != 0);
+        status = decide_and_follow(call, link, &both, healthy_s, &error);
+    }
+    free(local);
+    free_texts(&texts);
+    config_free(&before);
+    config_free(&running);
+    return end(status, &error);
+}
+
+/* What was in force before, as a new version. */
+static int revert(const struct command_call *call, struct desk_link *link, double healthy_s)
+{
+    struct config running = {.path = NULL}, earlier = {.path = NULL};
+    struct error error = {""};
+    struct fleet_texts texts;
+    int status = COMMAND_FAILED;
+    if (!ask_texts(link, &texts, &error) || !parse_text(&running, "the fleet's config", texts.job, &error)) {
+        /* said below */
+    } else if (texts.earlier[0] == '\0') {
+        error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that ended well",
+                  (long long)running.fleet.version);
+    } else if (parse_text(&earlier, "the config before", texts.earlier, &error)) {
+        log_info("version %lld would be what version %lld was", (long long)texts.highest + 1,
+                 (long long)earlier.fleet.version);
+        earlier.fleet.version = (int64_t)texts.highest + 1;
+        const struct both both = {.running = &running,
+                                  .new = &earlier,
+                                  .job = texts.job,
+                                  .local = texts.local,
+                                  .new_local = texts.earlier_local,
+                                  .may_lose = command_switch(call, "may_lose")};
+        status = decide_and_follow(call, link, &both, healthy_s, &error);
+    }
+    free_texts(&texts);
+    config_free(&earlier);
+    config_free(&running);
+    return end(status, &error);
 }
 
 /* --- The others -------------------------------------------------------------------------------------------------------- */
@@ -364,7 +525,7 @@ static int run_rollout(const struct command_call *call)
     struct error error;
     double healthy_s;
     if (what == NULL) {
-        return misuse("which config? Name its file, or status, history or abort");
+        return misuse("which config? Name its file, or status, history, abort or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
@@ -375,7 +536,7 @@ static int run_rollout(const struct command_call *call)
     if (call->config->cluster.ps_hosts.count == 0) {
         return misuse("which cluster? Its ps_hosts and worker_hosts stand in config.json, or in flags");
     }
-    bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0;
+    bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0 && strcmp(what, "revert") != 0;
     if (is_file && !load_new(&new, call->config, what, &error)) {
         log_error("%s", error.text);
         return COMMAND_MISUSED;
@@ -384,9 +545,10 @@ static int run_rollout(const struct command_call *call)
     if (!link_open(&link, call->config, &error)) {
         log_error("%s", error.text);
     } else {
-        status = is_file                      ? roll_out(call, &link, &new, healthy_s)
-                 : strcmp(what, "abort") == 0 ? abort_it(&link)
-                                              : show_status(&link);
+        status = is_file                       ? roll_out(call, &link, &new, healthy_s)
+                 : strcmp(what, "abort") == 0  ? abort_it(&link)
+                 : strcmp(what, "revert") == 0 ? revert(call, &link, healthy_s)
+                                               : show_status(&link);
     }
     link_close(&link);
     config_free(&new);
@@ -397,28 +559,40 @@ static const struct command_flag flags[] = {
     {"dry-run", NULL, "check it and show what would change, and change nothing"},
     {"yes", NULL, "don't ask"},
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
+    {"may_lose", NULL, "a checkpoint that does not fit the new layers is taken over as far as it does"},
     {"healthy_secs", "SECONDS", "all must be well for so long, or the fleet goes back (10)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_rollout = {
     .name = "rollout",
-    .operands = "NEW.json|status|history|abort",
+    .operands = "NEW.json|status|history|abort|revert",
     .max_operands = 1,
     .summary = "give a cluster that trains a new config, or go back if it does no good",
-    .details = "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with the "
-               "operator's\n"
-               "key (`trainer keygen --operator=operator.key`; every machine has its operator.key.pub as operator.pub "
-               "beside its\n"
-               "config.json) and given to ps 0, which leads: all members verify and keep it, worker 0 writes a "
-               "checkpoint, all\n"
-               "take the new values from one global step on, and are watched. If a loss is not finite any more or far "
-               "worse, a\n"
-               "member is lost, or steps stop, all go back to the old values and that checkpoint, by themselves.\n"
-               "So far these keys can change: learning_rate, lr_decay, lr_decay_steps, lr_staircase, momentum, "
-               "nesterov, rho,\n"
-               "beta1, beta2, epsilon, l2, log_steps. Others are refused by name.\n"
-               "status: how far it is, member by member. abort: go back. history: this machine's audit log.",
+    .details =
+        "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with the "
+        "operator's\n"
+        "key (`trainer keygen --operator=operator.key`; every machine has its operator.key.pub as operator.pub "
+        "beside its\n"
+        "config.json) and given to ps 0, which leads: all members verify and keep it, worker 0 writes a "
+        "checkpoint, and all\n"
+        "change over. Learning rates and what else belongs to one step (learning_rate, lr_decay, "
+        "lr_decay_steps,\n"
+        "lr_staircase, momentum, nesterov, rho, beta1, beta2, epsilon, l2, log_steps) change at one global "
+        "step, while training\n"
+        "goes on. Keys of single machines (num_threads, device, cpu_kernels, data_dir, log_format, progress,\n"
+        "recovery_wait_secs) are taken up by workers that start anew one after the other, the last one first, "
+        "and by a ps at its\n"
+        "next start. Any other key of the job is tried by worker 0 on a copy of the checkpoint; then all members "
+        "start anew and\n"
+        "worker 0 restores: what fits of the checkpoint is kept. Hosts are added or taken away at the end of "
+        "their lists.\n"
+        "If then a loss is not finite or far worse, a member is lost, or steps stop, all go back to the old "
+        "values and that\n"
+        "checkpoint, by themselves.\n"
+        "status: how far it is, member by member. abort: go back. revert: what was in force before, as a new "
+        "version.\n"
+        "history: this machine's audit log.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

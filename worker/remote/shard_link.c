@@ -164,7 +164,7 @@ bool shard_link_receive(struct shard_link *link, struct error *error)
 
 static bool is_final(uint16_t reason)
 {
-    return reason != 0 && reason != REFUSAL_BUSY;
+    return reason != 0 && reason != REFUSAL_BUSY && reason != REFUSAL_BEHIND && reason != REFUSAL_AHEAD;
 }
 
 static enum link_try try_now(struct shard_link *link, struct error *error)

@@ -13,7 +13,9 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/profile.h"
+#include "base/restart.h"
 #include "base/signals.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
@@ -47,7 +49,16 @@ struct tally {
     double loss_sum;
 };
 
-enum end_reason { END_NOT_YET, END_LAST_STEP, END_TARGET, END_PATIENCE, END_INTERRUPTED, END_BY_OTHERS, END_FAILED };
+enum end_reason {
+    END_NOT_YET,
+    END_LAST_STEP,
+    END_TARGET,
+    END_PATIENCE,
+    END_INTERRUPTED,
+    END_BY_OTHERS,
+    END_PARTS,
+    END_FAILED
+};
 
 struct remote_worker {
     struct config config;        /* the command's, with what depends on the data filled in; owns nothing */
@@ -169,7 +180,8 @@ static bool create_engine(struct remote_worker *worker, struct error *error)
 static bool is_over(void *context)
 {
     const struct remote_worker *worker = context;
-    return worker->is_chief ? heartbeat_is_out(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
+    bool over = worker->is_chief ? heartbeat_is_out(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
+    return over || live_end(worker->live) != LIVE_STAYS;
 }
 
 static bool is_unwell(void *context, uint32_t generation, double since_s, char why[256])
@@ -250,14 +262,13 @@ static bool open_worker(struct remote_worker *worker, struct error *error)
     struct engine_options options = engine_options(worker);
     engine_begin(&worker->prelude, &options); /* a GPU takes its time, and so does the data */
     return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
-           plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error) &&
-           (!by_chief || data_server_create(&worker->data_server, config, &worker->self, &worker->dataset, error));
+           plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
 static void close_worker(struct remote_worker *worker, const char *goodbye)
 {
-    live_destroy(worker->live);
     data_server_destroy(worker->data_server);
+    live_destroy(worker->live);
     feed_destroy(worker->feed);
     chief_destroy(worker->chief);
     pipeline_destroy(worker->pipeline);
@@ -297,6 +308,9 @@ static bool take_end(struct remote_worker *worker, enum push_pull_end end)
     case PUSH_PULL_STOPPED:
         break;
     }
+    if (live_end(worker->live) != LIVE_STAYS) {
+        stop(worker, END_PARTS);
+    }
     heartbeat_news(worker->heartbeat, &news);
     if (news.refused) {
         error_set(&worker->error, "%s", news.sentence);
@@ -325,6 +339,7 @@ static void tell_start(struct remote_worker *worker, const struct chief_start *s
 
 static void tell_vitals(struct remote_worker *worker, enum member_state state)
 {
+    char sentence[256] = "";
     double now_s = clock_monotonic_s(), seconds = now_s - worker->since_vitals.begun_s;
     int64_t steps = worker->local_step - worker->since_vitals.local_steps;
     heartbeat_tell(worker->heartbeat,
@@ -334,6 +349,10 @@ static void tell_vitals(struct remote_worker *worker, enum member_state state)
                                     .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
                                     .loss = (float)worker->last_loss,
                                     .staleness = worker->staleness});
+    if (state == STATE_TRAINING) {
+        live_drift(worker->live, sentence);
+        heartbeat_say(worker->heartbeat, sentence);
+    }
     worker->since_vitals = (struct tally){.begun_s = now_s, .local_steps = worker->local_step};
 }
 
@@ -420,13 +439,28 @@ static bool begin_watch(struct remote_worker *worker)
     return true;
 }
 
-/* From now on this worker takes part in rollouts; config: as the process was started. */
+/* handshake_rules.knows, of those who come for batches. */
+static bool knows(void *context, const char *digest)
+{
+    return live_knows(((struct remote_worker *)context)->live, digest);
+}
+
+/*
+ * From now on this worker takes part in rollouts, and the chief serves data; config: as the process was started. It is
+ * not in training yet, for the rollout may be what lets it join, or keeps it from joining.
+ */
 static bool begin_rollouts(struct remote_worker *worker, const struct config *config)
 {
-    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->error)) {
+    const bool serves = worker->is_chief && config->data.data_sharding == SHARDING_CHIEF;
+    char text[64];
+    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->error) ||
+        (serves && !data_server_create(&worker->data_server, &worker->config, &worker->self, &worker->dataset, knows,
+                                       worker, &worker->error))) {
         stop(worker, END_FAILED);
         return false;
     }
+    snprintf(text, sizeof text, "worker %d takes part", config->cluster.task_index);
+    notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
     return true;
 }
 
@@ -434,6 +468,7 @@ static bool begin_rollouts(struct remote_worker *worker, const struct config *co
 static bool join(struct remote_worker *worker, struct chief_start *start)
 {
     heartbeat_say(worker->heartbeat, "waiting for the model");
+    live_note_joined(worker->live, false);
     settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     enum push_pull_end end;
     do { /* a ps may be lost again before all have what the chief wrote */
@@ -451,6 +486,7 @@ static bool join(struct remote_worker *worker, struct chief_start *start)
     }
     heartbeat_say(worker->heartbeat, "");
     worker->joined = true;
+    live_note_joined(worker->live, true);
     worker->global_step = worker->exchange.global_step;
     worker->since_report = begin_tally(worker);
     /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */
@@ -694,7 +730,7 @@ static void train(struct remote_worker *worker)
             step(worker);
         }
     }
-    if (worker->end != END_FAILED) {
+    if (worker->end != END_FAILED && worker->end != END_PARTS) {
         enum push_pull_end end = settle(worker);
         if (end == PUSH_PULL_REFUSED) {
             log_warning("the last gradients were not taken: %s", worker->error.text);
@@ -802,6 +838,12 @@ static int interrupted(struct remote_worker *worker)
 
 /* ---- The end of the others ---- */
 
+/* A rollout ends this process, and not the job. */
+static int part(const struct remote_worker *worker)
+{
+    return live_end(worker->live) == LIVE_STARTS_ANEW ? RESTART_STATUS : COMMAND_DONE;
+}
+
 /*
  * The chief reports the outcome; until then the shards hold it. *again: one of them lost it, so that the job goes on from
  * a checkpoint, in a generation that this worker has to join.
@@ -823,6 +865,9 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         }
         if (signals_pending() != 0) {
             return interrupted(worker);
+        }
+        if (live_end(worker->live) != LIVE_STAYS) {
+            return part(worker);
         }
         if (heartbeat_is_unwell(worker->heartbeat, worker->exchange.generation, begin_s, why)) {
             log_warning("%s; training goes on once the model is there again", why);
@@ -868,6 +913,9 @@ static int end_worker(struct remote_worker *worker)
     struct error error;
     bool again;
     int status;
+    if (live_end(worker->live) != LIVE_STAYS) { /* whatever else went wrong on the way out */
+        return part(worker);
+    }
     switch (worker->end) {
     case END_LAST_STEP:
     case END_TARGET:
@@ -889,6 +937,7 @@ static int end_worker(struct remote_worker *worker)
         return again ? go_on(worker) : status;
     case END_INTERRUPTED:
         return interrupted(worker);
+    case END_PARTS:
     case END_NOT_YET:
     case END_FAILED:
         break;
@@ -913,7 +962,7 @@ int remote_worker_run(const struct config *config)
     if (!open_worker(&worker, &error)) {
         log_error("%s", error.text);
     } else {
-        if (learn_data(&worker) && join(&worker, &start) && begin_watch(&worker) && begin_rollouts(&worker, config)) {
+        if (begin_rollouts(&worker, config) && learn_data(&worker) && join(&worker, &start) && begin_watch(&worker)) {
             tell_start(&worker, &start);
             enum chief_verdict verdict = worker.chief ? chief_verdict(worker.chief) : CHIEF_GO_ON;
             if (verdict != CHIEF_GO_ON) {
@@ -923,7 +972,14 @@ int remote_worker_run(const struct config *config)
         }
         status = end_worker(&worker);
     }
+    if (status == RESTART_STATUS) {
+        notify_restarting();
+    } else {
+        notify_stopping();
+    }
     watch_close(&worker.watch, status == COMMAND_DONE);
-    close_worker(&worker, status == COMMAND_DONE ? "done" : "stopped");
+    close_worker(&worker, status == COMMAND_DONE     ? "done"
+                          : status == RESTART_STATUS ? "starts anew in another version of the config"
+                                                     : "stopped");
     return status;
 }

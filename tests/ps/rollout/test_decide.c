@@ -46,9 +46,12 @@ static void all_say(enum rollout_phase phase, double now_s)
     }
 }
 
+static const struct rollout_plan live = {2, 1, ROLLOUT_LIVE, 5}, local = {2, 1, ROLLOUT_LOCAL, 5},
+                                 whole = {2, 1, ROLLOUT_JOB, 5};
+
 static void begin_at_0(void)
 {
-    assert_true(rollout_begin(&rollout, 2, 1, 5, &fine, 0, sentence));
+    assert_true(rollout_begin(&rollout, &live, &fine, 0, sentence));
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
 }
 
@@ -93,9 +96,9 @@ static void one_at_a_time(void **state)
     (void)state;
     struct rollout_vitals waiting = fine;
     waiting.training = false;
-    assert_false(rollout_begin(&rollout, 2, 1, 5, &waiting, 0, sentence));
+    assert_false(rollout_begin(&rollout, &live, &waiting, 0, sentence));
     begin_at_0();
-    assert_false(rollout_begin(&rollout, 3, 1, 5, &fine, 0, sentence));
+    assert_false(rollout_begin(&rollout, &whole, &fine, 0, sentence));
     assert_non_null(strstr(sentence, "one at a time"));
 }
 
@@ -201,22 +204,178 @@ static void a_loss_that_flickers_is_let_pass(void **state)
 static void a_leader_that_was_away_goes_back(void **state)
 {
     (void)state;
-    rollout_resume(&rollout, ROLLOUT_IDLE, 2, 1, 0);
+    rollout_resume(&rollout, ROLLOUT_IDLE, &live, 0.5, "", 0);
     assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    rollout_resume(&rollout, ROLLOUT_STAGING, 2, 1, 0);
+    rollout_resume(&rollout, ROLLOUT_STAGING, &live, 0.5, "", 0);
     assert_int_equal(rollout.state, ROLLOUT_IDLE);
     assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
     for (int from = ROLLOUT_SWITCHING; from <= ROLLOUT_RESTORING; from++) {
-        rollout_resume(&rollout, (enum rollout_state)from, 2, 1, 0);
+        rollout_resume(&rollout, (enum rollout_state)from, &live, 0.5, "the loss", 0);
         assert_goes_back(1);
     }
+}
+
+/* ---- Members that start anew ---- */
+
+/* Where it is, as its report after a restart says. */
+static void is_in(struct member who, uint64_t version, bool ready, double now_s)
+{
+    const struct rollout_report report = {
+        .phase = PHASE_STAGED, .version = version, .target = rollout.target, .ready = ready, .sentence = ""};
+    rollout_heard(&rollout, who, &report, now_s);
+}
+
+static void all_are_in(uint64_t version, double now_s)
+{
+    for (int i = 0; i < rollout.count; i++) {
+        is_in(rollout.members[i].who, version, true, now_s);
+    }
+}
+
+static void stage_at_0(const struct rollout_plan *plan)
+{
+    assert_true(rollout_begin(&rollout, plan, &fine, 0, sentence));
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &fine, 0.5);
+}
+
+static void save_whole_at_1(void)
+{
+    stage_at_0(&whole);
+    assert_int_equal(rollout.state, ROLLOUT_TRYING);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_TRY);
+    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_WORKER, 1}), ORDER_STAGE);
+    say(chief, PHASE_TRIED, 0.6);
+    rollout_tick(&rollout, &fine, 0.6);
+    assert_int_equal(rollout.state, ROLLOUT_SAVING);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_SAVE);
+    say(chief, PHASE_SAVED, 1);
+    rollout_tick(&rollout, &fine, 1);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+}
+
+static void a_job_starts_anew_and_its_leader_last(void **state)
+{
+    (void)state;
+    const struct member leader = {MEMBER_PS, 0};
+    struct rollout_vitals vitals = fine;
+    save_whole_at_1();
+    for (int i = 0; i < rollout.count; i++) {
+        const struct member who = rollout.members[i].who;
+        if (who.role != leader.role || who.index != leader.index) {
+            assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
+            assert_int_equal(rollout_order(&rollout, who), ORDER_RESTART);
+            rollout_told(&rollout, who);
+            rollout_tick(&rollout, &fine, 1.1);
+        }
+    }
+    assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
+    /* Its next process finds this on its disk. */
+    rollout_resume(&rollout, ROLLOUT_SWITCHING, &whole, 0.5, "", 2);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    all_are_in(2, 2.5);
+    is_in(chief, 2, false, 2.5); /* it restores still */
+    rollout_tick(&rollout, &vitals, 2.5);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    is_in(chief, 2, true, 3);
+    rollout_tick(&rollout, &vitals, 3);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    vitals.global_step += 10;
+    all_are_in(2, 8.1);
+    rollout_tick(&rollout, &vitals, 8.1);
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+}
+
+static void a_job_that_does_no_good_goes_back(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    stage_at_0(&whole);
+    say(chief, PHASE_FAILED, 0.7);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN); /* only worker 0 has tried it */
+
+    save_whole_at_1();
+    all_are_in(2, 2);
+    rollout_tick(&rollout, &fine, 2);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    vitals.loss = NAN;
+    rollout_tick(&rollout, &vitals, 3);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_RETURN);
+    rollout_tick(&rollout, &fine, 4.5);
+    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_PS, 0}), ORDER_RETURN);
+    rollout_resume(&rollout, ROLLOUT_GOING_BACK, &whole, 0.5, "the loss", 5);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    all_are_in(1, 6);
+    rollout_tick(&rollout, &fine, 6);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
+    assert_string_equal(rollout.reason, "the loss");
+
+    /* A member that could not start in it says so, being brought back by others. */
+    save_whole_at_1();
+    all_are_in(2, 2);
+    say((struct member){MEMBER_WORKER, 2}, PHASE_FAILED, 3);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+
+    /* One that never comes does not hold up the others for ever. */
+    rollout.state = ROLLOUT_IDLE;
+    save_whole_at_1();
+    rollout_tick(&rollout, &fine, 1 + ROLLOUT_SWITCH_S);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_non_null(strstr(rollout.reason, "did not start anew"));
+}
+
+/* Those who are told to start anew, now. */
+static int count_told(void)
+{
+    int told = 0;
+    for (int i = 0; i < rollout.count; i++) {
+        told += rollout_order(&rollout, rollout.members[i].who) == ORDER_RESTART;
+    }
+    return told;
+}
+
+static void machines_start_anew_in_waves(void **state)
+{
+    (void)state;
+    const struct member canary = {MEMBER_WORKER, WORKERS - 1};
+    struct rollout_vitals vitals = fine;
+    stage_at_0(&local);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(count_told(), 1);
+    assert_int_equal(rollout_order(&rollout, canary), ORDER_RESTART);
+    int before = 1;
+    for (int quarter = 4; quarter < 200 && rollout.state == ROLLOUT_SWITCHING; quarter++) {
+        const double now_s = quarter / 4.0;
+        int told = count_told();
+        assert_true(told >= before && told <= 2 * before + 1);
+        assert_true(told == 1 || now_s >= ROLLOUT_CANARY_S);
+        before = told;
+        for (int i = 0; i < rollout.count; i++) {
+            const struct member who = rollout.members[i].who;
+            is_in(who, rollout_order(&rollout, who) == ORDER_RESTART ? 2 : 1, true, now_s);
+        }
+        vitals.global_step += 10;
+        rollout_tick(&rollout, &vitals, now_s);
+    }
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+
+    /* A canary that dies: nobody else has noticed. */
+    rollout.state = ROLLOUT_IDLE;
+    stage_at_0(&local);
+    say(canary, PHASE_FAILED, 1);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    all_are_in(1, 2);
+    rollout_tick(&rollout, &fine, 2);
+    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
 }
 
 static void names_are_stored(void **state)
 {
     (void)state;
     enum rollout_state got;
-    for (int i = ROLLOUT_IDLE; i <= ROLLOUT_RESTORING; i++) {
+    for (int i = ROLLOUT_IDLE; i <= ROLLOUT_SAVING; i++) {
         assert_true(rollout_state_by_name(rollout_state_name((enum rollout_state)i), &got));
         assert_int_equal(got, i);
     }
@@ -278,6 +437,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_starts_anew_and_its_leader_last, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_that_does_no_good_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(machines_start_anew_in_waves, enter, leave),
         cmocka_unit_test_setup_teardown(names_are_stored, enter, leave),
         cmocka_unit_test_setup_teardown(anything_may_happen, enter, leave),
     };

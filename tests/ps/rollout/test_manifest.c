@@ -17,10 +17,12 @@ static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
 static void make(const char *fleet, uint64_t from, uint64_t to, uint8_t **bytes, size_t *size)
 {
     struct error error;
-    struct manifest manifest = {.author = "me@desk",
-                                .signed_s = 1700000000,
-                                .target = {.version = to, .text = "{\"a\":1}", .text_size = 7},
-                                .fallback = {.version = from, .text = "{\"a\":22}", .text_size = 8}};
+    struct manifest manifest = {
+        .author = "me@desk",
+        .signed_s = 1700000000,
+        .may_lose = true,
+        .target = {.version = to, .text = "{\"a\":1}", .text_size = 7, .local = "{\"b\":2}", .local_size = 7},
+        .fallback = {.version = from, .text = "{\"a\":22}", .text_size = 8}};
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", fleet);
     assert_true(manifest_encode(&manifest, secret_key, bytes, size, &error));
 }
@@ -47,6 +49,9 @@ static void comes_back_as_it_went(void **state)
     assert_int_equal(manifest.fallback.version, 4);
     assert_memory_equal(manifest.target.text, "{\"a\":1}", 7);
     assert_int_equal(manifest.fallback.text_size, 8);
+    assert_memory_equal(manifest.target.local, "{\"b\":2}", 7);
+    assert_int_equal(manifest.fallback.local_size, 0);
+    assert_true(manifest.may_lose);
     assert_int_equal(strlen(manifest.target.digest), CONFIG_DIGEST_HEX);
     free(bytes);
 }
@@ -84,10 +89,16 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     struct manifest manifest;
     struct error error;
     make("north", 4, 5, &bytes, &size);
-    bytes[size - MANIFEST_SIGNATURE - 2] ^= 1; /* in the fallback's text */
+    bytes[size - MANIFEST_SIGNATURE - sizeof(uint32_t) - 2] ^= 1; /* in the fallback's text */
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
+    free(bytes);
+    make("north", 4, 5, &bytes, &size); /* flags of a program to come */
+    bytes[27 + 4 + 5 + 4 + 7 + 8] = 2;
+    crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
+    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_non_null(strstr(error.text, "flags 2"));
     free(bytes);
 }
 

@@ -1,0 +1,120 @@
+/* A rollout in words. */
+#include "ps/rollout/decide.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const state_names[] = {"idle",       "staging",   "switching", "watching",
+                                          "going back", "restoring", "trying",    "saving"};
+enum { STATES = sizeof state_names / sizeof *state_names };
+
+const char *rollout_state_name(enum rollout_state state)
+{
+    return (size_t)state < STATES ? state_names[state] : "unknown";
+}
+
+bool rollout_state_by_name(const char *name, enum rollout_state *state)
+{
+    for (int i = 0; i < STATES; i++) {
+        if (strcmp(name, state_names[i]) == 0) {
+            *state = (enum rollout_state)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first who is not where all are to be, by name. */
+static int count_in(const struct rollout *rollout, char name[MEMBER_TEXT])
+{
+    const struct rollout_member *missing = NULL;
+    int there = 0;
+    for (int i = 0; i < rollout->count; i++) {
+        bool in = rollout_is_in(rollout, &rollout->members[i]);
+        there += in;
+        missing = in || missing != NULL ? missing : &rollout->members[i];
+    }
+    if (missing != NULL) {
+        member_format(&missing->who, ' ', name);
+    } else {
+        snprintf(name, MEMBER_TEXT, "nobody");
+    }
+    return there;
+}
+
+static void describe_last(const struct rollout *rollout, char *text, size_t size)
+{
+    unsigned long long target = rollout->target, fallback = rollout->fallback;
+    switch (rollout->outcome) {
+    case OUTCOME_NONE:
+        snprintf(text, size, "no rollout since this ps was started");
+        break;
+    case OUTCOME_DONE:
+        if (rollout->kind == ROLLOUT_LIVE) {
+            snprintf(text, size, "version %llu is in force, since step %lld", target, (long long)rollout->step);
+        } else {
+            snprintf(text, size, "version %llu is in force", target);
+        }
+        break;
+    case OUTCOME_NOT_BEGUN:
+        snprintf(text, size, "version %llu was not begun, version %llu stays: %s", target, fallback, rollout->reason);
+        break;
+    case OUTCOME_WENT_BACK:
+        snprintf(text, size, "went back from version %llu to version %llu: %s", target, fallback, rollout->reason);
+        break;
+    }
+}
+
+static void describe_switching(const struct rollout *rollout, int there, const char *name, char *text, size_t size)
+{
+    unsigned long long target = rollout->target;
+    switch (rollout->kind) {
+    case ROLLOUT_LIVE:
+        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
+                 (long long)rollout->step, there, rollout->count, name);
+        break;
+    case ROLLOUT_LOCAL:
+        snprintf(text, size, "starting anew in version %llu in waves, %s: %d of %d members did", target,
+                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout->count);
+        break;
+    case ROLLOUT_JOB:
+        snprintf(text, size, "all start anew in version %llu: %d of %d members did, waiting for %s", target, there,
+                 rollout->count, name);
+        break;
+    }
+}
+
+void rollout_describe(const struct rollout *rollout, char *text, size_t size)
+{
+    unsigned long long target = rollout->target, fallback = rollout->fallback;
+    char name[MEMBER_TEXT];
+    const int there = count_in(rollout, name);
+    switch (rollout->state) {
+    case ROLLOUT_IDLE:
+        describe_last(rollout, text, size);
+        break;
+    case ROLLOUT_STAGING:
+        snprintf(text, size, "staging version %llu: %d of %d members have it, waiting for %s", target, there,
+                 rollout->count, name);
+        break;
+    case ROLLOUT_TRYING:
+        snprintf(text, size, "worker 0 tries version %llu on a copy of the checkpoint", target);
+        break;
+    case ROLLOUT_SAVING:
+        snprintf(text, size, "worker 0 saves the job before it starts anew in version %llu", target);
+        break;
+    case ROLLOUT_SWITCHING:
+        describe_switching(rollout, there, name, text, size);
+        break;
+    case ROLLOUT_WATCHING:
+        snprintf(text, size, "watching version %llu for %g s", target, rollout->healthy_s);
+        break;
+    case ROLLOUT_GOING_BACK:
+        snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
+                 rollout->count, name, rollout->reason);
+        break;
+    case ROLLOUT_RESTORING:
+        snprintf(text, size, "worker 0 restores the checkpoint of before version %llu; %s", target, rollout->reason);
+        break;
+    }
+}

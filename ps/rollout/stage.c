@@ -1,0 +1,198 @@
+#include "ps/rollout/stage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "base/clock.h"
+#include "base/config/versions.h"
+#include "base/file.h"
+#include "base/text/address.h"
+#include "net/resolver.h"
+#include "ps/rollout/change.h"
+
+enum { SPARE_DISK = 1 << 20 }; /* bytes for versions and logs */
+
+static const double RESOLVE_S = 5.0;
+
+/* Why this member can't take part, into the error. */
+static bool find_means(struct keeper *keeper, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    if (keeper->config->path == NULL) {
+        return error_set(error, "it runs without a config file, so there is no place to keep versions beside");
+    }
+    if (!keeper_key_path(keeper->config, path, sizeof path, error) ||
+        !operator_key_read_public(path, keeper->public_key, error)) {
+        return false;
+    }
+    if (!versions_open(&keeper->versions, keeper->config->path, error)) {
+        return false;
+    }
+    drift_keep(&keeper->drift);
+    return true;
+}
+
+/* So that it is known after a restart, too. */
+static bool store_manifest(const struct keeper *keeper, const struct keeper_order *order, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    const struct file_part part = {order->manifest, order->manifest_size};
+    return file_join(path, sizeof path, keeper->versions.folder, "manifest", error) &&
+           file_write_atomic(path, &part, 1, error);
+}
+
+static bool add_version(const struct keeper *keeper, const struct manifest_config *config, struct error *error)
+{
+    return versions_add_local(&keeper->versions, config->version, config->local, config->local_size, error) &&
+           versions_add(&keeper->versions, config->version, config->text, config->text_size, error);
+}
+
+/* A member that holds neither version has another config than the fleet. */
+static bool check_digest(const struct keeper *keeper, const struct manifest *manifest, struct error *error)
+{
+    const struct manifest_config *same =
+        keeper->version == manifest->target.version ? &manifest->target : &manifest->fallback;
+    return strcmp(keeper->digest, same->digest) == 0 ||
+           error_set(error, "what runs here is not version %llu of the manifest: its config differs",
+                     (unsigned long long)same->version);
+}
+
+static bool parse_one(const struct manifest_config *from, const char *name, struct config *config, struct error *error)
+{
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
+        !config_digest(config, digest, error)) {
+        return false;
+    }
+    return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
+           error_set(error,
+                     "the manifest's %s means something else to this program than to the one that signed it: are they "
+                     "of one version?",
+                     name);
+}
+
+/* ---- This machine ---- */
+
+/* Hosts that are new must have addresses: half a fleet that waits for a misspelt name is no fleet. */
+static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    const double deadline_s = clock_monotonic_s() + RESOLVE_S;
+    bool done = true;
+    for (int i = before->count; i < after->count && done; i++) {
+        struct address address;
+        struct endpoints endpoints;
+        done = address_parse(after->items[i], &address, error) &&
+               resolver_find(&address, NULL, deadline_s, &endpoints, error);
+    }
+    return done;
+}
+
+static bool check_disk(const struct keeper *keeper, struct error *error)
+{
+    struct statvfs disk;
+    if (statvfs(keeper->versions.folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < SPARE_DISK) {
+        return error_set(error, "%s: less than %d KiB are left on that disk", keeper->versions.folder,
+                         SPARE_DISK >> 10);
+    }
+    return true;
+}
+
+/* The file would win over the version, or can't be read together with it. */
+static bool check_file(struct keeper *keeper, const struct manifest_config *target, struct error *error)
+{
+    const struct config_texts texts = {
+        .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
+    char digest[CONFIG_DIGEST_HEX + 1];
+    int64_t file_version = drift_file_version(keeper->config);
+    if (file_version >= (int64_t)target->version) {
+        return error_set(error,
+                         "%s here has fleet.version %lld, so it would count for more than version %llu: was it edited "
+                         "by hand?",
+                         keeper->config->path, (long long)file_version, (unsigned long long)target->version);
+    }
+    if (!config_in_version(&keeper->then, keeper->config, &texts, error) ||
+        !config_digest(&keeper->then, digest, error)) {
+        return false;
+    }
+    return strcmp(digest, target->digest) == 0 ||
+           error_set(error, "flags or TF_CONFIG of this process make another config of it: `trainer config show`");
+}
+
+static bool check_machine(struct keeper *keeper, const struct manifest_config *target, struct error *error)
+{
+    const struct config_cluster *before = &keeper->configs[1].cluster, *after = &keeper->configs[0].cluster;
+    if (!change_is_free(keeper->config, &keeper->configs[0], error) || !check_file(keeper, target, error) ||
+        !check_disk(keeper, error) || !resolve_new(&before->ps_hosts, &after->ps_hosts, error) ||
+        !resolve_new(&before->worker_hosts, &after->worker_hosts, error)) {
+        return false;
+    }
+    if (!change_has_member(&keeper->then, keeper->who)) {
+        return true;
+    }
+    return config_check_role(&keeper->then, error) &&
+           (keeper->host.check == NULL || keeper->host.check(keeper->host.context, &keeper->then, error));
+}
+
+/* ---- Both ways ---- */
+
+static bool stores(struct keeper *keeper, const struct keeper_order *order, const struct manifest *manifest,
+                   struct error *error)
+{
+    return add_version(keeper, &manifest->fallback, error) && add_version(keeper, &manifest->target, error) &&
+           store_manifest(keeper, order, error);
+}
+
+bool stage_manifest(struct keeper *keeper, const struct keeper_order *order, struct error *error)
+{
+    struct manifest manifest;
+    if (!find_means(keeper, error) ||
+        !manifest_decode(&manifest, order->manifest, order->manifest_size, keeper->public_key, error)) {
+        return false;
+    }
+    snprintf(keeper->author, sizeof keeper->author, "%s", manifest.author);
+    const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
+    const bool is_behind = keeper->version != to->version;
+    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
+    keeper->may_lose = manifest.may_lose;
+    bool done = (!is_behind || manifest_fits(&manifest, keeper->config->fleet.name, keeper->version, 0, error)) &&
+                check_digest(keeper, &manifest, error) && parse_one(to, "target", &keeper->configs[0], error) &&
+                parse_one(from, "fallback", &keeper->configs[1], error) &&
+                change_kind(&keeper->configs[1], &keeper->configs[0], local, &keeper->kind, error) &&
+                (!is_behind || check_machine(keeper, to, error)) && stores(keeper, order, &manifest, error);
+    if (done) {
+        const bool mixes = keeper->kind != ROLLOUT_JOB;
+        snprintf(keeper->digests[0], sizeof keeper->digests[0], "%s", mixes ? to->digest : "");
+        snprintf(keeper->digests[1], sizeof keeper->digests[1], "%s", mixes ? from->digest : "");
+    }
+    if (done && order->order == ORDER_STAGE && is_behind && keeper->host.prepare != NULL) {
+        done = keeper->host.prepare(keeper->host.context, error);
+        keeper->prepared = done;
+    }
+    return done;
+}
+
+bool stage_catch_up(struct keeper *keeper, const struct keeper_order *order, struct error *error)
+{
+    struct manifest manifest;
+    if (!find_means(keeper, error) ||
+        !manifest_decode(&manifest, order->manifest, order->manifest_size, keeper->public_key, error)) {
+        return false;
+    }
+    snprintf(keeper->author, sizeof keeper->author, "%s", manifest.author);
+    const bool is_back = order->in_force == manifest.fallback.version;
+    const struct manifest_config *now = is_back ? &manifest.fallback : &manifest.target;
+    if (strcmp(manifest.fleet, keeper->config->fleet.name) != 0 || now->version != order->in_force) {
+        return error_set(error, "the manifest is for fleet \"%s\" and version %llu, not for \"%s\" and version %llu",
+                         manifest.fleet, (unsigned long long)now->version, keeper->config->fleet.name,
+                         (unsigned long long)order->in_force);
+    }
+    /* Down only where the same manifest says so. */
+    if (now->version <= keeper->version && !(is_back && keeper->version == manifest.target.version)) {
+        return error_set(error, "the manifest is old: version %llu, and version %llu is here",
+                         (unsigned long long)now->version, (unsigned long long)keeper->version);
+    }
+    return parse_one(now, is_back ? "fallback" : "target", &keeper->configs[0], error) &&
+           check_file(keeper, now, error) && stores(keeper, order, &manifest, error) &&
+           versions_switch(&keeper->versions, now->version, error);
+}

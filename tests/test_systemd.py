@@ -1,0 +1,98 @@
+"""Under systemd: what a member tells it by sd_notify, and the units in deploy/."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+
+from fleets import OpenFleet, text_of
+
+
+class Listener:
+    """The socket that NOTIFY_SOCKET names: a path, or an abstract name."""
+
+    def __init__(self, name):
+        self.name = name
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + name[1:] if name.startswith("@") else name)
+        self.socket.settimeout(0.2)
+        self.lines = []
+
+    def until(self, line, timeout=30):
+        """Waits for a datagram that has this line, and forgets all up to it."""
+        deadline = time.monotonic() + timeout
+        while line not in self.lines:
+            assert time.monotonic() < deadline, (line, self.lines)
+            try:
+                self.lines += self.socket.recv(4096).decode().splitlines()
+            except TimeoutError:
+                pass
+        del self.lines[: self.lines.index(line) + 1]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_members_tell_systemd_how_they_are(trainer, tmp_path, monkeypatch, abstract):
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1) as fleet:
+        listeners = {}
+        for name in ("ps 0", "worker 0"):
+            path = f"@trainer-test-{os.getpid()}-{name[0]}" if abstract else str(tmp_path / name[0])
+            listeners[name] = Listener(path)
+            monkeypatch.setenv("NOTIFY_SOCKET", path)
+            monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+            monkeypatch.delenv("WATCHDOG_PID", raising=False)
+            fleet.start(name)
+        port = fleet.ps_hosts[0].split(":")[1]
+        listeners["ps 0"].until("READY=1")
+        listeners["ps 0"].until(f"STATUS=ps 0 listens on port {port}")
+        listeners["worker 0"].until("READY=1")
+        for listener in listeners.values():
+            listener.until("WATCHDOG=1")
+            listener.until("WATCHDOG=1")
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0, text_of(result)
+        for listener in listeners.values():
+            listener.until("RELOADING=1")
+            listener.until("READY=1")
+        for name in ("worker 0", "ps 0"):
+            fleet.members[name].terminate()
+            listeners[name].until("STOPPING=1")
+            fleet.wait(name, 143)
+
+
+def test_a_watchdog_of_another_process_is_none_of_its_business(trainer, tmp_path, monkeypatch):
+    listener = Listener(str(tmp_path / "notify"))
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1) as fleet:
+        monkeypatch.setenv("NOTIFY_SOCKET", listener.name)
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        monkeypatch.setenv("WATCHDOG_PID", "1")
+        fleet.start("ps 0")
+        listener.until("READY=1")
+        time.sleep(1)
+        fleet.members["ps 0"].terminate()
+        listener.until("STOPPING=1")
+        assert "WATCHDOG=1" not in listener.lines
+
+
+def test_a_socket_that_is_not_there_does_no_harm(trainer, tmp_path, monkeypatch):
+    for name in (str(tmp_path / "nobody"), "@nobody-at-all", "relative", "", "/" + "x" * 200):
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1, train={"train_steps": 5}) as fleet:
+            fleet.start("ps 0")
+            fleet.start("worker 0", "--train_dir=")
+            fleet.wait_all()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
+def test_the_unit_is_one(trainer, root, tmp_path):
+    for name in ("trainer@.service",):
+        text = (root / "deploy" / name).read_text().replace("/usr/local/bin/trainer", trainer)
+        (tmp_path / name).write_text(text)
+        result = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True, text=True,
+                                timeout=60)
+        complaints = [line for line in text_of(result).splitlines() if name.split("@")[0] in line]
+        assert result.returncode == 0 and not complaints, text_of(result)
