@@ -189,6 +189,40 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
 
+# --- A driver without a GPU --------------------------------------------------------------------------------------------
+
+# libcuda.so.1 for tests (tests/cuda/fake/driver.cpp says what it can be told): the true kernels, compiled for this CPU.
+# With sanitizers for the unit tests; without, in build/fake, for programs that have none.
+CXX          := g++
+fake_sources := $(wildcard tests/cuda/fake/*.cpp)
+fake_objects := $(fake_sources:%.cpp=build/san/%.o)
+fake_plain   := $(fake_sources:%.cpp=build/fake/%.o)
+fake_flags   := -std=c++17 -g -fPIC -fvisibility=hidden -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas \
+	$(mathflags) $(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null),-mfma)
+fake_san     := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+fake_driver  := build/san/tests/cuda/fake/libcuda.so.1
+$(call remember,build/fake/flags,$(CXX) $(fake_flags) $(fake_san) $(cppflags))
+
+fake: build/fake/libcuda.so.1
+
+build/san/tests/cuda/fake/kernels.o build/fake/tests/cuda/fake/kernels.o: fake_flags += -include tests/cuda/fake/words.h
+
+$(fake_objects): build/san/%.o: %.cpp build/fake/flags $(musl_libs) | $(packages)
+	@mkdir -p $(@D)
+	@echo "c++ $< (sanitizers)"
+	@$(CXX) $(fake_flags) $(fake_san) $(cppflags) -MMD -MP -c -o $@ $<
+
+$(fake_plain): build/fake/%.o: %.cpp build/fake/flags $(musl_libs) | $(packages)
+	@mkdir -p $(@D)
+	@echo "c++ $<"
+	@$(CXX) $(fake_flags) -O2 $(cppflags) -MMD -MP -c -o $@ $<
+
+$(fake_driver): $(fake_objects)
+	@$(CXX) -shared -fsanitize=address,undefined -Wl,-soname,libcuda.so.1 -o $@ $^
+
+build/fake/libcuda.so.1: $(fake_plain)
+	@$(CXX) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+
 # --- Fuzzing -----------------------------------------------------------------------------------------------------------
 
 # Without the kernels, which no decoder uses and which take clang minutes with sanitizers.
@@ -282,7 +316,7 @@ install: build/trainer
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
 # machine.
-test_parts := $(unit_programs) $(test_servers) build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate)
+test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate)
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
@@ -396,5 +430,5 @@ help:
 
 .PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate install clean distclean help
 
--include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fake_objects:.o=.d) $(fake_plain:.o=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

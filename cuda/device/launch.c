@@ -1,0 +1,280 @@
+/* Which kernel runs on how many blocks: the choice between sharded training and one kernel after the other. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/device/state.h"
+
+static const struct {
+    int side, shared_bytes;
+} tiles[TILES] = {
+    [TILE_SMALL] = {KERNEL_SMALL_TILE, KERNEL_SMALL_BYTES},
+    [TILE_MEDIUM] = {KERNEL_MEDIUM_TILE, KERNEL_MEDIUM_BYTES},
+    [TILE_LARGE] = {KERNEL_LARGE_TILE, KERNEL_LARGE_BYTES},
+};
+
+bool launch_load(struct device *device, struct error *error)
+{
+    static const char *const names[KERNELS] = {
+        [KERNEL_DRAW] = "draw",
+        [KERNEL_SOFTMAX] = "softmax",
+        [KERNEL_UPDATE] = "update",
+        [KERNEL_FORWARD + TILE_SMALL] = "forward_small",
+        [KERNEL_FORWARD + TILE_MEDIUM] = "forward_medium",
+        [KERNEL_FORWARD + TILE_LARGE] = "forward_large",
+        [KERNEL_DELTA + TILE_SMALL] = "delta_small",
+        [KERNEL_DELTA + TILE_MEDIUM] = "delta_medium",
+        [KERNEL_DELTA + TILE_LARGE] = "delta_large",
+        [KERNEL_GRADIENT + TILE_SMALL] = "gradient_small",
+        [KERNEL_GRADIENT + TILE_MEDIUM] = "gradient_medium",
+        [KERNEL_GRADIENT + TILE_LARGE] = "gradient_large",
+        [KERNEL_TRAIN_4] = "train_sharded_4",
+        [KERNEL_TRAIN_8] = "train_sharded_8",
+    };
+    cu_result result = device->driver->module_load(&device->module, gpu_kernels);
+    if (result == CU_NO_BINARY_FOR_GPU || result == CU_INVALID_IMAGE) {
+        return error_set(error, "%s has compute capability %d.%d, for which this program has no kernels: use --device=cpu",
+                         device->about.name, device->about.major, device->about.minor);
+    }
+    if (result != CU_SUCCESS) {
+        return device_failed(device, "cuModuleLoadData", result, error);
+    }
+    for (int i = 0; i < KERNELS; i++) {
+        DEVICE_TRY(device, error, module_function, (&device->functions[i], device->module, names[i]));
+    }
+    return true;
+}
+
+static bool launch(struct device *device, int kernel, int64_t blocks, int threads, int shared_bytes, void **arguments,
+                   struct error *error)
+{
+    DEVICE_TRY(device, error, launch,
+               (device->functions[kernel], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared_bytes,
+                device->stream, arguments, NULL));
+    return true;
+}
+
+static int64_t along(int size, int tile)
+{
+    return ((int64_t)size + tile - 1) / tile;
+}
+
+static int64_t tile_count(enum kernel_tile tile, int rows, int cols)
+{
+    return along(rows, tiles[tile].side) * along(cols, tiles[tile].side);
+}
+
+/* Large tiles move the least data, if there are enough of them for every multiprocessor to have one. */
+static enum kernel_tile choose_tile(const struct device *device, int rows, int cols)
+{
+    for (int tile = TILE_LARGE; tile > TILE_SMALL; tile--) {
+        if (tile_count((enum kernel_tile)tile, rows, cols) >= device->about.multiprocessors) {
+            return (enum kernel_tile)tile;
+        }
+    }
+    return TILE_SMALL;
+}
+
+static bool launch_tiles(struct device *device, int kernel, enum kernel_tile tile, int64_t blocks, void **arguments,
+                         struct error *error)
+{
+    return launch(device, kernel + (int)tile, blocks, KERNEL_BLOCK_THREADS, tiles[tile].shared_bytes, arguments, error);
+}
+
+bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
+                    int count, bool training, struct error *error)
+{
+    int32_t is_training = training;
+    for (int32_t number = 0; number < network->layers; number++) {
+        int out = network->layer[number].out;
+        enum kernel_tile tile = choose_tile(device, count, out);
+        void *arguments[] = {network, source, &number, &is_training};
+        if (!launch_tiles(device, KERNEL_FORWARD, tile, tile_count(tile, count, out), arguments, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool launch_draw(struct device *device, struct kernel_source *source, struct error *error)
+{
+    void *arguments[] = {&device->network, source};
+    int most = source->given ? source->given : device->shape.batch_size;
+    return launch(device, KERNEL_DRAW, along(most, KERNEL_BLOCK_THREADS), KERNEL_BLOCK_THREADS,
+                  (int)sizeof(struct sampler_order) + 16, arguments, error);
+}
+
+bool launch_batch(struct device *device, struct kernel_source *source, struct error *error)
+{
+    struct kernel_network *network = &device->network;
+    int most = source->given ? source->given : device->shape.batch_size;
+    void *arguments[] = {&device->network, source};
+    if (!launch_draw(device, source, error) || !launch_forward(device, network, source, most, true, error) ||
+        !launch(device, KERNEL_SOFTMAX, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
+                2 * KERNEL_WARP * (int)sizeof(double) + 16, arguments, error)) {
+        return false;
+    }
+    for (int32_t number = network->layers - 2; number >= 0; number--) {
+        int out = network->layer[number].out;
+        enum kernel_tile tile = choose_tile(device, most, out);
+        void *delta_arguments[] = {&device->network, &number};
+        if (!launch_tiles(device, KERNEL_DELTA, tile, tile_count(tile, most, out), delta_arguments, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static enum kernel_tile gradient_tile(const struct device *device)
+{
+    /* One choice for all layers, by the largest: they share a launch. */
+    enum kernel_tile best = TILE_SMALL;
+    for (int i = 0; i < device->network.layers; i++) {
+        enum kernel_tile tile = choose_tile(device, device->network.layer[i].in + 1, device->network.layer[i].out);
+        best = tile > best ? tile : best;
+    }
+    return best;
+}
+
+int launch_gradient_rows(const struct device *device, int layer)
+{
+    (void)layer;
+    return tiles[gradient_tile(device)].side;
+}
+
+bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows,
+                     int mode, float weight, struct error *error)
+{
+    enum kernel_tile tile = gradient_tile(device);
+    int64_t across = along(device->network.layer[layer].out, tiles[tile].side);
+    int32_t number = layer;
+    int32_t first_tile = (int32_t)(first / tiles[tile].side * across);
+    int32_t how = mode;
+    void *arguments[] = {&device->network, source, &number, &first_tile, &how, &weight};
+    return launch_tiles(device, KERNEL_GRADIENT, tile, along(rows, tiles[tile].side) * across, arguments, error);
+}
+
+/* The gradients of all layers in one launch. */
+static bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight,
+                             struct error *error)
+{
+    enum kernel_tile tile = gradient_tile(device);
+    int64_t blocks = 0;
+    for (int i = 0; i < device->network.layers; i++) {
+        blocks += tile_count(tile, device->network.layer[i].in + 1, device->network.layer[i].out);
+    }
+    int32_t number = 0;
+    int32_t first_tile = 0;
+    int32_t how = mode;
+    void *arguments[] = {&device->network, source, &number, &first_tile, &how, &weight};
+    return launch_tiles(device, KERNEL_GRADIENT, tile, blocks, arguments, error);
+}
+
+bool launch_step(struct device *device, struct error *error)
+{
+    const struct kernel_network *network = &device->network;
+    struct kernel_source source = device->train;
+    for (source.micro = 0; source.micro < network->micro_batches; source.micro++) {
+        int mode = network->micro_batches == 1 ? GRADIENT_UPDATE : source.micro == 0 ? GRADIENT_STORE : GRADIENT_ADD;
+        if (!launch_batch(device, &source, error) ||
+            !launch_gradients(device, &source, mode, 1.0f / (float)network->micro_batches, error)) {
+            return false;
+        }
+    }
+    if (network->micro_batches > 1) {
+        int64_t rows = 0;
+        void *arguments[] = {&device->network};
+        for (int i = 0; i < network->layers; i++) {
+            rows += network->layer[i].in + 1;
+        }
+        return launch(device, KERNEL_UPDATE, rows, KERNEL_BLOCK_THREADS, 0, arguments, error);
+    }
+    return true;
+}
+
+/* ---- sharded training ---- */
+
+enum {
+    SHARD_MOST_IMAGES = 512, /* of a batch: beyond, kernels one after the other keep the GPU busy as well */
+    SHARD_LEAST_CHUNK = 32,
+};
+
+bool launch_sharded(struct device *device, int steps, struct error *error)
+{
+    struct kernel_shards *shards = &device->shards;
+    uint64_t sums = SHARD_TURNS * ((uint64_t)shards->capacity * (uint64_t)device->network.layer[1].out + 1);
+    void *arguments[] = {&device->network, &device->train, shards};
+    DEVICE_TRY(device, error, set_bytes,
+               (device_address(shards->logits), 0, sums * sizeof *shards->logits, device->stream));
+    DEVICE_TRY(device, error, set_bytes,
+               (device_address(shards->arrived), 0, sizeof *shards->arrived, device->stream));
+    shards->steps = steps;
+    DEVICE_TRY(device, error, launch_cooperative,
+               (device->functions[shards->units == 4 ? KERNEL_TRAIN_4 : KERNEL_TRAIN_8], (unsigned)shards->blocks, 1, 1,
+                SHARD_THREADS, 1, 1, shards->at.bytes, device->stream, arguments));
+    return true;
+}
+
+/* The longest chunk of a batch with which a block's share fits into shared memory; false: none does. */
+static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, const int32_t kept[4])
+{
+    struct kernel_shards *shards = &device->shards;
+    int capacity = device->shape.batch_size;
+    for (int parts = 1; parts <= capacity; parts++) {
+        int chunk = (capacity + parts - 1) / parts;
+        if (chunk < SHARD_LEAST_CHUNK && parts > 1) {
+            return false;
+        }
+        *shards = (struct kernel_shards){.units = units,
+                                         .blocks = (device->shape.widths[1] + units - 1) / units,
+                                         .capacity = capacity,
+                                         .chunk = chunk};
+        shard_layout_make(&shards->at, units, chunk, capacity, device->network.image_stride, device->shape.widths[2],
+                          kept);
+        if (shards->at.groups <= SHARD_WARPS && shards->at.bytes <= shared_bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *never_sharded(const struct device *device, int cooperative)
+{
+    const struct device_shape *shape = &device->shape;
+    return shape->layer_count != 2                      ? "for its layers"
+           : shape->widths[2] > SHARD_CLASSES           ? "for its many classes"
+           : device->network.image_stride > SHARD_PIXELS ? "for its large images"
+           : shape->micro_batches > 1                   ? "for its micro-batches"
+           : shape->batch_size > SHARD_MOST_IMAGES      ? "for its large batch"
+           : !cooperative                               ? "as the device has no cooperative launch"
+                                                        : NULL;
+}
+
+bool launch_plan(struct device *device, const char **reason, struct error *error)
+{
+    int cooperative = 0;
+    int shared_bytes = 0;
+    int resident = 0;
+    int32_t kept[STORE_VECTORS];
+    for (int i = 0; i < STORE_VECTORS; i++) {
+        kept[i] = memory_keeps(&device->shape, (enum store_vector)i);
+    }
+    DEVICE_TRY(device, error, device_attribute, (&cooperative, CU_ATTRIBUTE_COOPERATIVE_LAUNCH, device->handle));
+    DEVICE_TRY(device, error, device_attribute, (&shared_bytes, CU_ATTRIBUTE_SHARED_BYTES, device->handle));
+    *reason = never_sharded(device, cooperative);
+    for (int units = 4; !*reason && units <= 8; units += 4) {
+        int blocks = (device->shape.widths[1] + units - 1) / units;
+        cu_function function = device->functions[units == 4 ? KERNEL_TRAIN_4 : KERNEL_TRAIN_8];
+        if (blocks > device->about.multiprocessors || blocks > SHARD_BLOCKS ||
+            !fit_shards(device, units, (uint32_t)shared_bytes, kept)) {
+            continue;
+        }
+        DEVICE_TRY(device, error, function_set, (function, CU_FUNCTION_SHARED_BYTES, (int)device->shards.at.bytes));
+        DEVICE_TRY(device, error, occupancy, (&resident, function, SHARD_THREADS, device->shards.at.bytes));
+        if (resident > 0) {
+            device->sharded = true;
+            return true;
+        }
+    }
+    *reason = *reason ? *reason : "as its layers do not fit into the multiprocessors";
+    return true;
+}

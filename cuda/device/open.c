@@ -1,0 +1,173 @@
+/* Taking a device and giving it back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/device/state.h"
+
+bool device_failed(struct device *device, const char *call, cu_result result, struct error *error)
+{
+    /* What concerns one call alone: everything else, a kernel's fault above all, stays with the context for good. */
+    bool passing = result == CU_OUT_OF_MEMORY || result == CU_INVALID_VALUE || result == CU_NOT_FOUND ||
+                   result == CU_NOT_SUPPORTED || result == CU_LAUNCH_OUT_OF_RESOURCES ||
+                   result == CU_COOPERATIVE_LAUNCH_TOO_LARGE;
+    device->lost = device->lost || !passing;
+    char name[64];
+    snprintf(name, sizeof name, "%.60s", call);
+    (void)driver_failed(device->driver, name, result, error);
+    return error_wrap(error, "%s", device->about.name);
+}
+
+bool device_lost(const struct device *device)
+{
+    return device->lost;
+}
+
+const char *device_describe(const struct device *device)
+{
+    return device->description;
+}
+
+static bool check_shape(const struct device_shape *shape, struct error *error)
+{
+    bool fine = shape->layer_count >= 1 && shape->layer_count < CONFIG_MAX_LAYERS && shape->batch_size >= 1 &&
+                shape->micro_batches >= 1 && shape->optimizer >= 0 && shape->optimizer < OPTIMIZER_KINDS;
+    for (int i = 0; fine && i <= shape->layer_count; i++) {
+        fine = shape->widths[i] >= 1 && shape->widths[i] <= CONFIG_MAX_WIDTH;
+    }
+    if (!fine) {
+        return error_set(error, "the GPU engine was asked for a model that no config allows: this is a bug");
+    }
+    if (shape->precision != DEVICE_FLOAT32) {
+        return error_set(error, "the GPU engine computes in float32 only: set precision to float32");
+    }
+    return true;
+}
+
+static void lay_out(struct device *device)
+{
+    const struct device_shape *shape = &device->shape;
+    struct config_model config = {.layer_count = shape->layer_count + 1,
+                                  .activation = (enum activation)shape->activation};
+    memcpy(config.layers, shape->widths, sizeof config.layers);
+    model_layout(&device->model, &config);
+    device->network = (struct kernel_network){.layers = shape->layer_count,
+                                              .activation = shape->activation,
+                                              .smoothing = shape->label_smoothing,
+                                              .micro_batches = shape->micro_batches,
+                                              .dropout = dropout_make(shape->seed, shape->dropout),
+                                              .image_stride = memory_image_stride(shape->widths[0])};
+}
+
+static bool take_context(struct device *device, struct error *error)
+{
+    DEVICE_TRY(device, error, context_retain, (&device->context, device->handle));
+    DEVICE_TRY(device, error, context_set, (device->context));
+    DEVICE_TRY(device, error, stream_create, (&device->stream, CU_STREAM_OWN_ORDER));
+    DEVICE_TRY(device, error, stream_create, (&device->copying, CU_STREAM_OWN_ORDER));
+    DEVICE_TRY(device, error, event_create, (&device->known, CU_EVENT_WITHOUT_TIMING));
+    for (int i = 0; i < DEVICE_CHUNKS; i++) {
+        DEVICE_TRY(device, error, event_create, (&device->computed[i], CU_EVENT_WITHOUT_TIMING));
+        DEVICE_TRY(device, error, event_create, (&device->copied[i], CU_EVENT_WITHOUT_TIMING));
+    }
+    return true;
+}
+
+static void describe(struct device *device, const char *reason)
+{
+    const struct driver_device *about = &device->about;
+    char how[160];
+    if (device->sharded) {
+        snprintf(how, sizeof how, "persistent kernel on %d of %d multiprocessors", device->shards.blocks,
+                 about->multiprocessors);
+    } else {
+        snprintf(how, sizeof how, "CUDA graph of kernels (%s)", reason);
+    }
+    snprintf(device->description, sizeof device->description, "%s (sm_%d%d), driver for CUDA %d.%d, %s, float32",
+             about->name, about->major, about->minor, device->driver->version / 1000,
+             device->driver->version % 1000 / 10, how);
+}
+
+bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
+                 struct error *error)
+{
+    const char *reason = NULL;
+    struct device *device = calloc(1, sizeof *device);
+    if (!device) {
+        return error_set(error, "no memory for the GPU engine");
+    }
+    device->driver = driver;
+    device->shape = *shape;
+    device->allowed = shape->memory_limit;
+    if (!check_shape(shape, error) || !driver_device(driver, ordinal, &device->about, error)) {
+        free(device);
+        return false;
+    }
+    lay_out(device);
+    cu_result result = driver->device_get(&device->handle, ordinal);
+    if (result != CU_SUCCESS) {
+        (void)device_failed(device, "cuDeviceGet", result, error);
+    } else if (take_context(device, error) && launch_load(device, error) && launch_plan(device, &reason, error) &&
+               memory_take(device, error)) {
+        describe(device, reason);
+        *out = device;
+        return true;
+    }
+    device_close(device);
+    return false;
+}
+
+void device_close(struct device *device)
+{
+    if (!device) {
+        return;
+    }
+    /* Of a device that is lost each of these fails, and nothing is left to be done about it. */
+    const struct driver *driver = device->driver;
+    if (device->stream) {
+        driver->stream_wait(device->stream);
+    }
+    memory_release(device);
+    for (int i = 0; i < DEVICE_GRAPHS; i++) {
+        if (device->graphs[i]) {
+            driver->graph_exec_destroy(device->graphs[i]);
+        }
+    }
+    for (int i = 0; i < DEVICE_CHUNKS; i++) {
+        if (device->computed[i]) {
+            driver->event_destroy(device->computed[i]);
+        }
+        if (device->copied[i]) {
+            driver->event_destroy(device->copied[i]);
+        }
+    }
+    if (device->known) {
+        driver->event_destroy(device->known);
+    }
+    if (device->copying) {
+        driver->stream_destroy(device->copying);
+    }
+    if (device->stream) {
+        driver->stream_destroy(device->stream);
+    }
+    if (device->module) {
+        driver->module_unload(device->module);
+    }
+    if (device->context) {
+        driver->context_release(device->handle);
+    }
+    free(device);
+}
+
+void device_share(struct device *device, void *memory, size_t size)
+{
+    int able = 0;
+    const struct driver *driver = device->driver;
+    if (device->pinned_count == DEVICE_SHARED ||
+        driver->device_attribute(&able, CU_ATTRIBUTE_HOST_REGISTER, device->handle) != CU_SUCCESS || !able) {
+        return;
+    }
+    if (driver->host_register(memory, size, 0) == CU_SUCCESS) {
+        device->pinned[device->pinned_count++] = memory;
+    }
+}

@@ -1,0 +1,163 @@
+/* What the files of this room share: a loaded driver, an open device, and how they call the one for the other. */
+#ifndef CUDA_DEVICE_STATE_H
+#define CUDA_DEVICE_STATE_H
+
+#include "cuda/device/api.h"
+#include "cuda/device/device.h"
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/shards.h"
+#include "ps/model.h"
+
+#define DRIVER_FIELD(name, symbol, parameters) cu_result(*name) parameters;
+
+struct driver {
+    void *library;
+    int version;
+    int count;
+    CUDA_DRIVER_FUNCTIONS(DRIVER_FIELD)
+};
+
+/* "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns false. */
+bool driver_failed(const struct driver *driver, const char *call, cu_result result, struct error *error);
+
+/* Entry points of cuda/kernels/kernels.cu; those in tiles in the order of enum kernel_tile. */
+enum kernel {
+    KERNEL_DRAW,
+    KERNEL_SOFTMAX,
+    KERNEL_UPDATE,
+    KERNEL_FORWARD,
+    KERNEL_DELTA = KERNEL_FORWARD + TILES,
+    KERNEL_GRADIENT = KERNEL_DELTA + TILES,
+    KERNEL_TRAIN_4 = KERNEL_GRADIENT + TILES,
+    KERNEL_TRAIN_8,
+    KERNELS
+};
+
+enum {
+    DEVICE_UPDATES = 1024,   /* steps whose updates lie on the device at once */
+    DEVICE_GRAPH_STEPS = 16, /* of the longer of two graphs */
+    DEVICE_GRAPHS = 2,       /* of DEVICE_GRAPH_STEPS steps, and of one */
+    DEVICE_SHARED = 8,       /* pieces of the caller's memory that are pinned */
+    DEVICE_CHUNKS = 64,      /* in which a gradient leaves, at most */
+};
+
+struct device {
+    const struct driver *driver;
+    struct device_shape shape;
+    struct model model;
+    char description[320];
+    struct driver_device about;
+    bool lost;
+
+    cu_device handle;
+    cu_context context;
+    cu_module module;
+    cu_function functions[KERNELS];
+    cu_stream stream;  /* computes */
+    cu_stream copying; /* brings gradients to the host meanwhile */
+    cu_event computed[DEVICE_CHUNKS], copied[DEVICE_CHUNKS];
+    cu_event known; /* the outcome of a step is on the host */
+
+    int rows;            /* images that the matrices have room for */
+    cu_pointer memory;   /* all that is taken at once, when the device is opened */
+    cu_pointer data;     /* images and labels to train on */
+    cu_pointer gradient; /* taken when first asked for */
+    uint64_t taken;      /* bytes, all together */
+    uint64_t allowed;    /* bytes */
+
+    struct kernel_network network;
+    struct kernel_source train;  /* batches drawn from the data */
+    struct kernel_source staged; /* images that the host brought */
+    struct update *updates;      /* device: [DEVICE_UPDATES][2] */
+    cu_graph_exec graphs[DEVICE_GRAPHS];
+
+    bool sharded;
+    struct kernel_shards shards;
+
+    /* Pinned memory of the host. */
+    struct kernel_progress *progress;
+    struct update (*host_updates)[2]; /* [DEVICE_UPDATES] */
+    uint8_t *host_images;             /* [rows, image_stride] */
+    float *host_logits;              /* [rows, pitch] */
+    void *pinned[DEVICE_SHARED];
+    int pinned_count;
+};
+
+/* The bytes of the kernels: cubins and PTX for every architecture, put into the program when it is built. */
+extern const unsigned char gpu_kernels[];
+
+/* ---- calls ---- */
+
+/* Notes that the device is lost, if that is what the result says. */
+bool device_failed(struct device *device, const char *call, cu_result result, struct error *error);
+
+/* DEVICE_TRY(device, error, stream_wait, (device->stream)) goes on, or returns false with the error set. */
+#define DEVICE_TRY(device, error, function, arguments)                                                                 \
+    do {                                                                                                               \
+        cu_result device_result = (device)->driver->function arguments;                                                \
+        if (device_result != CU_SUCCESS) {                                                                             \
+            return device_failed(device, #function, device_result, error);                                             \
+        }                                                                                                              \
+    } while (0)
+
+/* As a device pointer of the kernels' structs, and back. */
+static inline void *device_pointer(cu_pointer pointer)
+{
+    return (void *)(uintptr_t)pointer;
+}
+static inline cu_pointer device_address(const void *pointer)
+{
+    return (cu_pointer)(uintptr_t)pointer;
+}
+
+/* ---- memory.c ---- */
+
+/* Does this model have that vector? */
+bool memory_keeps(const struct device_shape *shape, enum store_vector vector);
+
+/* Takes the memory of device->network and what goes with it, vectors zeroed. */
+bool memory_take(struct device *device, struct error *error);
+bool memory_take_gradient(struct device *device, struct error *error); /* nothing if it is there */
+void memory_release(struct device *device);
+
+/* Bytes from one image to the next. */
+int memory_image_stride(int pixels);
+
+/*
+ * Brings images [count, widths[0]], packed, to `to` on the device, rows image_stride apart. The bytes may be needed until
+ * device->stream has been waited for, count <= device->rows; or are taken at once.
+ */
+bool memory_stage_images(struct device *device, cu_pointer to, const uint8_t *images, int count, struct error *error);
+
+/* Sets device->network.progress as at the begin of a call. */
+bool memory_begin(struct device *device, int64_t first_step, struct error *error);
+bool memory_fetch_progress(struct device *device, struct error *error); /* under way: wait for the stream */
+
+/* ---- launch.c: what goes into device->stream ---- */
+
+bool launch_load(struct device *device, struct error *error);
+
+/* The forward pass of at most `count` images. */
+bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
+                    int count, bool training, struct error *error);
+
+/* From the draw to the deltas of all layers. */
+bool launch_batch(struct device *device, struct kernel_source *source, struct error *error);
+
+/* Rows [first, first + rows) (rounded up to tiles) of a layer's gradient, its biases' being row `in`; a tile's rows. */
+int launch_gradient_rows(const struct device *device, int layer);
+bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows,
+                     int mode, float weight, struct error *error);
+
+/* One whole step of training: all its batches, and the update. */
+bool launch_step(struct device *device, struct error *error);
+
+bool launch_draw(struct device *device, struct kernel_source *source, struct error *error);
+
+/* Steps in one launch, if device->sharded. */
+bool launch_sharded(struct device *device, int steps, struct error *error);
+
+/* Whether and how training is sharded: sets device->sharded and shards. reason: why not, else untouched. */
+bool launch_plan(struct device *device, const char **reason, struct error *error);
+
+#endif

@@ -1,0 +1,152 @@
+/* One batch that the host brings: its gradient, which leaves in pieces while the rest is still computed; and logits. */
+#include <assert.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cuda/device/state.h"
+
+enum { LAYER_PIECES = 4 }; /* of the first layer's gradient, which is most of it */
+
+/* Floats [.., end) of the gradient are computed by the time of an event. */
+struct pieces {
+    uint64_t end[DEVICE_CHUNKS];
+    int count;
+};
+
+/* A batch of the host's on the device, as if it had been drawn. */
+static bool stage(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
+                  struct error *error)
+{
+    device->staged.given = count;
+    device->staged.micro = 0;
+    device->staged.sampler.task = task;
+    if (!memory_stage_images(device, device_address(device->staged.images), images, count, error)) {
+        return false;
+    }
+    if (labels) {
+        DEVICE_TRY(device, error, copy_to_device,
+                   (device_address(device->staged.labels), labels, (size_t)count * sizeof *labels, device->stream));
+    }
+    return true;
+}
+
+/* Computes some rows of a layer's gradient, and has them copied as soon as they are there. */
+static bool send_piece(struct device *device, struct pieces *pieces, int layer, int first, int rows, uint64_t end,
+                       float *gradient, struct error *error)
+{
+    int piece = pieces->count++;
+    uint64_t begin = piece > 0 ? pieces->end[piece - 1] : 0;
+    assert(pieces->count <= DEVICE_CHUNKS);
+    pieces->end[piece] = end;
+    if (!launch_gradient(device, &device->staged, layer, first, rows, GRADIENT_STORE, 1.0f, error)) {
+        return false;
+    }
+    DEVICE_TRY(device, error, event_record, (device->computed[piece], device->stream));
+    DEVICE_TRY(device, error, stream_wait_event, (device->copying, device->computed[piece], 0));
+    DEVICE_TRY(device, error, copy_to_host,
+               (gradient + begin, device->gradient + begin * sizeof *gradient, (end - begin) * sizeof *gradient,
+                device->copying));
+    DEVICE_TRY(device, error, event_record, (device->copied[piece], device->copying));
+    return true;
+}
+
+/* All layers from the first, as they lie in memory: the deltas are all there by now. */
+static bool send_gradient(struct device *device, struct pieces *pieces, float *gradient, struct error *error)
+{
+    for (int i = 0; i < device->network.layers; i++) {
+        const struct kernel_layer *layer = &device->network.layer[i];
+        int tile = launch_gradient_rows(device, i);
+        int rows = i == 0 ? (layer->in / LAYER_PIECES / tile + 1) * tile : layer->in + 1;
+        for (int first = 0; first <= layer->in; first += rows) {
+            bool last = first + rows > layer->in;
+            int some = last ? layer->in + 1 - first : rows;
+            uint64_t end = !last                             ? layer->weights + (uint64_t)(first + rows) * (uint64_t)layer->stride
+                           : i + 1 < device->network.layers ? layer[1].weights
+                                                            : device->model.float_count;
+            if (!send_piece(device, pieces, i, first, some, end, gradient, error)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
+                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
+                 struct error *error)
+{
+    assert(count >= 1 && count <= device->shape.batch_size);
+    struct kernel_network *network = &device->network;
+    struct pieces pieces = {.count = 0};
+    int micro_batches = network->micro_batches;
+    *outcome = (struct device_outcome){.finite = 1};
+    if (!memory_take_gradient(device, error) || !stage(device, images, labels, count, task, error) ||
+        !memory_begin(device, step, error)) {
+        return false;
+    }
+    network->micro_batches = 1; /* of this batch the caller makes what it likes */
+    bool launched = launch_batch(device, &device->staged, error) && memory_fetch_progress(device, error);
+    network->micro_batches = micro_batches;
+    if (!launched) {
+        return false;
+    }
+    DEVICE_TRY(device, error, event_record, (device->known, device->stream));
+    if (!send_gradient(device, &pieces, gradient, error)) {
+        return false;
+    }
+    DEVICE_TRY(device, error, event_wait, (device->known));
+    const struct kernel_progress *progress = device->progress;
+    *outcome = (struct device_outcome){.steps = progress->steps,
+                                       .correct = progress->correct,
+                                       .images = progress->images,
+                                       .loss_sum = progress->loss_sum,
+                                       .last_loss = progress->last_loss,
+                                       .finite = !progress->stopped,
+                                       .bad_loss = progress->bad_loss};
+    for (int i = 0; i < pieces.count; i++) {
+        DEVICE_TRY(device, error, event_wait, (device->copied[i]));
+        if (ready && outcome->finite) {
+            atomic_store_explicit(ready, pieces.end[i], memory_order_release);
+        }
+    }
+    DEVICE_TRY(device, error, stream_wait, (device->stream));
+    return true;
+}
+
+/* Without the padding of the rows. */
+static bool fetch_logits(struct device *device, const struct kernel_layer *last, int count, float *logits,
+                         struct error *error)
+{
+    size_t row = (size_t)last->out * sizeof *logits;
+    size_t pitch = (size_t)last->pitch * sizeof *logits;
+    cu_pointer from = device_address(last->activations);
+    DEVICE_TRY(device, error, copy_to_host, (device->host_logits, from, (size_t)count * pitch, device->stream));
+    DEVICE_TRY(device, error, stream_wait, (device->stream));
+    for (int i = 0; i < count; i++) {
+        memcpy((char *)logits + (size_t)i * row, (const char *)device->host_logits + (size_t)i * pitch, row);
+    }
+    return true;
+}
+
+bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+                    struct error *error)
+{
+    struct kernel_network network = device->network;
+    const struct kernel_layer *last = &network.layer[network.layers - 1];
+    if (averaged && network.vectors.averages) {
+        network.vectors.parameters = network.vectors.averages;
+    }
+    for (int first = 0; first < count;) {
+        int some = count - first < device->rows ? count - first : device->rows;
+        if (!stage(device, images + (size_t)first * (size_t)device->shape.widths[0], NULL, some, 0, error) ||
+            !memory_begin(device, 0, error) || !launch_draw(device, &device->staged, error) ||
+            !launch_forward(device, &network, &device->staged, some, false, error)) {
+            return false;
+        }
+        if (!fetch_logits(device, last, some, logits + (size_t)first * (size_t)last->out, error)) {
+            return false;
+        }
+        first += some;
+    }
+    return true;
+}

@@ -1,0 +1,235 @@
+/* The begin and the end of a batch's forward pass: which images it holds, and what they cost. */
+#ifndef CUDA_KERNELS_BATCH_CUH
+#define CUDA_KERNELS_BATCH_CUH
+
+#include "cuda/kernels/elements.cuh"
+#include "cuda/kernels/machine.cuh"
+
+/* Called from places that are seldom come by: once is enough of it. */
+static __device__ __noinline__ void batch_order_make(struct sampler_order *order, struct sampler sampler, int64_t epoch)
+{
+    sampler_order_make(order, &sampler, epoch);
+}
+
+/* The shuffled order that batch `step` of a task is taken from, where it begins there, and how many images it has. */
+static __device__ __forceinline__ void batch_order(struct sampler sampler, uint32_t micro, int64_t step,
+                                                   struct sampler_order *order, uint32_t *first, int32_t *count)
+{
+    int64_t batches = sampler_epoch_batches(&sampler);
+    sampler.task += micro;
+    batch_order_make(order, sampler, step / batches);
+    *first = (uint32_t)(step % batches * sampler.batch_size);
+    uint32_t left = sampler.examples - *first;
+    *count = (int32_t)(left < sampler.batch_size ? left : sampler.batch_size);
+}
+
+/* Blocks of KERNEL_BLOCK_THREADS, one thread an image. */
+static __device__ __forceinline__ void draw_batch(const struct kernel_network &network,
+                                                  const struct kernel_source &source)
+{
+    struct drawn {
+        struct sampler_order order;
+        uint32_t first;
+        int32_t count;
+    };
+    struct drawn *drawn = (struct drawn *)shared_memory();
+    struct kernel_progress *progress = network.progress;
+    if (progress->stopped) {
+        return;
+    }
+    if (threadIdx.x == 0) {
+        int64_t step = progress->first_step + progress->steps;
+        drawn->count = source.given;
+        if (!source.given) {
+            batch_order(source.sampler, source.micro, step, &drawn->order, &drawn->first, &drawn->count);
+        }
+        if (blockIdx.x == 0) {
+            progress->step = step;
+            progress->task = source.sampler.task + source.micro;
+            progress->count = drawn->count;
+        }
+    }
+    __syncthreads();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < drawn->count) {
+        network.indexes[i] = source.given ? i : (int32_t)sampler_index(&drawn->order, drawn->first + i);
+    }
+}
+
+/* ---- softmax cross-entropy ---- */
+
+static __device__ __forceinline__ float warp_sum(float value)
+{
+#pragma unroll
+    for (int lanes = KERNEL_WARP / 2; lanes > 0; lanes /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, lanes);
+    }
+    return value;
+}
+
+static __device__ __forceinline__ double warp_sum(double value)
+{
+#pragma unroll
+    for (int lanes = KERNEL_WARP / 2; lanes > 0; lanes /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, lanes);
+    }
+    return value;
+}
+
+/* The first of the largest; what is not a number counts as largest of all, as !(x <= y) has it. */
+static __device__ __forceinline__ void warp_largest(float &value, int &place)
+{
+#pragma unroll
+    for (int lanes = KERNEL_WARP / 2; lanes > 0; lanes /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, value, lanes);
+        int there = __shfl_xor_sync(0xffffffffu, place, lanes);
+        bool same = other == value || (other != other && value != value);
+        if (same ? there < place : !(other <= value) && value == value) {
+            value = other;
+            place = there;
+        }
+    }
+}
+
+/*
+ * One row by one warp, as struct softmax of worker/cpu/kernels.h: deltas become (softmax - target) x scale. Returns the
+ * cross-entropy; *correct as there.
+ */
+static __device__ __forceinline__ float softmax_row(const float *logits, float *deltas, int classes, int label,
+                                                    float scale, float smoothing, int *correct)
+{
+    const int lane = threadIdx.x % KERNEL_WARP;
+    const float target = logits[label];
+    float largest = -INFINITY;
+    int best = 0x7fffffff;
+    float below = 0.0f;
+#pragma unroll 1
+    for (int j = lane; j < classes; j += KERNEL_WARP) {
+        float z = logits[j];
+        if (best == 0x7fffffff || (!(z <= largest) && largest == largest)) {
+            largest = z;
+            best = j;
+        }
+        below += target - z;
+    }
+    warp_largest(largest, best);
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int j = lane; j < classes; j += KERNEL_WARP) {
+        sum += expf(logits[j] - largest);
+    }
+    sum = warp_sum(sum);
+    float share = scale * smoothing / (float)classes;
+#pragma unroll 1
+    for (int j = lane; j < classes; j += KERNEL_WARP) {
+        float delta = expf(logits[j] - largest) / sum * scale;
+        if (smoothing > 0.0f) {
+            delta -= share;
+        }
+        if (j == label) {
+            delta -= scale * (1.0f - smoothing);
+        }
+        deltas[j] = delta;
+    }
+    *correct = best == label;
+    float smoothed = smoothing > 0.0f ? smoothing * warp_sum(below) / (float)classes : 0.0f;
+    return logf(sum) + (largest - target) + smoothed;
+}
+
+/*
+ * Adds up a batch's losses and right answers, by one block of any whole number of warps up to 32, in an order that
+ * depends on nothing else. loss, right: the sums, for thread 0 alone. scratch: 64 doubles in shared memory.
+ */
+static __device__ __forceinline__ void sum_losses(const float *losses, const int32_t *correct, int count,
+                                                  double *scratch, double *loss, int *right)
+{
+    double sum = 0.0;
+    double hits = 0.0;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+        sum += (double)losses[i];
+        hits += (double)correct[i];
+    }
+    sum = warp_sum(sum);
+    hits = warp_sum(hits);
+    const int warp = threadIdx.x / KERNEL_WARP;
+    if (threadIdx.x % KERNEL_WARP == 0) {
+        scratch[warp] = sum;
+        scratch[KERNEL_WARP + warp] = hits;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+        for (int i = 1; i < (int)blockDim.x / KERNEL_WARP; i++) {
+            sum += scratch[i];
+            hits += scratch[KERNEL_WARP + i];
+        }
+        *loss = sum;
+        *right = (int)hits;
+    }
+}
+
+/* Writes down a batch, as worker/cpu/engine.c's record; or that its loss is not finite. */
+static __device__ __forceinline__ void record_batch(struct kernel_progress *progress, int micro, int micro_batches,
+                                                    double loss, int right)
+{
+    loss /= progress->count;
+    if (!isfinite(loss)) {
+        progress->stopped = 1;
+        progress->bad_loss = loss;
+        return;
+    }
+    if (micro == 0) {
+        progress->last_loss = 0.0;
+    }
+    progress->last_loss += loss / micro_batches;
+    progress->correct += right;
+    progress->images += progress->count;
+    if (micro + 1 == micro_batches) {
+        progress->steps++;
+        progress->loss_sum += progress->last_loss;
+    }
+}
+
+/* Blocks of KERNEL_BLOCK_THREADS, one warp a row; the block that is last through adds up. */
+static __device__ __forceinline__ void softmax_batch(const struct kernel_network &network,
+                                                     const struct kernel_source &source)
+{
+    double *scratch = (double *)shared_memory(); /* [64], and behind them a flag */
+    int *last = (int *)(scratch + 2 * KERNEL_WARP);
+    struct kernel_progress *progress = network.progress;
+    if (progress->stopped) {
+        return;
+    }
+    const struct kernel_layer &layer = network.layer[network.layers - 1];
+    const int count = progress->count;
+    const int row = blockIdx.x * (KERNEL_BLOCK_THREADS / KERNEL_WARP) + threadIdx.x / KERNEL_WARP;
+    if (row < count) {
+        int correct;
+        size_t at = (size_t)row * layer.pitch;
+        float loss = softmax_row(layer.activations + at, layer.deltas + at, layer.out, source.labels[network.indexes[row]],
+                                 1.0f / (float)count, network.smoothing, &correct);
+        if (threadIdx.x % KERNEL_WARP == 0) {
+            network.losses[row] = loss;
+            network.correct[row] = correct;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *last = atomicAdd(&progress->ticket, 1u) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (*last) {
+        double loss;
+        int right;
+        sum_losses(network.losses, network.correct, count, scratch, &loss, &right);
+        if (threadIdx.x == 0) {
+            progress->ticket = 0;
+            record_batch(progress, source.micro, network.micro_batches, loss, right);
+        }
+    }
+}
+
+#endif

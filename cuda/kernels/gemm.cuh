@@ -1,0 +1,181 @@
+/*
+ * One tile of a matrix product by one block of threads, in float32, each sum in one fixed order.
+ *
+ * c(m, n) = sum over l < depth of a(m, l) x b(l, n). The operands are functors that give 0 outside of their matrices, so
+ * that any size fits; how they lie in memory decides which way threads walk them. The depth is cut into SLICES parts,
+ * summed side by side by as many groups of threads and then added in order: small products have too few tiles to fill a
+ * GPU, so they need threads elsewhere. The results pass through shared memory, from which they are handed to `finish`
+ * row by row, so that whatever that does is compiled once and its stores coalesce.
+ */
+#ifndef CUDA_KERNELS_GEMM_CUH
+#define CUDA_KERNELS_GEMM_CUH
+
+#include "cuda/kernels/machine.cuh"
+#include "cuda/kernels/params.h"
+
+template <int ROWS_, int COLS_, int DEPTH_, int TILE_, int SLICES_> struct gemm_shape {
+    enum {
+        ROWS = ROWS_,
+        COLS = COLS_,
+        DEPTH = DEPTH_, /* of what is in shared memory at once */
+        TILE = TILE_,   /* a thread's own rows and columns: 4 or 8 */
+        SLICES = SLICES_,
+        GROUP = ROWS / TILE * (COLS / TILE), /* threads that share a slice */
+        THREADS = GROUP * SLICES,
+        RESIDENT = TILE == 4 ? 2 : 1, /* blocks on a multiprocessor, at least: bounds the registers */
+        A_PITCH = ROWS + 4,
+        B_PITCH = COLS + 4,
+        PARTS = TILE / 4, /* a thread's rows come in groups of four, so many */
+        PART_ROWS = ROWS / PARTS,
+        SLICE_FLOATS = DEPTH * (A_PITCH + B_PITCH), /* of one slice, of one of two buffers */
+        STAGE_FLOATS = PART_ROWS * COLS,            /* of one slice's results on their way out */
+        FLOATS = SLICES * (2 * SLICE_FLOATS > STAGE_FLOATS ? 2 * SLICE_FLOATS : STAGE_FLOATS),
+        BYTES = FLOATS * 4,
+        A_LOADS = (ROWS * DEPTH + GROUP - 1) / GROUP,
+        B_LOADS = (COLS * DEPTH + GROUP - 1) / GROUP,
+    };
+};
+
+/* No more shared memory than every GPU gives without being asked. */
+typedef gemm_shape<KERNEL_SMALL_TILE, KERNEL_SMALL_TILE, 16, 4, 4> gemm_small;
+typedef gemm_shape<KERNEL_MEDIUM_TILE, KERNEL_MEDIUM_TILE, 16, 4, 1> gemm_medium;
+typedef gemm_shape<KERNEL_LARGE_TILE, KERNEL_LARGE_TILE, 8, 8, 1> gemm_large;
+static_assert(gemm_small::THREADS == KERNEL_BLOCK_THREADS && gemm_small::BYTES == KERNEL_SMALL_BYTES, "as promised");
+static_assert(gemm_medium::THREADS == KERNEL_BLOCK_THREADS && gemm_medium::BYTES == KERNEL_MEDIUM_BYTES, "as promised");
+static_assert(gemm_large::THREADS == KERNEL_BLOCK_THREADS && gemm_large::BYTES == KERNEL_LARGE_BYTES, "as promised");
+
+/* A piece of an operand, on its way through registers into shared memory [depth, width]. */
+template <class S, int WIDTH, int PITCH, int LOADS, bool ALONG_DEPTH> struct gemm_piece {
+    float value[LOADS];
+
+    static __device__ __forceinline__ void place(int i, int thread, int &w, int &l)
+    {
+        int e = i * S::GROUP + thread;
+        l = ALONG_DEPTH ? e % S::DEPTH : e / WIDTH;
+        w = ALONG_DEPTH ? e / S::DEPTH : e % WIDTH;
+    }
+
+    template <class Operand>
+    __device__ __forceinline__ void load(const Operand &operand, int thread, int first_w, int first_l, int end_l)
+    {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            int w, l;
+            place(i, thread, w, l);
+            value[i] = first_l + l < end_l && w < WIDTH && l < S::DEPTH ? operand(first_w + w, first_l + l) : 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void store(float *shared, int thread) const
+    {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            int w, l;
+            place(i, thread, w, l);
+            if (w < WIDTH && l < S::DEPTH) {
+                shared[l * PITCH + w] = value[i];
+            }
+        }
+    }
+};
+
+template <class S>
+static __device__ __forceinline__ void gemm_multiply(const float *a, const float *b, int row, int col,
+                                                     float (&sum)[S::TILE][S::TILE])
+{
+#pragma unroll
+    for (int l = 0; l < S::DEPTH; l++) {
+        __align__(16) float x[S::TILE];
+        __align__(16) float y[S::TILE];
+#pragma unroll
+        for (int i = 0; i < S::PARTS; i++) {
+            *(float4 *)&x[4 * i] = *(const float4 *)&a[l * S::A_PITCH + i * S::PART_ROWS + 4 * row];
+            *(float4 *)&y[4 * i] = *(const float4 *)&b[l * S::B_PITCH + i * (S::COLS / S::PARTS) + 4 * col];
+        }
+#pragma unroll
+        for (int i = 0; i < S::TILE; i++) {
+#pragma unroll
+            for (int j = 0; j < S::TILE; j++) {
+                sum[i][j] = __fmaf_rn(x[i], y[j], sum[i][j]);
+            }
+        }
+    }
+}
+
+/*
+ * The tile whose first element is (first_row, first_col); rows x cols is the whole product. Called by all threads of a
+ * block of S::THREADS, with S::BYTES of shared memory. finish(m, n, c) is called once for each element of the product.
+ */
+template <class S, class A, class B, class Finish>
+static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, int rows, int cols, int depth, const A &a,
+                                                 const B &b, const Finish &finish)
+{
+    float *shared = (float *)shared_memory();
+    const int slice = threadIdx.x / S::GROUP;
+    const int thread = threadIdx.x % S::GROUP;
+    const int row = thread / (S::COLS / S::TILE);
+    const int col = thread % (S::COLS / S::TILE);
+    const int pieces = (depth + S::DEPTH - 1) / S::DEPTH;
+    const int turns = (pieces + S::SLICES - 1) / S::SLICES; /* the same for all, so that all meet at the barriers */
+    const int first = slice * turns * S::DEPTH;
+    float *mine = shared + slice * 2 * S::SLICE_FLOATS;
+    gemm_piece<S, S::ROWS, S::A_PITCH, S::A_LOADS, A::ALONG_DEPTH> next_a;
+    gemm_piece<S, S::COLS, S::B_PITCH, S::B_LOADS, B::ALONG_DEPTH> next_b;
+    __align__(16) float sum[S::TILE][S::TILE];
+#pragma unroll
+    for (int i = 0; i < S::TILE; i++) {
+#pragma unroll
+        for (int j = 0; j < S::TILE; j++) {
+            sum[i][j] = 0.0f;
+        }
+    }
+    next_a.load(a, thread, first_row, first, depth);
+    next_b.load(b, thread, first_col, first, depth);
+#pragma unroll 1
+    for (int turn = 0; turn < turns; turn++) {
+        float *buffer = mine + turn % 2 * S::SLICE_FLOATS;
+        next_a.store(buffer, thread);
+        next_b.store(buffer + S::DEPTH * S::A_PITCH, thread);
+        __syncthreads(); /* and no other: who is a turn ahead writes the other buffer */
+        if (turn + 1 < turns) {
+            int l = first + (turn + 1) * S::DEPTH;
+            next_a.load(a, thread, first_row, l, depth);
+            next_b.load(b, thread, first_col, l, depth);
+        }
+        gemm_multiply<S>(buffer, buffer + S::DEPTH * S::A_PITCH, row, col, sum);
+    }
+#pragma unroll
+    for (int part = 0; part < S::PARTS; part++) {
+        __syncthreads();
+        float *stage = shared + slice * S::STAGE_FLOATS;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++) {
+                *(float4 *)&stage[(4 * row + i) * S::COLS + j * (S::COLS / S::PARTS) + 4 * col] =
+                    *(const float4 *)&sum[4 * part + i][4 * j];
+            }
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int e = threadIdx.x; e < S::STAGE_FLOATS; e += S::THREADS) {
+            int m = first_row + part * S::PART_ROWS + e / S::COLS;
+            int n = first_col + e % S::COLS;
+            float c = shared[e];
+#pragma unroll
+            for (int i = 1; i < S::SLICES; i++) {
+                c += shared[i * S::STAGE_FLOATS + e];
+            }
+            if (m < rows && n < cols) {
+                finish(m, n, c);
+            }
+        }
+    }
+}
+
+static __host__ __device__ __forceinline__ int tiles_along(int size, int tile)
+{
+    return (size + tile - 1) / tile;
+}
+
+#endif
