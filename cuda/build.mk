@@ -16,7 +16,7 @@ gpu_missing := $(if $(findstring -gnu,$(shell $(CC) -dumpmachine)),,$(CC) does n
 gpu_missing := $(or $(gpu_missing),$(if $(NVCC),,there is no nvcc),$(if $(wildcard cuda/kernels/kernels.cu),,there are no kernels))
 
 # Spilled registers cost more than they save: an error, like every warning.
-nvcc_flags := -std=c++17 -O3 --threads 2 -I. -isystem build/deps/include -Werror all-warnings -Xptxas -warn-spills,-Werror \
+nvcc_flags := -std=c++17 -O3 -fmad=false -ftz=true --compress-mode=size --threads 2 -I. -isystem build/deps/include -Werror all-warnings -Xptxas -warn-spills,-Werror \
 	$(foreach arch,$(gpu_architectures),-gencode arch=compute_$(arch),code=sm_$(arch)) \
 	-gencode arch=compute_$(gpu_ptx),code=compute_$(gpu_ptx)
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef CUDA_TYPES_ARE_NVIDIAS
+
 /* Handles are opaque; all of them pointers but the first two. */
 typedef int cu_device;
 typedef unsigned long long cu_pointer;
@@ -21,9 +23,16 @@ typedef struct CUgraph_st *cu_graph;
 typedef struct CUgraphExec_st *cu_graph_exec;
 typedef int cu_result;
 
+/* Of the enums below. */
+typedef int cu_attribute;
+typedef int cu_function_attribute;
+typedef int cu_capture_mode;
+
 typedef struct {
     char bytes[16];
 } cu_uuid;
+
+#endif
 
 enum {
     CU_SUCCESS = 0,
@@ -34,7 +43,6 @@ enum {
     CU_INVALID_IMAGE = 200,
     CU_NO_BINARY_FOR_GPU = 209,
     CU_NOT_FOUND = 500,
-    CU_ILLEGAL_ADDRESS = 700,
     CU_LAUNCH_OUT_OF_RESOURCES = 701,
     CU_LAUNCH_FAILED = 719,
     CU_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
@@ -59,55 +67,55 @@ enum {
 
 /* F(name, symbol, parameters) for each. */
 #define CUDA_DRIVER_FUNCTIONS(F)                                                                                       \
-    F(init, "cuInit", (unsigned flags))                                                                                \
-    F(driver_version, "cuDriverGetVersion", (int *version))                                                            \
-    F(error_name, "cuGetErrorName", (cu_result result, const char **text))                                             \
-    F(error_string, "cuGetErrorString", (cu_result result, const char **text))                                         \
-    F(device_count, "cuDeviceGetCount", (int *count))                                                                  \
-    F(device_get, "cuDeviceGet", (cu_device * device, int ordinal))                                                    \
-    F(device_name, "cuDeviceGetName", (char *name, int size, cu_device device))                                        \
-    F(device_uuid, "cuDeviceGetUuid_v2", (cu_uuid * uuid, cu_device device))                                           \
-    F(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, cu_device device))                                         \
-    F(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cu_device device))                         \
-    F(context_retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))                            \
-    F(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                                             \
-    F(context_set, "cuCtxSetCurrent", (cu_context context))                                                            \
-    F(memory_info, "cuMemGetInfo_v2", (size_t *left, size_t *total))                                                   \
-    F(allocate, "cuMemAlloc_v2", (cu_pointer * pointer, size_t bytes))                                                 \
-    F(release, "cuMemFree_v2", (cu_pointer pointer))                                                                   \
-    F(host_allocate, "cuMemHostAlloc", (void **pointer, size_t bytes, unsigned flags))                                 \
-    F(host_release, "cuMemFreeHost", (void *pointer))                                                                  \
-    F(host_register, "cuMemHostRegister_v2", (void *pointer, size_t bytes, unsigned flags))                            \
-    F(host_unregister, "cuMemHostUnregister", (void *pointer))                                                         \
-    F(copy_to_device, "cuMemcpyHtoDAsync_v2", (cu_pointer to, const void *from, size_t bytes, cu_stream stream))       \
-    F(copy_to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_pointer from, size_t bytes, cu_stream stream))               \
-    F(set_bytes, "cuMemsetD8Async", (cu_pointer to, unsigned char value, size_t bytes, cu_stream stream))              \
-    F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                                           \
-    F(stream_destroy, "cuStreamDestroy_v2", (cu_stream stream))                                                        \
-    F(stream_wait, "cuStreamSynchronize", (cu_stream stream))                                                          \
-    F(stream_wait_event, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))                      \
-    F(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                                               \
-    F(event_destroy, "cuEventDestroy_v2", (cu_event event))                                                            \
-    F(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                                               \
-    F(event_wait, "cuEventSynchronize", (cu_event event))                                                              \
-    F(module_load, "cuModuleLoadData", (cu_module * module, const void *image))                                        \
-    F(module_unload, "cuModuleUnload", (cu_module module))                                                             \
-    F(module_function, "cuModuleGetFunction", (cu_function * function, cu_module module, const char *name))            \
-    F(function_set, "cuFuncSetAttribute", (cu_function function, int attribute, int value))                            \
-    F(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                                        \
+    F(init, cuInit, (unsigned flags))                                                                                  \
+    F(driver_version, cuDriverGetVersion, (int *version))                                                              \
+    F(error_name, cuGetErrorName, (cu_result result, const char **text))                                               \
+    F(error_string, cuGetErrorString, (cu_result result, const char **text))                                           \
+    F(device_count, cuDeviceGetCount, (int *count))                                                                    \
+    F(device_get, cuDeviceGet, (cu_device * device, int ordinal))                                                      \
+    F(device_name, cuDeviceGetName, (char *name, int size, cu_device device))                                          \
+    F(device_uuid, cuDeviceGetUuid_v2, (cu_uuid * uuid, cu_device device))                                             \
+    F(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, cu_device device))                                          \
+    F(device_attribute, cuDeviceGetAttribute, (int *value, cu_attribute attribute, cu_device device))                  \
+    F(context_retain, cuDevicePrimaryCtxRetain, (cu_context * context, cu_device device))                              \
+    F(context_release, cuDevicePrimaryCtxRelease_v2, (cu_device device))                                               \
+    F(context_set, cuCtxSetCurrent, (cu_context context))                                                              \
+    F(memory_info, cuMemGetInfo_v2, (size_t * left, size_t * total))                                                   \
+    F(allocate, cuMemAlloc_v2, (cu_pointer * pointer, size_t bytes))                                                   \
+    F(release, cuMemFree_v2, (cu_pointer pointer))                                                                     \
+    F(host_allocate, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                   \
+    F(host_release, cuMemFreeHost, (void *pointer))                                                                    \
+    F(host_register, cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned flags))                              \
+    F(host_unregister, cuMemHostUnregister, (void *pointer))                                                           \
+    F(copy_to_device, cuMemcpyHtoDAsync_v2, (cu_pointer to, const void *from, size_t bytes, cu_stream stream))         \
+    F(copy_to_host, cuMemcpyDtoHAsync_v2, (void *to, cu_pointer from, size_t bytes, cu_stream stream))                 \
+    F(set_bytes, cuMemsetD8Async, (cu_pointer to, unsigned char value, size_t bytes, cu_stream stream))                \
+    F(stream_create, cuStreamCreate, (cu_stream * stream, unsigned flags))                                             \
+    F(stream_destroy, cuStreamDestroy_v2, (cu_stream stream))                                                          \
+    F(stream_wait, cuStreamSynchronize, (cu_stream stream))                                                            \
+    F(stream_wait_event, cuStreamWaitEvent, (cu_stream stream, cu_event event, unsigned flags))                        \
+    F(event_create, cuEventCreate, (cu_event * event, unsigned flags))                                                 \
+    F(event_destroy, cuEventDestroy_v2, (cu_event event))                                                              \
+    F(event_record, cuEventRecord, (cu_event event, cu_stream stream))                                                 \
+    F(event_wait, cuEventSynchronize, (cu_event event))                                                                \
+    F(module_load, cuModuleLoadData, (cu_module * module, const void *image))                                          \
+    F(module_unload, cuModuleUnload, (cu_module module))                                                               \
+    F(module_function, cuModuleGetFunction, (cu_function * function, cu_module module, const char *name))              \
+    F(function_set, cuFuncSetAttribute, (cu_function function, cu_function_attribute attribute, int value))            \
+    F(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                          \
       (int *blocks, cu_function function, int threads, size_t shared_bytes))                                           \
-    F(launch, "cuLaunchKernel",                                                                                        \
+    F(launch, cuLaunchKernel,                                                                                          \
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,    \
        unsigned block_z, unsigned shared_bytes, cu_stream stream, void **arguments, void **extra))                     \
-    F(launch_cooperative, "cuLaunchCooperativeKernel",                                                                 \
+    F(launch_cooperative, cuLaunchCooperativeKernel,                                                                   \
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,    \
        unsigned block_z, unsigned shared_bytes, cu_stream stream, void **arguments))                                   \
-    F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                                          \
-    F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                                         \
-    F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                                \
+    F(capture_begin, cuStreamBeginCapture_v2, (cu_stream stream, cu_capture_mode mode))                                \
+    F(capture_end, cuStreamEndCapture, (cu_stream stream, cu_graph * graph))                                           \
+    F(graph_instantiate, cuGraphInstantiateWithFlags,                                                                  \
       (cu_graph_exec * executable, cu_graph graph, unsigned long long flags))                                          \
-    F(graph_launch, "cuGraphLaunch", (cu_graph_exec executable, cu_stream stream))                                     \
-    F(graph_exec_destroy, "cuGraphExecDestroy", (cu_graph_exec executable))                                            \
-    F(graph_destroy, "cuGraphDestroy", (cu_graph graph))
+    F(graph_launch, cuGraphLaunch, (cu_graph_exec executable, cu_stream stream))                                       \
+    F(graph_exec_destroy, cuGraphExecDestroy, (cu_graph_exec executable))                                              \
+    F(graph_destroy, cuGraphDestroy, (cu_graph graph))
 
 #endif

@@ -36,6 +36,7 @@ struct device_shape {
     uint64_t seed;
     float label_smoothing;
     double dropout;
+    double clip_norm;      /* of a batch's gradient (worker/clip.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may take on the device; 0: no bound of its own */
 };
 

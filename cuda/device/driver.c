@@ -28,10 +28,10 @@ static void *find(void *library, const char *symbol)
 
 #define FIND(name, symbol, parameters)                                                                                 \
     {                                                                                                                  \
-        void *found = find(driver->library, symbol);                                                                   \
+        void *found = find(driver->library, #symbol);                                                                  \
         if (!found) {                                                                                                  \
             return error_set(error, "the NVIDIA driver's library lacks %s: reinstall the driver, or use --device=cpu", \
-                             symbol);                                                                                  \
+                             #symbol);                                                                                 \
         }                                                                                                              \
         memcpy(&driver->name, &found, sizeof found);                                                                   \
     }
@@ -68,7 +68,9 @@ static bool no_device(struct error *error)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible) {
-        return error_set(error, "the NVIDIA driver shows no GPU with CUDA_VISIBLE_DEVICES='%.200s': unset it or name others, or use --device=cpu",
+        return error_set(error,
+                         "the NVIDIA driver shows no GPU with CUDA_VISIBLE_DEVICES='%.200s': unset it or name others, "
+                         "or use --device=cpu",
                          visible);
     }
     return error_set(error, "the NVIDIA driver finds no GPU: use --device=cpu");

@@ -17,7 +17,8 @@ bool launch_load(struct device *device, struct error *error)
     static const char *const names[KERNELS] = {
         [KERNEL_DRAW] = "draw",
         [KERNEL_SOFTMAX] = "softmax",
-        [KERNEL_UPDATE] = "update",
+        [KERNEL_MEASURE] = "measure",
+        [KERNEL_APPLY] = "apply",
         [KERNEL_FORWARD + TILE_SMALL] = "forward_small",
         [KERNEL_FORWARD + TILE_MEDIUM] = "forward_medium",
         [KERNEL_FORWARD + TILE_LARGE] = "forward_large",
@@ -32,7 +33,8 @@ bool launch_load(struct device *device, struct error *error)
     };
     cu_result result = device->driver->module_load(&device->module, gpu_kernels);
     if (result == CU_NO_BINARY_FOR_GPU || result == CU_INVALID_IMAGE) {
-        return error_set(error, "%s has compute capability %d.%d, for which this program has no kernels: use --device=cpu",
+        return error_set(error,
+                         "%s has compute capability %d.%d, for which this program has no kernels: use --device=cpu",
                          device->about.name, device->about.major, device->about.minor);
     }
     if (result != CU_SUCCESS) {
@@ -80,8 +82,8 @@ static bool launch_tiles(struct device *device, int kernel, enum kernel_tile til
     return launch(device, kernel + (int)tile, blocks, KERNEL_BLOCK_THREADS, tiles[tile].shared_bytes, arguments, error);
 }
 
-bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
-                    int count, bool training, struct error *error)
+bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source, int count,
+                    bool training, struct error *error)
 {
     int32_t is_training = training;
     for (int32_t number = 0; number < network->layers; number++) {
@@ -141,8 +143,8 @@ int launch_gradient_rows(const struct device *device, int layer)
     return tiles[gradient_tile(device)].side;
 }
 
-bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows,
-                     int mode, float weight, struct error *error)
+bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows, int mode,
+                     float weight, struct error *error)
 {
     enum kernel_tile tile = gradient_tile(device);
     int64_t across = along(device->network.layer[layer].out, tiles[tile].side);
@@ -153,9 +155,7 @@ bool launch_gradient(struct device *device, struct kernel_source *source, int la
     return launch_tiles(device, KERNEL_GRADIENT, tile, along(rows, tiles[tile].side) * across, arguments, error);
 }
 
-/* The gradients of all layers in one launch. */
-static bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight,
-                             struct error *error)
+bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight, struct error *error)
 {
     enum kernel_tile tile = gradient_tile(device);
     int64_t blocks = 0;
@@ -169,26 +169,47 @@ static bool launch_gradients(struct device *device, struct kernel_source *source
     return launch_tiles(device, KERNEL_GRADIENT, tile, blocks, arguments, error);
 }
 
+static bool launch_rows(struct device *device, int kernel, int shared_bytes, void **arguments, struct error *error)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < device->network.layers; i++) {
+        rows += device->network.layer[i].in + 1;
+    }
+    return launch(device, kernel, rows, KERNEL_BLOCK_THREADS, shared_bytes, arguments, error);
+}
+
+static bool launch_apply(struct device *device, int how, float weight, struct error *error)
+{
+    int32_t what = how;
+    void *arguments[] = {&device->network, &what, &weight};
+    return launch_rows(device, KERNEL_APPLY, 0, arguments, error);
+}
+
+bool launch_clip(struct device *device, int how, float weight, struct error *error)
+{
+    void *arguments[] = {&device->network};
+    return launch_rows(device, KERNEL_MEASURE, KERNEL_WARP * (int)sizeof(double) + 16, arguments, error) &&
+           launch_apply(device, how, weight, error);
+}
+
 bool launch_step(struct device *device, struct error *error)
 {
     const struct kernel_network *network = &device->network;
     struct kernel_source source = device->train;
+    bool clips = network->clip_norm > 0.0;
+    bool collects = network->micro_batches > 1;
+    float share = 1.0f / (float)network->micro_batches;
     for (source.micro = 0; source.micro < network->micro_batches; source.micro++) {
-        int mode = network->micro_batches == 1 ? GRADIENT_UPDATE : source.micro == 0 ? GRADIENT_STORE : GRADIENT_ADD;
+        bool first = source.micro == 0;
+        int mode = clips ? GRADIENT_STORE : !collects ? GRADIENT_UPDATE : first ? GRADIENT_STORE : GRADIENT_ADD;
+        int how = !collects ? APPLY_CLIPPED : first ? CLIP_COLLECT_FIRST : CLIP_COLLECT;
         if (!launch_batch(device, &source, error) ||
-            !launch_gradients(device, &source, mode, 1.0f / (float)network->micro_batches, error)) {
+            !launch_gradients(device, &source, mode, clips ? 1.0f : share, error) ||
+            (clips && !launch_clip(device, how, share, error))) {
             return false;
         }
     }
-    if (network->micro_batches > 1) {
-        int64_t rows = 0;
-        void *arguments[] = {&device->network};
-        for (int i = 0; i < network->layers; i++) {
-            rows += network->layer[i].in + 1;
-        }
-        return launch(device, KERNEL_UPDATE, rows, KERNEL_BLOCK_THREADS, 0, arguments, error);
-    }
-    return true;
+    return !collects || launch_apply(device, clips ? APPLY_COLLECTED : APPLY_GRADIENT, 1.0f, error);
 }
 
 /* ---- sharded training ---- */
@@ -205,8 +226,7 @@ bool launch_sharded(struct device *device, int steps, struct error *error)
     void *arguments[] = {&device->network, &device->train, shards};
     DEVICE_TRY(device, error, set_bytes,
                (device_address(shards->logits), 0, sums * sizeof *shards->logits, device->stream));
-    DEVICE_TRY(device, error, set_bytes,
-               (device_address(shards->arrived), 0, sizeof *shards->arrived, device->stream));
+    DEVICE_TRY(device, error, set_bytes, (device_address(shards->arrived), 0, sizeof *shards->arrived, device->stream));
     shards->steps = steps;
     DEVICE_TRY(device, error, launch_cooperative,
                (device->functions[shards->units == 4 ? KERNEL_TRAIN_4 : KERNEL_TRAIN_8], (unsigned)shards->blocks, 1, 1,
@@ -240,13 +260,14 @@ static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, 
 static const char *never_sharded(const struct device *device, int cooperative)
 {
     const struct device_shape *shape = &device->shape;
-    return shape->layer_count != 2                      ? "for its layers"
-           : shape->widths[2] > SHARD_CLASSES           ? "for its many classes"
+    return shape->layer_count != 2                       ? "for its layers"
+           : shape->widths[2] > SHARD_CLASSES            ? "for its many classes"
            : device->network.image_stride > SHARD_PIXELS ? "for its large images"
-           : shape->micro_batches > 1                   ? "for its micro-batches"
-           : shape->batch_size > SHARD_MOST_IMAGES      ? "for its large batch"
-           : !cooperative                               ? "as the device has no cooperative launch"
-                                                        : NULL;
+           : shape->clip_norm > 0.0                      ? "for the clipping of its gradients"
+           : shape->micro_batches > 1                    ? "for its micro-batches"
+           : shape->batch_size > SHARD_MOST_IMAGES       ? "for its large batch"
+           : !cooperative                                ? "as the device has no cooperative launch"
+                                                         : NULL;
 }
 
 bool launch_plan(struct device *device, const char **reason, struct error *error)

@@ -31,9 +31,9 @@ static void *place(struct arena *arena, uint64_t count, uint64_t size)
 
 bool memory_keeps(const struct device_shape *shape, enum store_vector vector)
 {
-    static const int slots[OPTIMIZER_KINDS] = {[OPTIMIZER_SGD] = 0,  [OPTIMIZER_MOMENTUM] = 1, [OPTIMIZER_ADAGRAD] = 1,
-                                               [OPTIMIZER_ADADELTA] = 2, [OPTIMIZER_ADAM] = 2,  [OPTIMIZER_RMSPROP] = 2,
-                                               [OPTIMIZER_FTRL] = 2};
+    static const int slots[OPTIMIZER_KINDS] = {
+        [OPTIMIZER_SGD] = 0,  [OPTIMIZER_MOMENTUM] = 1, [OPTIMIZER_ADAGRAD] = 1, [OPTIMIZER_ADADELTA] = 2,
+        [OPTIMIZER_ADAM] = 2, [OPTIMIZER_RMSPROP] = 2,  [OPTIMIZER_FTRL] = 2};
     switch (vector) {
     case STORE_SLOT0:
         return slots[shape->optimizer] > 0;
@@ -81,6 +81,14 @@ static void place_all(struct device *device, struct arena *arena)
     network->indexes = place(arena, rows, sizeof(int32_t));
     network->losses = place(arena, rows, sizeof(float));
     network->correct = place(arena, rows, sizeof(int32_t));
+    if (network->clip_norm > 0.0) {
+        uint64_t sums = 0;
+        for (int i = 0; i < device->model.variable_count; i++) {
+            sums += (uint64_t)device->model.variables[i].rows;
+        }
+        network->squares = place(arena, sums, sizeof(double));
+        network->collected = network->micro_batches > 1 ? place(arena, floats, sizeof(float)) : NULL;
+    }
     network->progress = place(arena, 1, sizeof(struct kernel_progress));
     device->updates = place(arena, DEVICE_UPDATES, 2 * sizeof(struct update));
     network->updates = device->updates;

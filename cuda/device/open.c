@@ -55,6 +55,7 @@ static void lay_out(struct device *device)
                                               .activation = shape->activation,
                                               .smoothing = shape->label_smoothing,
                                               .micro_batches = shape->micro_batches,
+                                              .clip_norm = shape->clip_norm,
                                               .dropout = dropout_make(shape->seed, shape->dropout),
                                               .image_stride = memory_image_stride(shape->widths[0])};
 }

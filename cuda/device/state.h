@@ -24,7 +24,8 @@ bool driver_failed(const struct driver *driver, const char *call, cu_result resu
 enum kernel {
     KERNEL_DRAW,
     KERNEL_SOFTMAX,
-    KERNEL_UPDATE,
+    KERNEL_MEASURE,
+    KERNEL_APPLY,
     KERNEL_FORWARD,
     KERNEL_DELTA = KERNEL_FORWARD + TILES,
     KERNEL_GRADIENT = KERNEL_DELTA + TILES,
@@ -78,7 +79,7 @@ struct device {
     struct kernel_progress *progress;
     struct update (*host_updates)[2]; /* [DEVICE_UPDATES] */
     uint8_t *host_images;             /* [rows, image_stride] */
-    float *host_logits;              /* [rows, pitch] */
+    float *host_logits;               /* [rows, pitch] */
     void *pinned[DEVICE_SHARED];
     int pinned_count;
 };
@@ -117,7 +118,8 @@ bool memory_keeps(const struct device_shape *shape, enum store_vector vector);
 
 /* Takes the memory of device->network and what goes with it, vectors zeroed. */
 bool memory_take(struct device *device, struct error *error);
-bool memory_take_gradient(struct device *device, struct error *error); /* nothing if it is there */
+/* Nothing if it is there. */
+bool memory_take_gradient(struct device *device, struct error *error);
 void memory_release(struct device *device);
 
 /* Bytes from one image to the next. */
@@ -138,16 +140,22 @@ bool memory_fetch_progress(struct device *device, struct error *error); /* under
 bool launch_load(struct device *device, struct error *error);
 
 /* The forward pass of at most `count` images. */
-bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
-                    int count, bool training, struct error *error);
+bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source, int count,
+                    bool training, struct error *error);
 
 /* From the draw to the deltas of all layers. */
 bool launch_batch(struct device *device, struct kernel_source *source, struct error *error);
 
 /* Rows [first, first + rows) (rounded up to tiles) of a layer's gradient, its biases' being row `in`; a tile's rows. */
 int launch_gradient_rows(const struct device *device, int layer);
-bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows,
-                     int mode, float weight, struct error *error);
+bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows, int mode,
+                     float weight, struct error *error);
+
+/* The gradients of all layers. */
+bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight, struct error *error);
+
+/* Clips the gradient and does what `how` (enum kernel_apply) says with it. */
+bool launch_clip(struct device *device, int how, float weight, struct error *error);
 
 /* One whole step of training: all its batches, and the update. */
 bool launch_step(struct device *device, struct error *error);

@@ -30,7 +30,7 @@ static bool stage(struct device *device, const uint8_t *images, const int32_t *l
     return true;
 }
 
-/* Computes some rows of a layer's gradient, and has them copied as soon as they are there. */
+/* Computes some rows of a layer's gradient (0: they are there), and has them copied up to `end` once that is done. */
 static bool send_piece(struct device *device, struct pieces *pieces, int layer, int first, int rows, uint64_t end,
                        float *gradient, struct error *error)
 {
@@ -38,7 +38,7 @@ static bool send_piece(struct device *device, struct pieces *pieces, int layer, 
     uint64_t begin = piece > 0 ? pieces->end[piece - 1] : 0;
     assert(pieces->count <= DEVICE_CHUNKS);
     pieces->end[piece] = end;
-    if (!launch_gradient(device, &device->staged, layer, first, rows, GRADIENT_STORE, 1.0f, error)) {
+    if (rows > 0 && !launch_gradient(device, &device->staged, layer, first, rows, GRADIENT_STORE, 1.0f, error)) {
         return false;
     }
     DEVICE_TRY(device, error, event_record, (device->computed[piece], device->stream));
@@ -53,6 +53,11 @@ static bool send_piece(struct device *device, struct pieces *pieces, int layer, 
 /* All layers from the first, as they lie in memory: the deltas are all there by now. */
 static bool send_gradient(struct device *device, struct pieces *pieces, float *gradient, struct error *error)
 {
+    bool clips = device->network.clip_norm > 0.0; /* which needs all of it first */
+    if (clips && (!launch_gradients(device, &device->staged, GRADIENT_STORE, 1.0f, error) ||
+                  !launch_clip(device, CLIP_IN_PLACE, 1.0f, error))) {
+        return false;
+    }
     for (int i = 0; i < device->network.layers; i++) {
         const struct kernel_layer *layer = &device->network.layer[i];
         int tile = launch_gradient_rows(device, i);
@@ -60,10 +65,10 @@ static bool send_gradient(struct device *device, struct pieces *pieces, float *g
         for (int first = 0; first <= layer->in; first += rows) {
             bool last = first + rows > layer->in;
             int some = last ? layer->in + 1 - first : rows;
-            uint64_t end = !last                             ? layer->weights + (uint64_t)(first + rows) * (uint64_t)layer->stride
+            uint64_t end = !last ? layer->weights + (uint64_t)(first + rows) * (uint64_t)layer->stride
                            : i + 1 < device->network.layers ? layer[1].weights
                                                             : device->model.float_count;
-            if (!send_piece(device, pieces, i, first, some, end, gradient, error)) {
+            if (!send_piece(device, pieces, i, first, clips ? 0 : some, end, gradient, error)) {
                 return false;
             }
         }

@@ -79,7 +79,8 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 {
     assert(device->data != 0 && n >= 0);
     *outcome = (struct device_outcome){.finite = 1};
-    if (device->network.micro_batches > 1 && !memory_take_gradient(device, error)) {
+    bool gathers = device->network.micro_batches > 1 || device->network.clip_norm > 0.0;
+    if (gathers && !memory_take_gradient(device, error)) {
         return false;
     }
     for (int done = 0; done < n && outcome->finite;) {

@@ -207,8 +207,8 @@ static __device__ __forceinline__ void softmax_batch(const struct kernel_network
     if (row < count) {
         int correct;
         size_t at = (size_t)row * layer.pitch;
-        float loss = softmax_row(layer.activations + at, layer.deltas + at, layer.out, source.labels[network.indexes[row]],
-                                 1.0f / (float)count, network.smoothing, &correct);
+        float loss = softmax_row(layer.activations + at, layer.deltas + at, layer.out,
+                                 source.labels[network.indexes[row]], 1.0f / (float)count, network.smoothing, &correct);
         if (threadIdx.x % KERNEL_WARP == 0) {
             network.losses[row] = loss;
             network.correct[row] = correct;

@@ -242,27 +242,4 @@ static __device__ __forceinline__ void gradient_layers(const struct kernel_netwo
     }
 }
 
-/* One block for each row of weights and for the biases of all layers: applies the gradient that was put together. */
-static __device__ __forceinline__ void update_row(const struct kernel_network &network)
-{
-    const struct kernel_progress &progress = *network.progress;
-    if (progress.stopped) {
-        return;
-    }
-    int row = blockIdx.x;
-    int number = 0;
-    while (row > network.layer[number].in) {
-        row -= network.layer[number].in + 1;
-        number++;
-    }
-    const struct kernel_layer &layer = network.layer[number];
-    bool bias = row == layer.in;
-    const struct update &update = network.updates[2 * (progress.step - progress.first_step) + !bias];
-    uint64_t from = bias ? layer.biases : layer.weights + (uint64_t)row * layer.stride;
-    const struct kernel_vectors &to = network.vectors;
-    for (int n = threadIdx.x; n < layer.out; n += blockDim.x) {
-        update_element(&update, network.gradient[from + n], to.parameters, to.slot0, to.slot1, to.averages, from + n);
-    }
-}
-
 #endif

@@ -36,8 +36,8 @@ static __device__ __forceinline__ float derive(int activation, float a, float de
 }
 
 /* What a unit of hidden layer `layer` is multiplied with: 0, or the scale of those that stay. */
-static __device__ __noinline__ float drop_factor(struct dropout dropout, uint32_t task, int64_t step, int layer,
-                                                 int place, int unit)
+static __device__ __forceinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step,
+                                                    int layer, int place, int unit)
 {
     struct dropout_batch batch = {task, step};
     return dropout_drops(&dropout, &batch, layer, place, unit) ? 0.0f : dropout.scale;

@@ -14,26 +14,24 @@
 #include "cuda/kernels/params.h"
 
 template <int ROWS_, int COLS_, int DEPTH_, int TILE_, int SLICES_> struct gemm_shape {
-    enum {
-        ROWS = ROWS_,
-        COLS = COLS_,
-        DEPTH = DEPTH_, /* of what is in shared memory at once */
-        TILE = TILE_,   /* a thread's own rows and columns: 4 or 8 */
-        SLICES = SLICES_,
-        GROUP = ROWS / TILE * (COLS / TILE), /* threads that share a slice */
-        THREADS = GROUP * SLICES,
-        RESIDENT = TILE == 4 ? 2 : 1, /* blocks on a multiprocessor, at least: bounds the registers */
-        A_PITCH = ROWS + 4,
-        B_PITCH = COLS + 4,
-        PARTS = TILE / 4, /* a thread's rows come in groups of four, so many */
-        PART_ROWS = ROWS / PARTS,
-        SLICE_FLOATS = DEPTH * (A_PITCH + B_PITCH), /* of one slice, of one of two buffers */
-        STAGE_FLOATS = PART_ROWS * COLS,            /* of one slice's results on their way out */
-        FLOATS = SLICES * (2 * SLICE_FLOATS > STAGE_FLOATS ? 2 * SLICE_FLOATS : STAGE_FLOATS),
-        BYTES = FLOATS * 4,
-        A_LOADS = (ROWS * DEPTH + GROUP - 1) / GROUP,
-        B_LOADS = (COLS * DEPTH + GROUP - 1) / GROUP,
-    };
+    static constexpr int ROWS = ROWS_;
+    static constexpr int COLS = COLS_;
+    static constexpr int DEPTH = DEPTH_; /* of what is in shared memory at once */
+    static constexpr int TILE = TILE_;   /* a thread's own rows and columns: 4 or 8 */
+    static constexpr int SLICES = SLICES_;
+    static constexpr int GROUP = ROWS / TILE * (COLS / TILE); /* threads that share a slice */
+    static constexpr int THREADS = GROUP * SLICES;
+    static constexpr int RESIDENT = TILE == 4 ? 2 : 1; /* blocks on a multiprocessor, at least: bounds the registers */
+    static constexpr int A_PITCH = ROWS + 4;
+    static constexpr int B_PITCH = COLS + 4;
+    static constexpr int PARTS = TILE / 4; /* a thread's rows come in groups of four, so many */
+    static constexpr int PART_ROWS = ROWS / PARTS;
+    static constexpr int SLICE_FLOATS = DEPTH * (A_PITCH + B_PITCH); /* of one slice, of one of two buffers */
+    static constexpr int STAGE_FLOATS = PART_ROWS * COLS;            /* of one slice's results on their way out */
+    static constexpr int FLOATS = SLICES * (2 * SLICE_FLOATS > STAGE_FLOATS ? 2 * SLICE_FLOATS : STAGE_FLOATS);
+    static constexpr int BYTES = FLOATS * 4;
+    static constexpr int A_LOADS = (ROWS * DEPTH + GROUP - 1) / GROUP;
+    static constexpr int B_LOADS = (COLS * DEPTH + GROUP - 1) / GROUP;
 };
 
 /* No more shared memory than every GPU gives without being asked. */
@@ -107,8 +105,8 @@ static __device__ __forceinline__ void gemm_multiply(const float *a, const float
  * block of S::THREADS, with S::BYTES of shared memory. finish(m, n, c) is called once for each element of the product.
  */
 template <class S, class A, class B, class Finish>
-static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, int rows, int cols, int depth, const A &a,
-                                                 const B &b, const Finish &finish)
+static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, int rows, int cols, int depth,
+                                                 const A &a, const B &b, const Finish &finish)
 {
     float *shared = (float *)shared_memory();
     const int slice = threadIdx.x / S::GROUP;

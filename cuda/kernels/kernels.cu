@@ -1,4 +1,5 @@
 /* The entry points, by whose names the host finds them: one fatbin. */
+#include "cuda/kernels/apply.cuh"
 #include "cuda/kernels/batch.cuh"
 #include "cuda/kernels/dense.cuh"
 #include "cuda/kernels/sharded.cuh"
@@ -16,24 +17,30 @@ extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
-    update(const __grid_constant__ struct kernel_network network)
+    measure(const __grid_constant__ struct kernel_network network)
 {
-    update_row(network);
+    measure_gradient(network);
+}
+
+extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
+    apply(const __grid_constant__ struct kernel_network network, int how, float weight)
+{
+    apply_row(network, how, weight);
 }
 
 #define DENSE_KERNELS(size)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT)                                                 \
+    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT)                          \
         forward_##size(const __grid_constant__ struct kernel_network network,                                          \
                        const __grid_constant__ struct kernel_source source, int number, int training)                  \
     {                                                                                                                  \
         forward_layer<gemm_##size>(network, source, number, training);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT)                                                 \
+    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT)                          \
         delta_##size(const __grid_constant__ struct kernel_network network, int number)                                \
     {                                                                                                                  \
         delta_layer<gemm_##size>(network, number);                                                                     \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT) gradient_##size(                                \
+    extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT) gradient_##size(         \
         const __grid_constant__ struct kernel_network network, const __grid_constant__ struct kernel_source source,    \
         int number, int first, int mode, float weight)                                                                 \
     {                                                                                                                  \
@@ -44,7 +51,7 @@ DENSE_KERNELS(small)
 DENSE_KERNELS(medium)
 DENSE_KERNELS(large)
 
-extern "C" __global__ void __launch_bounds__(SHARD_THREADS)
+extern "C" __global__ void __launch_bounds__(SHARD_THREADS, 1)
     train_sharded_4(const __grid_constant__ struct kernel_network network,
                     const __grid_constant__ struct kernel_source source,
                     const __grid_constant__ struct kernel_shards shards)
@@ -52,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(SHARD_THREADS)
     train_sharded<4>(network, source, shards);
 }
 
-extern "C" __global__ void __launch_bounds__(SHARD_THREADS)
+extern "C" __global__ void __launch_bounds__(SHARD_THREADS, 1)
     train_sharded_8(const __grid_constant__ struct kernel_network network,
                     const __grid_constant__ struct kernel_source source,
                     const __grid_constant__ struct kernel_shards shards)

@@ -45,6 +45,8 @@ struct kernel_progress {
     uint32_t ticket;    /* blocks that are through with a kernel; returns to 0 */
     int64_t steps, correct, images;
     double loss_sum, last_loss, bad_loss;
+    float factor; /* that the batch's gradient is clipped by */
+    int32_t padding;
 };
 
 /* A network and the memory that it works in; handed to every kernel by value. */
@@ -55,7 +57,10 @@ struct kernel_network {
     int32_t micro_batches;
     struct kernel_layer layer[KERNEL_LAYERS];
     struct kernel_vectors vectors;
-    float *gradient; /* [float_count]; padding is never written */
+    float *gradient;  /* [float_count]; padding is never written */
+    float *collected; /* [float_count]: of micro-batches, where gradients are clipped first */
+    double *squares;  /* [rows of all variables]: sums of squares of the gradient's rows */
+    double clip_norm; /* 0: no clipping */
     struct dropout dropout;
     int32_t image_stride; /* bytes */
     int32_t padding;
@@ -80,6 +85,16 @@ enum kernel_gradient {
     GRADIENT_UPDATE, /* it updates the parameters at once */
     GRADIENT_STORE,  /* weight x it goes into the network's gradient */
     GRADIENT_ADD,    /* the same is added there */
+};
+
+/* What the gradient of the whole network is passed through for. */
+enum kernel_apply {
+    APPLY_GRADIENT,     /* it updates the parameters */
+    APPLY_CLIPPED,      /* clipped, it does */
+    APPLY_COLLECTED,    /* what was collected does */
+    CLIP_COLLECT_FIRST, /* clipped, weight x it becomes what is collected */
+    CLIP_COLLECT,       /* clipped, weight x it is added to that */
+    CLIP_IN_PLACE,      /* it is clipped where it is */
 };
 
 /* Tiles of output that the kernels of matrix products work on; they are square. */

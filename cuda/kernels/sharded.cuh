@@ -19,227 +19,7 @@
 #ifndef CUDA_KERNELS_SHARDED_CUH
 #define CUDA_KERNELS_SHARDED_CUH
 
-#include "cuda/kernels/batch.cuh"
-#include "cuda/kernels/elements.cuh"
-#include "cuda/kernels/machine.cuh"
-#include "cuda/kernels/shards.h"
-
-/* What every thread of a block knows. */
-template <int UNITS> struct shard {
-    enum { IMAGES = SHARD_SUMS / UNITS, GROUP = KERNEL_WARP * IMAGES }; /* of a thread and of a warp, at once */
-    const struct kernel_network *network;
-    const struct kernel_source *source;
-    const struct kernel_shards *shards;
-    char *memory;
-    int64_t first_step;
-    int64_t epoch; /* of the batch to be drawn next, and where it begins there */
-    uint32_t position;
-    int counts[SHARD_TURNS]; /* images of the batches that were drawn */
-    uint32_t loaded;         /* chunks so far; they take turns in two buffers */
-
-    template <class T> __device__ __forceinline__ T *place(uint32_t bytes) const
-    {
-        return (T *)(memory + bytes);
-    }
-    __device__ __forceinline__ const struct shard_layout &at() const
-    {
-        return shards->at;
-    }
-    __device__ __forceinline__ float *vector(int which) const
-    {
-        return place<float>(shards->at.vectors[which]);
-    }
-    __device__ __forceinline__ int pixels() const
-    {
-        return network->layer[0].in;
-    }
-    __device__ __forceinline__ int stride() const
-    {
-        return network->image_stride;
-    }
-    __device__ __forceinline__ int classes() const
-    {
-        return network->layer[1].out;
-    }
-    /* The first of this block's hidden units, and how many of UNITS there are. */
-    __device__ __forceinline__ int first_unit() const
-    {
-        return blockIdx.x * UNITS;
-    }
-    __device__ __forceinline__ int units() const
-    {
-        return min(UNITS, network->layer[0].out - first_unit());
-    }
-    __device__ __forceinline__ void update(bool weights, float gradient, int place_of) const
-    {
-        update_element(place<struct update>(shards->at.updates) + weights, gradient, vector(0), vector(1), vector(2),
-                       vector(3), place_of);
-    }
-    __device__ __forceinline__ int32_t *indexes(int step) const
-    {
-        return place<int32_t>(at().indexes) + step % SHARD_TURNS * shards->capacity;
-    }
-    __device__ __forceinline__ int32_t *labels(int step) const
-    {
-        return place<int32_t>(at().labels) + step % SHARD_TURNS * shards->capacity;
-    }
-    __device__ __forceinline__ int count(int step) const
-    {
-        int turn = step % SHARD_TURNS; /* no indexing: this lives in registers */
-        return turn == 0 ? counts[0] : turn == 1 ? counts[1] : counts[2];
-    }
-    __device__ __forceinline__ unsigned long long *sums(int step) const
-    {
-        return (unsigned long long *)shards->logits + step % SHARD_TURNS * (shards->capacity * classes() + 1);
-    }
-    __device__ __forceinline__ const uint8_t *image_buffer(uint32_t load) const
-    {
-        return place<uint8_t>(at().images) + (size_t)(load % 2) * shards->chunk * stride();
-    }
-};
-
-/* ---- state ---- */
-
-/* Place `i` of a block's vectors in the network's; false: it is padding. */
-template <int UNITS>
-static __device__ __forceinline__ bool shard_global(const struct shard<UNITS> &s, int i, uint64_t *at)
-{
-    const struct kernel_layer *layer = s.network->layer;
-    if (i < s.at().biases) {
-        *at = layer[0].weights + (uint64_t)(i / UNITS) * layer[0].stride + s.first_unit() + i % UNITS;
-        return i / UNITS < s.pixels() && i % UNITS < s.units();
-    }
-    if (i < s.at().weights2) {
-        i -= s.at().biases;
-        *at = layer[0].biases + s.first_unit() + i;
-        return i < s.units();
-    }
-    if (i < s.at().biases2) {
-        i -= s.at().weights2;
-        *at = layer[1].weights + (uint64_t)(s.first_unit() + i / s.classes()) * layer[1].stride + i % s.classes();
-        return i / s.classes() < s.units();
-    }
-    i -= s.at().biases2;
-    *at = layer[1].biases + i;
-    return i < s.classes();
-}
-
-template <int UNITS>
-static __device__ __forceinline__ void shard_copy_vector(const struct shard<UNITS> &s, float *global, float *local,
-                                                         bool back)
-{
-#pragma unroll 1
-    for (int i = threadIdx.x; global != nullptr && i < s.at().floats; i += SHARD_THREADS) {
-        uint64_t at;
-        bool real = shard_global(s, i, &at);
-        if (back) {
-            if (real && (i < s.at().biases2 || blockIdx.x == 0)) {
-                global[at] = local[i];
-            }
-        } else {
-            local[i] = real ? global[at] : 0.0f;
-        }
-    }
-}
-
-template <int UNITS> static __device__ __forceinline__ void shard_copy(const struct shard<UNITS> &s, bool back)
-{
-    const struct kernel_vectors &global = s.network->vectors;
-    float *const of[4] = {global.parameters, global.slot0, global.slot1, global.averages};
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-        shard_copy_vector(s, of[i], s.vector(i), back);
-    }
-}
-
-template <int UNITS>
-static __device__ __forceinline__ void shard_begin(struct shard<UNITS> &s, const struct kernel_network &network,
-                                                   const struct kernel_source &source,
-                                                   const struct kernel_shards &shards)
-{
-    s.network = &network;
-    s.source = &source;
-    s.shards = &shards;
-    s.memory = (char *)shared_memory();
-    s.loaded = 0;
-    s.counts[0] = s.counts[1] = s.counts[2] = 0;
-    s.first_step = network.progress->first_step;
-    int64_t batches = sampler_epoch_batches(&source.sampler);
-    s.epoch = s.first_step / batches;
-    s.position = (uint32_t)(s.first_step % batches * source.sampler.batch_size);
-    if (threadIdx.x == 0) {
-        batch_order_make(s.template place<struct sampler_order>(s.at().order), source.sampler, s.epoch);
-    }
-    shard_copy(s, false);
-    __syncthreads();
-}
-
-/* ---- batches ---- */
-
-/* Draws the batch of `step` of this call; all of them in turn. Followed by a barrier before anyone reads it. */
-template <int UNITS> static __device__ __forceinline__ void shard_draw(struct shard<UNITS> &s, int step)
-{
-    const struct sampler &sampler = s.source->sampler;
-    struct sampler_order *order = s.template place<struct sampler_order>(s.at().order);
-    if (s.position >= sampler.examples) {
-        s.position = 0;
-        s.epoch++;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            batch_order_make(order, sampler, s.epoch);
-        }
-        __syncthreads();
-    }
-    int count = (int)min(sampler.batch_size, sampler.examples - s.position);
-    int32_t *indexes = s.indexes(step);
-    int32_t *labels = s.labels(step);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += SHARD_THREADS) {
-        int32_t index = (int32_t)sampler_index(order, s.position + i);
-        indexes[i] = index;
-        labels[i] = s.source->labels[index];
-    }
-    s.position += sampler.batch_size;
-    int turn = step % SHARD_TURNS;
-    s.counts[0] = turn == 0 ? count : s.counts[0];
-    s.counts[1] = turn == 1 ? count : s.counts[1];
-    s.counts[2] = turn == 2 ? count : s.counts[2];
-}
-
-/* Images [first, first + chunk) of a step's batch start on their way into the next buffer. */
-template <int UNITS>
-static __device__ __forceinline__ void shard_load(struct shard<UNITS> &s, int step, int first)
-{
-    const int32_t *indexes = s.indexes(step);
-    uint8_t *to = (uint8_t *)s.image_buffer(s.loaded);
-    s.loaded++;
-    const int pieces = s.stride() / KERNEL_IMAGE_ALIGN;
-    const int images = min(s.shards->chunk, s.count(step) - first);
-    /* A warp copies images: what is side by side in memory is asked for side by side. */
-#pragma unroll 1
-    for (int i = threadIdx.x / KERNEL_WARP; i < images; i += SHARD_WARPS) {
-        const uint8_t *from = s.source->images + (size_t)indexes[first + i] * s.stride();
-#pragma unroll 1
-        for (int piece = threadIdx.x % KERNEL_WARP; piece < pieces; piece += KERNEL_WARP) {
-            copy_start(to + (size_t)i * s.stride() + piece * KERNEL_IMAGE_ALIGN, from + piece * KERNEL_IMAGE_ALIGN);
-        }
-    }
-}
-
-/* Waits for the chunk that was asked for last, of a step's `turn`th use; asks for the next; returns its buffer. */
-template <int UNITS>
-static __device__ __forceinline__ const uint8_t *shard_next(struct shard<UNITS> &s, int step, int chunks, int turn)
-{
-    copies_wait();
-    __syncthreads(); /* all copies are there, and all are through with the other buffer */
-    const uint8_t *buffer = s.image_buffer(s.loaded - 1);
-    const bool same = turn + 1 < 2 * chunks - 1;
-    const int chunk = !same ? 0 : turn + 1 < chunks ? turn + 1 : 2 * chunks - 3 - turn;
-    if (same || step + 1 < s.shards->steps) {
-        shard_load(s, step + !same, chunk * s.shards->chunk);
-    }
-    return buffer;
-}
+#include "cuda/kernels/shard.cuh"
 
 /* Byte i of a word, as a float: put into the last bits of 2^23, which is then taken off again. */
 static __device__ __forceinline__ float byte_of(uint32_t word, int i)
@@ -336,7 +116,7 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
         float a = activate(network.activation, sum * (1.0f / 255.0f) + s.vector(0)[s.at().biases + e % UNITS]);
         float out = e % UNITS < s.units() ? a : 0.0f;
         if (network.dropout.threshold > 0) {
-            out *= drop_factor(network.dropout, s.source->sampler.task, s.first_step + step, 0,
+            out *= drop_factor(network.dropout, s.source->sampler.task, s.network->progress->first_step + step, 0,
                                first + e / UNITS, s.first_unit() + e % UNITS);
         }
         activations[e] = a;
@@ -444,7 +224,8 @@ template <int UNITS> static __device__ __forceinline__ void shard_deltas(const s
             sum = __fmaf_rn(above[row * s.classes() + c], weights[u * s.classes() + c], sum);
         }
         if (network.dropout.threshold > 0) {
-            sum *= drop_factor(network.dropout, s.source->sampler.task, s.first_step + step, 0, row, s.first_unit() + u);
+            sum *= drop_factor(network.dropout, s.source->sampler.task, s.network->progress->first_step + step, 0, row,
+                               s.first_unit() + u);
         }
         activations[e] = derive(network.activation, activations[e], sum);
     }
@@ -464,7 +245,8 @@ template <int UNITS> static __device__ __forceinline__ void shard_update_small(c
 #pragma unroll 2
         for (int row = lane; row < s.count(step); row += KERNEL_WARP) {
             if (i < weights) {
-                sum = __fmaf_rn(outputs[row * UNITS + i / s.classes()], above[row * s.classes() + i % s.classes()], sum);
+                sum =
+                    __fmaf_rn(outputs[row * UNITS + i / s.classes()], above[row * s.classes() + i % s.classes()], sum);
             } else if (i < weights + s.classes()) {
                 sum += above[row * s.classes() + i - weights];
             } else {
@@ -472,9 +254,9 @@ template <int UNITS> static __device__ __forceinline__ void shard_update_small(c
             }
         }
         sum = warp_sum(sum);
-        int at = i < weights               ? s.at().weights2 + i
+        int at = i < weights                 ? s.at().weights2 + i
                  : i < weights + s.classes() ? s.at().biases2 + i - weights
-                                           : s.at().biases + i - weights - s.classes();
+                                             : s.at().biases + i - weights - s.classes();
         bool real = i < weights ? i / s.classes() < s.units() : i < weights + s.classes() + s.units();
         if (lane == 0 && real) {
             s.update(i < weights, sum, at);
@@ -493,7 +275,7 @@ static __device__ __forceinline__ void shard_backward(const struct shard<UNITS> 
     const float *deltas = s.template place<float>(s.at().activations) + (size_t)first * UNITS;
     const uint32_t *word = (const uint32_t *)buffer + threadIdx.x % words;
     const int end = slice < s.at().image_slices ? images * (slice + 1) / s.at().image_slices : 0;
-#pragma unroll 1
+#pragma unroll 2
     for (int i = images * slice / s.at().image_slices; i < end; i++) {
         __align__(16) float delta[UNITS];
 #pragma unroll
@@ -544,8 +326,7 @@ static __device__ __forceinline__ void shard_update_first(const struct shard<UNI
 }
 
 template <int UNITS>
-static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const uint8_t *buffer, int step,
-                                                   int chunks)
+static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const uint8_t *buffer, int step, int chunks)
 {
     shard_deltas(s, step);
     __syncthreads();
@@ -570,8 +351,7 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
 /* ---- the whole ---- */
 
 /* One thread for each word of both updates of a step. */
-template <int UNITS>
-static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)
+template <int UNITS> static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)
 {
     static_assert(2 * sizeof(struct update) / 4 <= SHARD_THREADS, "a thread for each word");
     const uint32_t *from = (const uint32_t *)(s.network->updates + 2 * step);

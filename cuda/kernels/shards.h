@@ -12,6 +12,7 @@ enum {
     SHARD_WARPS = SHARD_THREADS / 32,
     SHARD_SUMS = 8,                   /* that a thread has in the first layer: so many images x units */
     SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, padding included: a thread sums the gradients of four */
+    SHARD_SLICES = 4,                 /* of a chunk's images, at most: each has sums of its own */
     SHARD_CLASSES = 16,               /* at most */
     SHARD_BLOCKS = 256,               /* at most: so many parts of a logit can be summed without overflow */
     SHARD_TURNS = 3,                  /* sums of logits and drawn batches that are in use at once */
@@ -21,10 +22,18 @@ enum {
 #define SHARD_FIXED 0x1p30f
 #define SHARD_LIMIT 0x1p24f
 
+/* What a block knows of the batches that it has drawn, in shared memory. */
+struct shard_drawn {
+    struct sampler_order order; /* of this epoch: */
+    int64_t epoch;
+    int32_t counts[SHARD_TURNS]; /* images in each batch */
+    int32_t padding;
+};
+
 /* Where things lie in a block's shared memory, in bytes. */
 struct shard_layout {
-    int32_t floats;       /* of each vector: weights [pixels, units], biases, weights above [units, classes], biases */
-    int32_t biases;       /* where these begin in such a vector, in floats */
+    int32_t floats; /* of each vector: weights [pixels, units], biases, weights above [units, classes], biases */
+    int32_t biases; /* where these begin in such a vector, in floats */
     int32_t weights2;
     int32_t biases2;
     int32_t groups;       /* of 32 x SHARD_SUMS / units images of a chunk, a power of two */
@@ -40,7 +49,7 @@ struct shard_layout {
     uint32_t indexes;     /* [SHARD_TURNS][capacity] */
     uint32_t labels;      /* [SHARD_TURNS][capacity] */
     uint32_t updates;     /* [2] struct update */
-    uint32_t order;       /* struct sampler_order */
+    uint32_t drawn;       /* struct shard_drawn */
     uint32_t scratch;     /* 64 doubles */
     uint32_t bytes;
 };
@@ -79,6 +88,7 @@ static inline void shard_layout_make(struct shard_layout *layout, int units, int
     }
     layout->slices = SHARD_WARPS / layout->groups;
     layout->image_slices = SHARD_THREADS / (image_stride / 4);
+    layout->image_slices = layout->image_slices < SHARD_SLICES ? layout->image_slices : SHARD_SLICES;
     uint64_t forward = (uint64_t)layout->slices * (uint64_t)chunk;
     uint64_t backward = (uint64_t)layout->image_slices * (uint64_t)image_stride;
     for (int i = 0; i < 4; i++) {
@@ -93,7 +103,7 @@ static inline void shard_layout_make(struct shard_layout *layout, int units, int
     layout->indexes = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);
     layout->labels = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);
     layout->updates = shard_place(&at, 2 * sizeof(struct update));
-    layout->order = shard_place(&at, sizeof(struct sampler_order));
+    layout->drawn = shard_place(&at, sizeof(struct shard_drawn));
     layout->scratch = shard_place(&at, 64 * sizeof(double));
     layout->bytes = at;
 }

@@ -126,7 +126,8 @@ static struct device_shape shape_of(const struct fixture *fixture)
                                  .micro_batches = train->micro_batches,
                                  .seed = (uint64_t)train->seed,
                                  .label_smoothing = (float)train->label_smoothing,
-                                 .dropout = train->dropout};
+                                 .dropout = train->dropout,
+                                 .clip_norm = train->clip_norm};
     memcpy(shape.widths, fixture->model.widths, sizeof shape.widths);
     return shape;
 }
@@ -146,8 +147,7 @@ static void write_all(struct fixture *fixture)
             if (!device_write(fixture->device, (enum store_vector)vector, 0, floats, values, &error)) {
                 fail_msg("%s", error.text);
             }
-            assert_true(
-                fixture->cpu->table->write(fixture->cpu, (enum store_vector)vector, 0, floats, values, &error));
+            assert_true(fixture->cpu->table->write(fixture->cpu, (enum store_vector)vector, 0, floats, values, &error));
         }
     }
     free(values);
@@ -233,8 +233,7 @@ static void assert_vectors_close(struct fixture *fixture, double tolerance)
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         if (store_has_vector(&fixture->config.train, (enum store_vector)vector)) {
             assert_true(device_read(fixture->device, (enum store_vector)vector, 0, floats, got, &error));
-            assert_true(
-                fixture->cpu->table->read(fixture->cpu, (enum store_vector)vector, 0, floats, wanted, &error));
+            assert_true(fixture->cpu->table->read(fixture->cpu, (enum store_vector)vector, 0, floats, wanted, &error));
             assert_close(names[vector], got, wanted, floats, tolerance);
         }
     }
@@ -309,6 +308,7 @@ static void random_fixture(struct fixture *fixture)
     set_activation(fixture, (enum activation)below(4));
     fixture->config.train.label_smoothing = below(2) ? 0.1 : 0.0;
     fixture->config.train.dropout = below(2) ? 0.3 : 0.0;
+    fixture->config.train.clip_norm = below(3) == 0 ? 0.2 : 0.0;
     set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
 }
 
@@ -392,8 +392,7 @@ static void test_logits_are_the_cpu_engines(void **state)
         if (!device_forward(fixture.device, averaged, fixture.examples.images, count, got, &error)) {
             fail_msg("%s", error.text);
         }
-        assert_true(
-            fixture.cpu->table->forward(fixture.cpu, averaged, fixture.examples.images, count, wanted, &error));
+        assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, fixture.examples.images, count, wanted, &error));
         assert_close("logits", got, wanted, floats, 1e-5);
         free(wanted);
         free(got);
@@ -453,6 +452,386 @@ static void test_sharded_training_is_the_cpu_engines(void **state)
     }
 }
 
+/* 300 steps on images of a size like MNIST's, with all that a run has: the curves lie on one another. */
+static void check_curve(const int *layers, int layer_count, const char *how)
+{
+    struct fixture fixture;
+    setup(&fixture, layers, layer_count, 20, 110); /* an epoch has a short last batch */
+    fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
+    fixture.config.train.learning_rate = 0.03;
+    fixture.config.train.lr_decay = 0.98;
+    fixture.config.train.lr_decay_steps = 6;
+    fixture.config.train.l2 = 1e-4;
+    fixture.config.train.ema_decay = 0.99;
+    fixture.config.train.dropout = 0.1;
+    open_engines(&fixture);
+    assert_non_null(strstr(device_describe(fixture.device), how));
+    double first = 0.0;
+    double last = 0.0;
+    for (int step = 0; step < 120; step += 20) {
+        struct error error = {{0}};
+        struct device_outcome got;
+        struct train_result wanted;
+        if (!train_device(&fixture, step, 20, &got, &error)) {
+            fail_msg("%s", error.text);
+        }
+        assert_true(fixture.cpu->table->train(fixture.cpu, 20, &wanted, &error));
+        assert_int_equal(got.steps, 20);
+        assert_int_equal(got.images, wanted.images);
+        assert_true(fabs(got.loss_sum - wanted.loss_sum) <= 2e-3 * wanted.loss_sum);
+        first = step == 0 ? got.loss_sum : first;
+        last = got.loss_sum;
+    }
+    assert_true(last < 0.5 * first); /* it has learnt something */
+    assert_vectors_close(&fixture, 5e-3);
+    teardown(&fixture);
+}
+
+static void test_loss_curves_follow_the_cpu_engines(void **state)
+{
+    (void)state;
+    set_number("FAKE_CUDA_SEED", 0);
+    check_curve((const int[]){196, 16, 10}, 3, "persistent");
+    check_curve((const int[]){196, 24, 12, 10}, 4, "graph");
+}
+
+/* ---- sizes that are special ---- */
+
+/* A batch that comes in several chunks, as little shared memory as that takes; and eight hidden units to a block. */
+static void test_shards_of_any_cut(void **state)
+{
+    (void)state;
+    static const struct {
+        int inputs, units, batch, shared;
+    } cases[] = {{784, 7, 100, 175000}, {784, 7, 100, 140000}, {100, 30, 65, 232448}, {300, 31, 129, 110000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture fixture;
+        int layers[] = {cases[i].inputs, cases[i].units, 10};
+        set_number("FAKE_CUDA_SHARED", cases[i].shared);
+        setup(&fixture, layers, 3, cases[i].batch, 2 * cases[i].batch + 17);
+        fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
+        fixture.config.train.dropout = below(2) ? 0.3 : 0.0;
+        open_engines(&fixture);
+        const struct kernel_shards *shards = &fixture.device->shards;
+        assert_true(fixture.device->sharded);
+        if (is_fake()) {
+            assert_int_equal(shards->units, cases[i].units > 16 ? 8 : 4);
+            assert_true(shards->chunk < shards->capacity || i == 2);
+        }
+        train_both(&fixture, 4, 3e-4);
+        teardown(&fixture);
+    }
+    unsetenv("FAKE_CUDA_SHARED");
+}
+
+/* So many multiprocessors, or so few, that each size of tile has its turn. */
+static void test_tiles_of_every_size(void **state)
+{
+    (void)state;
+    for (int tile = 0; tile < 3; tile++) {
+        struct fixture fixture;
+        int layers[] = {130, 129, 140};
+        set_number("FAKE_CUDA_MULTIPROCESSORS", tile == 0 ? 1000 : tile == 1 ? 9 : 1);
+        setup(&fixture, layers, 3, 130, 200);
+        set_activation(&fixture, ACTIVATION_TANH);
+        open_engines(&fixture);
+        train_both(&fixture, 2, 3e-4);
+        teardown(&fixture);
+    }
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+}
+
+/* ---- the same bits ---- */
+
+static float *trained(const int *layers, int layer_count, uint64_t state, int64_t order, int steps_at_once)
+{
+    struct fixture fixture;
+    struct error error = {{0}};
+    test_seed.state = state;
+    set_number("FAKE_CUDA_SEED", order);
+    setup(&fixture, layers, layer_count, 33, 100);
+    fixture.config.train.optimizer = OPTIMIZER_ADAM;
+    fixture.config.train.dropout = 0.2;
+    open_engines(&fixture);
+    size_t floats = fixture.model.float_count;
+    float *values = malloc(2 * floats * sizeof *values);
+    for (int step = 0; step < 12; step += steps_at_once) {
+        struct device_outcome outcome;
+        assert_true(train_device(&fixture, step, steps_at_once, &outcome, &error));
+    }
+    assert_true(device_read(fixture.device, STORE_PARAMETERS, 0, floats, values, &error));
+    assert_true(device_read(fixture.device, STORE_SLOT1, 0, floats, values + floats, &error));
+    teardown(&fixture);
+    return values;
+}
+
+static void test_same_seed_same_bits(void **state)
+{
+    (void)state;
+    static const int cases[][4] = {{40, 15, 10, 0}, {40, 20, 11, 10}};
+    for (int i = 0; i < 2; i++) {
+        uint64_t seed = test_seed.state;
+        int count = cases[i][3] ? 4 : 3;
+        struct config_model config = {.layer_count = count};
+        struct model model;
+        memcpy(config.layers, cases[i], sizeof cases[i]);
+        model_layout(&model, &config);
+        float *wanted = trained(cases[i], count, seed, 0, 12);
+        for (int order = 1; order <= 3; order++) {
+            float *got = trained(cases[i], count, seed, order, order == 3 ? 4 : 12);
+            assert_memory_equal(got, wanted, 2 * model.float_count * sizeof *got);
+            free(got);
+        }
+        free(wanted);
+        test_random_next(&test_seed);
+    }
+    set_number("FAKE_CUDA_SEED", 0);
+}
+
+static void test_vectors_come_back_as_they_went(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error = {{0}};
+    setup(&fixture, (const int[]){17, 5, 3}, 3, 4, 8);
+    fixture.config.train.optimizer = OPTIMIZER_ADAM;
+    fixture.config.train.ema_decay = 0.9;
+    open_engines(&fixture);
+    size_t floats = fixture.model.float_count;
+    float *went = malloc(floats * sizeof *went);
+    float *came = malloc(floats * sizeof *came);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (size_t i = 0; i < floats; i++) {
+            went[i] = test_random_float(&test_seed);
+        }
+        size_t cut = 1 + (size_t)below((int)floats - 1);
+        assert_true(device_write(fixture.device, (enum store_vector)vector, 0, cut, went, &error));
+        assert_true(device_write(fixture.device, (enum store_vector)vector, cut, floats - cut, went + cut, &error));
+        assert_true(device_read(fixture.device, (enum store_vector)vector, 0, floats, came, &error));
+        assert_memory_equal(went, came, floats * sizeof *went);
+        assert_true(device_read(fixture.device, (enum store_vector)vector, cut, 1, came, &error));
+        assert_memory_equal(went + cut, came, sizeof *went);
+    }
+    assert_false(device_read(fixture.device, STORE_PARAMETERS, 1, floats, came, &error));
+    assert_non_null(strstr(error.text, "bug"));
+    assert_false(device_lost(fixture.device));
+    free(went);
+    free(came);
+    teardown(&fixture);
+}
+
+/* ---- what goes wrong ---- */
+
+/* A weight that is no number: the step is not made, and what was done before it stands. */
+static void check_not_finite(const int *layers, int layer_count)
+{
+    struct fixture fixture;
+    struct error error = {{0}};
+    struct device_outcome outcome;
+    setup(&fixture, layers, layer_count, 8, 40);
+    open_engines(&fixture);
+    size_t floats = fixture.model.float_count;
+    float *before = malloc(floats * sizeof *before);
+    float *after = malloc(floats * sizeof *after);
+    assert_true(train_device(&fixture, 0, 3, &outcome, &error));
+    assert_int_equal(outcome.finite, 1);
+    float nan = NAN;
+    size_t bias = fixture.model.variables[fixture.model.variable_count - 1].offset;
+    assert_true(device_write(fixture.device, STORE_PARAMETERS, bias, 1, &nan, &error));
+    assert_true(device_read(fixture.device, STORE_PARAMETERS, 0, floats, before, &error));
+    assert_true(train_device(&fixture, 3, 3, &outcome, &error));
+    assert_int_equal(outcome.finite, 0);
+    assert_int_equal(outcome.steps, 0);
+    assert_true(isfinite(outcome.bad_loss) == 0);
+    assert_true(device_read(fixture.device, STORE_PARAMETERS, 0, floats, after, &error));
+    assert_memory_equal(before, after, floats * sizeof *after);
+    free(before);
+    free(after);
+    teardown(&fixture);
+}
+
+static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
+{
+    (void)state;
+    check_not_finite((const int[]){20, 9, 4}, 3);
+    check_not_finite((const int[]){20, 4}, 2);
+}
+
+/* The learning rate makes the weights run away within a few steps; whoever came before the bad step counts. */
+static void test_divergence_is_noticed_in_the_step_of_the_cpu_engine(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct error error = {{0}};
+    struct device_outcome got;
+    struct train_result wanted;
+    setup(&fixture, (const int[]){20, 9, 4, 3}, 4, 8, 40);
+    set_activation(&fixture, ACTIVATION_IDENTITY);
+    fixture.config.train.learning_rate = 1e12;
+    open_engines(&fixture);
+    assert_true(train_device(&fixture, 0, 20, &got, &error));
+    assert_true(fixture.cpu->table->train(fixture.cpu, 20, &wanted, &error));
+    assert_false(wanted.finite);
+    assert_int_equal(got.finite, 0);
+    assert_int_equal(got.steps, wanted.steps);
+    assert_int_equal(got.images, wanted.images);
+    teardown(&fixture);
+}
+
+static void assert_load_fails(const char *path, const char *part)
+{
+    struct driver *driver = NULL;
+    struct error error = {{0}};
+    assert_false(driver_load(&driver, path, &error));
+    if (!strstr(error.text, part) || strchr(error.text, '\n')) {
+        fail_msg("'%s' lacks '%s'", error.text, part);
+    }
+}
+
+static void test_what_is_wrong_with_the_driver_is_said(void **state)
+{
+    (void)state;
+    assert_load_fails("/nowhere/libcuda.so.1", "no NVIDIA driver");
+    if (!is_fake()) {
+        return;
+    }
+    set_number("FAKE_CUDA_DRIVER", 12020);
+    assert_load_fails(library(), "supports CUDA 12.2, and the GPU engine needs CUDA 13.0 (driver 580 or newer)");
+    unsetenv("FAKE_CUDA_DRIVER");
+    set_number("FAKE_CUDA_DEVICES", 0);
+    assert_load_fails(library(), "finds no GPU");
+    set_number("FAKE_CUDA_DEVICES", 2);
+    setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+    assert_load_fails(library(), "CUDA_VISIBLE_DEVICES='7'");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    set_number("FAKE_CUDA_INIT", 803);
+    assert_load_fails(library(), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
+    unsetenv("FAKE_CUDA_INIT");
+    unsetenv("FAKE_CUDA_DEVICES");
+}
+
+static void test_devices_are_listed(void **state)
+{
+    (void)state;
+    struct driver *driver = NULL;
+    struct driver_device device;
+    struct error error = {{0}};
+    set_number("FAKE_CUDA_DEVICES", 3);
+    setenv("CUDA_VISIBLE_DEVICES", "2,GPU-fa4e0000-0000-0000-0000-000000000000", 1);
+    if (is_fake()) {
+        assert_true(driver_load(&driver, library(), &error));
+        assert_int_equal(driver_device_count(driver), 2);
+        assert_int_equal(driver_version(driver), 13000);
+        assert_true(driver_device(driver, 0, &device, &error));
+        assert_string_equal(device.name, "Fake GPU 2");
+        assert_string_equal(device.uuid, "GPU-fa4e0000-0000-0000-0000-000000000002");
+        assert_int_equal(device.memory_bytes, 1 << 30);
+        assert_int_equal(device.major, 9);
+        assert_true(driver_device(driver, 1, &device, &error));
+        assert_string_equal(device.name, "Fake GPU 0");
+        assert_false(driver_device(driver, 2, &device, &error));
+        assert_non_null(strstr(error.text, "gpu:2"));
+        driver_unload(driver);
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("FAKE_CUDA_DEVICES");
+}
+
+static void assert_open_fails(const struct device_shape *shape, const char *part)
+{
+    struct driver *driver = NULL;
+    struct device *device = NULL;
+    struct error error = {{0}};
+    assert_true(driver_load(&driver, library(), &error));
+    assert_false(device_open(&device, driver, 0, shape, &error));
+    if (!strstr(error.text, part) || strchr(error.text, '\n')) {
+        fail_msg("'%s' lacks '%s'", error.text, part);
+    }
+    driver_unload(driver);
+}
+
+static void test_memory_that_is_not_there_is_said(void **state)
+{
+    (void)state;
+    struct device_shape shape = {
+        .layer_count = 2, .widths = {784, 500, 10}, .batch_size = 100, .micro_batches = 1, .memory_limit = 1 << 20};
+    assert_open_fails(&shape, "--gpu_memory_fraction");
+    shape.memory_limit = 0;
+    shape.precision = DEVICE_TF32;
+    assert_open_fails(&shape, "float32");
+    shape.precision = DEVICE_FLOAT32;
+    if (is_fake()) {
+        set_number("FAKE_CUDA_FAIL_ALLOC", 1);
+        assert_open_fails(&shape, "has no memory for the model");
+        unsetenv("FAKE_CUDA_FAIL_ALLOC");
+        set_number("FAKE_CUDA_MEMORY", 1 << 20);
+        assert_open_fails(&shape, "MiB are needed, 1 MiB are free");
+        unsetenv("FAKE_CUDA_MEMORY");
+    }
+}
+
+static void check_lost(const int *layers, int launch)
+{
+    struct fixture fixture;
+    struct error error = {{0}};
+    struct device_outcome outcome;
+    set_number("FAKE_CUDA_LOSE_AT", launch);
+    setup(&fixture, layers, 3, 4, 8);
+    open_engines(&fixture);
+    assert_false(train_device(&fixture, 0, 20, &outcome, &error));
+    assert_non_null(strstr(error.text, "Fake GPU 0: "));
+    assert_non_null(strstr(error.text, "CUDA_ERROR_LAUNCH_FAILED"));
+    assert_null(strchr(error.text, '\n'));
+    assert_true(device_lost(fixture.device));
+    teardown(&fixture);
+    unsetenv("FAKE_CUDA_LOSE_AT");
+}
+
+static void test_a_lost_device_is_an_error_of_one_sentence(void **state)
+{
+    (void)state;
+    if (is_fake()) {
+        check_lost((const int[]){9, 4, 3}, 1); /* one launch for all steps */
+        check_lost((const int[]){9, 40, 3}, 1);
+        check_lost((const int[]){9, 40, 3}, 77);
+    }
+}
+
+/* Devices that can do less: no cooperative launches, no pinned memory. */
+static void test_devices_that_can_do_less(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    set_number("FAKE_CUDA_COOPERATIVE", 0);
+    set_number("FAKE_CUDA_REGISTER", 0);
+    setup(&fixture, (const int[]){9, 4, 3}, 3, 4, 8);
+    open_engines(&fixture);
+    if (is_fake()) {
+        assert_non_null(strstr(device_describe(fixture.device), "no cooperative launch"));
+    }
+    train_both(&fixture, 3, 2e-4);
+    check_gradient(&fixture, 3);
+    teardown(&fixture);
+    unsetenv("FAKE_CUDA_COOPERATIVE");
+    unsetenv("FAKE_CUDA_REGISTER");
+}
+
+/* What the device keeps must be what the store keeps: checkpoints move between the engines. */
+static void test_slots_are_the_stores(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < OPTIMIZER_KINDS; kind++) {
+        for (int averages = 0; averages < 2; averages++) {
+            struct config_train train = {.optimizer = (enum optimizer_kind)kind, .ema_decay = averages ? 0.9 : 0.0};
+            struct device_shape shape = {.optimizer = kind, .averages = averages};
+            for (int vector = 0; vector < STORE_VECTORS; vector++) {
+                assert_int_equal(memory_keeps(&shape, (enum store_vector)vector),
+                                 store_has_vector(&train, (enum store_vector)vector));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,9 +839,21 @@ int main(void)
         cmocka_unit_test(test_logits_are_the_cpu_engines),
         cmocka_unit_test(test_training_is_the_cpu_engines),
         cmocka_unit_test(test_sharded_training_is_the_cpu_engines),
+        cmocka_unit_test(test_loss_curves_follow_the_cpu_engines),
+        cmocka_unit_test(test_shards_of_any_cut),
+        cmocka_unit_test(test_tiles_of_every_size),
+        cmocka_unit_test(test_same_seed_same_bits),
+        cmocka_unit_test(test_vectors_come_back_as_they_went),
+        cmocka_unit_test(test_a_loss_that_is_not_finite_stops_before_the_update),
+        cmocka_unit_test(test_divergence_is_noticed_in_the_step_of_the_cpu_engine),
+        cmocka_unit_test(test_what_is_wrong_with_the_driver_is_said),
+        cmocka_unit_test(test_devices_are_listed),
+        cmocka_unit_test(test_memory_that_is_not_there_is_said),
+        cmocka_unit_test(test_a_lost_device_is_an_error_of_one_sentence),
+        cmocka_unit_test(test_devices_that_can_do_less),
+        cmocka_unit_test(test_slots_are_the_stores),
     };
     test_seed = test_random_begin("test_device");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    (void)is_fake;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -269,7 +269,7 @@ cu_result give(cu_stream stream, const launch &what)
 
 API cuInit(unsigned)
 {
-    set = {static_cast<int>(number("FAKE_CUDA_DEVICES", 1)),
+    set = {static_cast<int>(number("FAKE_CUDA_DEVICES", 1) % 64),
            static_cast<int>(number("FAKE_CUDA_DRIVER", 13000)),
            static_cast<int>(number("FAKE_CUDA_INIT", 0)),
            static_cast<int>(number("FAKE_CUDA_MULTIPROCESSORS", 4)),
@@ -385,8 +385,10 @@ API cuDevicePrimaryCtxRetain(cu_context *context, cu_device device)
     if (lost) {
         return lost;
     }
+    static CUctx_st contexts[64];
     retained++;
-    *context = new CUctx_st{device};
+    contexts[device] = {device};
+    *context = &contexts[device];
     return CU_SUCCESS;
 }
 
@@ -503,8 +505,8 @@ API cuMemcpyHtoDAsync_v2(cu_pointer to, const void *from, size_t bytes, cu_strea
             return CU_SUCCESS;
         });
     }
-    auto taken = std::make_shared<std::vector<char>>(static_cast<const char *>(from),
-                                                     static_cast<const char *>(from) + bytes);
+    auto taken =
+        std::make_shared<std::vector<char>>(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
     return put(stream, [=] {
         memcpy(host(to), taken->data(), bytes);
         return CU_SUCCESS;
@@ -640,11 +642,12 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, cu_function, int th
 }
 
 API cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream, void **arguments, void **)
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream, void **arguments,
+                   void **)
 {
     launch next;
-    cu_result result = prepare(&next, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
-                               false, arguments);
+    cu_result result =
+        prepare(&next, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false, arguments);
     return result ? result : give(stream, next);
 }
 
@@ -653,8 +656,8 @@ API cuLaunchCooperativeKernel(cu_function function, unsigned grid_x, unsigned gr
                               void **arguments)
 {
     launch next;
-    cu_result result = prepare(&next, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
-                               true, arguments);
+    cu_result result =
+        prepare(&next, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true, arguments);
     return result ? result : give(stream, next);
 }
 

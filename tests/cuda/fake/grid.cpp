@@ -129,7 +129,8 @@ char *take_stack()
         spare_stacks.pop_back();
         return stack;
     }
-    void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_NONE) != 0) {
         perror("fake CUDA: no memory for a stack");
         abort();

@@ -1,0 +1,115 @@
+/*
+ * Passes over the gradient of the whole network, where it can't be applied as it is computed: clipping by norm (as
+ * worker/clip.h), which must know all of it first, and micro-batches.
+ *
+ * Each block has one row: of a layer's weights, or its biases, which count as a row behind these.
+ */
+#ifndef CUDA_KERNELS_APPLY_CUH
+#define CUDA_KERNELS_APPLY_CUH
+
+#include "cuda/kernels/batch.cuh"
+#include "cuda/kernels/elements.cuh"
+#include "cuda/kernels/machine.cuh"
+
+struct gradient_row {
+    uint64_t first; /* of its floats in the flat vector */
+    int floats;
+    bool weights;
+};
+
+static __device__ __forceinline__ struct gradient_row row_of_block(const struct kernel_network &network)
+{
+    int row = blockIdx.x;
+    int number = 0;
+    while (row > network.layer[number].in) {
+        row -= network.layer[number].in + 1;
+        number++;
+    }
+    const struct kernel_layer &layer = network.layer[number];
+    bool weights = row < layer.in;
+    return {weights ? layer.weights + (uint64_t)row * layer.stride : layer.biases, layer.out, weights};
+}
+
+/* Sum of what each thread has, by a block of KERNEL_BLOCK_THREADS, for thread 0 alone. scratch: [KERNEL_WARP]. */
+static __device__ __forceinline__ double block_sum(double sum, double *scratch)
+{
+    sum = warp_sum(sum);
+    if (threadIdx.x % KERNEL_WARP == 0) {
+        scratch[threadIdx.x / KERNEL_WARP] = sum;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 1; threadIdx.x == 0 && i < KERNEL_BLOCK_THREADS / KERNEL_WARP; i++) {
+        sum += scratch[i];
+    }
+    __syncthreads();
+    return sum;
+}
+
+/* The gradient's norm, and so the factor it is clipped by; the block that is last through adds up. */
+static __device__ __forceinline__ void measure_gradient(const struct kernel_network &network)
+{
+    double *scratch = (double *)shared_memory(); /* [KERNEL_WARP], and behind them a flag */
+    int *last = (int *)(scratch + KERNEL_WARP);
+    struct kernel_progress *progress = network.progress;
+    if (progress->stopped) {
+        return;
+    }
+    const struct gradient_row row = row_of_block(network);
+    double sum = 0.0;
+#pragma unroll 2
+    for (int n = threadIdx.x; n < row.floats; n += KERNEL_BLOCK_THREADS) {
+        double value = network.gradient[row.first + n];
+        sum += value * value;
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) {
+        network.squares[blockIdx.x] = sum;
+        __threadfence();
+        *last = atomicAdd(&progress->ticket, 1u) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (*last) {
+        sum = 0.0;
+#pragma unroll 2
+        for (int i = threadIdx.x; i < (int)gridDim.x; i += KERNEL_BLOCK_THREADS) {
+            sum += network.squares[i];
+        }
+        sum = block_sum(sum, scratch);
+        if (threadIdx.x == 0) {
+            double norm = sqrt(sum);
+            progress->ticket = 0;
+            progress->factor = norm <= network.clip_norm ? 1.0f : (float)(network.clip_norm / norm);
+        }
+    }
+}
+
+static __device__ __forceinline__ void apply_row(const struct kernel_network &network, int how, float weight)
+{
+    const struct kernel_progress &progress = *network.progress;
+    if (progress.stopped) {
+        return;
+    }
+    const struct gradient_row row = row_of_block(network);
+    const struct update *update = network.updates + 2 * (progress.step - progress.first_step) + row.weights;
+    const struct kernel_vectors &to = network.vectors;
+    const float factor = how == APPLY_GRADIENT || how == APPLY_COLLECTED ? 1.0f : progress.factor;
+    const float *from = how == APPLY_COLLECTED ? network.collected : network.gradient;
+#pragma unroll 1
+    for (int n = threadIdx.x; n < row.floats; n += KERNEL_BLOCK_THREADS) {
+        const uint64_t at = row.first + n;
+        const float g = factor * from[at];
+        if (how == CLIP_COLLECT_FIRST) {
+            network.collected[at] = weight * g;
+        } else if (how == CLIP_COLLECT) {
+            network.collected[at] += weight * g;
+        } else if (how == CLIP_IN_PLACE) {
+            network.gradient[at] = g;
+        } else {
+            update_element(update, g, to.parameters, to.slot0, to.slot1, to.averages, at);
+        }
+    }
+}
+
+#endif
