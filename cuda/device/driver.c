@@ -1,6 +1,7 @@
 #include "cuda/device/driver.h"
 
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,19 +27,22 @@ static void *find(void *library, const char *symbol)
     return dlsym(library, symbol);
 }
 
-#define FIND(name, symbol, parameters)                                                                                 \
-    {                                                                                                                  \
-        void *found = find(driver->library, #symbol);                                                                  \
-        if (!found) {                                                                                                  \
-            return error_set(error, "the NVIDIA driver's library lacks %s: reinstall the driver, or use --device=cpu", \
-                             #symbol);                                                                                 \
-        }                                                                                                              \
-        memcpy(&driver->name, &found, sizeof found);                                                                   \
-    }
+#define WANTED(name, symbol, parameters) {#symbol, offsetof(struct driver, name)},
 
 static bool find_all(struct driver *driver, struct error *error)
 {
-    CUDA_DRIVER_FUNCTIONS(FIND)
+    static const struct {
+        const char *symbol;
+        size_t field;
+    } wanted[] = {CUDA_DRIVER_FUNCTIONS(WANTED)};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *found = find(driver->library, wanted[i].symbol);
+        if (!found) {
+            return error_set(error, "the NVIDIA driver's library lacks %s: reinstall the driver, or use --device=cpu",
+                             wanted[i].symbol);
+        }
+        memcpy((char *)driver + wanted[i].field, &found, sizeof found);
+    }
     return true;
 }
 

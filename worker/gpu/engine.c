@@ -425,6 +425,7 @@ static struct device_shape shape_of(const struct engine_options *options)
         .seed = (uint64_t)train->seed,
         .label_smoothing = (float)train->label_smoothing,
         .dropout = train->dropout,
+        .clip_norm = train->clip_norm,
     };
     for (int i = 0; i <= options->model->layer_count; i++) {
         shape.widths[i] = options->model->widths[i];
@@ -436,9 +437,6 @@ bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *op
 {
     const struct config_train *train = &options->config->train;
     struct device_shape shape = shape_of(options);
-    if (train->clip_norm > 0) {
-        return error_set(error, "the GPU engine does not clip gradients (train.clip_norm) so far: use --device=cpu");
-    }
     return gpu_client_open_begin(client, train->device_index, &shape, train->gpu_memory_fraction,
                                  options->model->float_count, error);
 }
