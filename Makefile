@@ -5,12 +5,13 @@
 # All that is made lies under build/; downloads are kept in the user's cache folder (base/deps/fetch).
 
 VERSION   := 0.1.0
-CC        := gcc
+CC        := $(or $(CROSS_CC),gcc)
 CLANG     := clang
 PREFIX    ?= /usr/local
 DESTDIR   ?=
 ARGS      ?=
 T         ?=
+ARCH      ?=
 DATA_DIR  ?= data
 FUZZ_SECONDS      ?= 20
 FUZZ_TEST_SECONDS ?= 3
@@ -28,14 +29,17 @@ MAKEFLAGS += --no-print-directory
 .SECONDARY:
 SHELL := /bin/sh
 
-all: build/trainer
+all: $(or $(ARCH),build/trainer)
 
 # --- What is compiled --------------------------------------------------------------------------------------------------
 
 rooms   := base net ps worker cuda
 # What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
 hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
-sources := $(filter-out test_% $(hosted),$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
+# Nor is what is written for the instructions of another kind of processor than CC compiles for.
+machine := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+foreign := $(if $(filter x86_64,$(machine)),,%_avx2.c %_avx512.c) $(if $(filter aarch64,$(machine)),,%_neon.c)
+sources := $(filter-out test_% $(hosted) $(foreign),$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
 headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/*/*/*.h) tests/*/*.h)
 tests   := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -118,6 +122,8 @@ build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_
 
 include cuda/build.mk
 
+include base/deps/cross.mk
+
 # --- The product -------------------------------------------------------------------------------------------------------
 
 objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
@@ -125,7 +131,7 @@ musl_cc := build/deps/musl/bin/musl-cc
 
 # Debugging information is kept beside the program that is copied around, which finds it by its link.
 build/trainer: build/trainer.debug
-	@objcopy --strip-debug --add-gnu-debuglink=$< $< $@.new
+	@$(shell $(CC) -print-prog-name=objcopy) --strip-debug --add-gnu-debuglink=$< $< $@.new
 	@mv $@.new $@
 	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB$(if $(gpu_missing), without the GPU engine: $(gpu_missing))"
 
@@ -316,7 +322,7 @@ install: build/trainer
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
 # machine.
-test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate)
+test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
@@ -429,6 +435,7 @@ help:
 	@echo "make bench     figures beside those of other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
 	@echo "make simulate-teeth   bugs planted in it, one after another: are they noticed?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"

@@ -1,5 +1,5 @@
 /*
- * CPU features by cpuid, and by xgetbv for the registers that the operating system saves on a task switch: a processor
+ * x86-64's features by cpuid, and by xgetbv for the registers that the operating system saves on a task switch: a processor
  * may have AVX while the kernel or the hypervisor does not let it be used. (gcc's __builtin_cpu_supports would do, but
  * its start-up code is not in every static libgcc set-up.)
  */
@@ -71,6 +71,15 @@ static void detect(struct cpu_features *features)
     features->vaes = features->avx2 && (c & bit_VAES) != 0;
     features->avx512 = (state & XCR0_AVX512) == XCR0_AVX512 && (b & avx512) == avx512;
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static void detect(struct cpu_features *features)
+{
+    const unsigned long aes = 1ul << 3; /* HWCAP_AES */
+    features->neon = true;              /* part of aarch64 */
+    features->aes = (getauxval(AT_HWCAP) & aes) != 0;
+}
 #else
 static void detect(struct cpu_features *features)
 {
@@ -100,6 +109,7 @@ void cpu_features_text(const struct cpu_features *features, char *text, size_t s
     } sets[] = {
         {features->sse2, "sse2"}, {features->avx, "avx"},       {features->avx2, "avx2"},   {features->fma, "fma"},
         {features->f16c, "f16c"}, {features->avx512, "avx512"}, {features->aesni, "aesni"}, {features->vaes, "vaes"},
+        {features->neon, "neon"}, {features->aes, "aes"},
     };
     size_t used = 0;
     text[0] = '\0';

@@ -16,10 +16,12 @@ struct cpu_features {
     bool avx512; /* all of F, BW, VL and DQ */
     bool aesni;
     bool vaes;
+    bool neon;
+    bool aes;       /* aarch64's instructions for it */
     char model[49]; /* the processor's own name for itself, trimmed; "" if it has none */
 };
 
-/* The same answer every time; any thread may ask. All false on processors that are not x86-64. */
+/* The same answer every time; any thread may ask. What another kind of processor would have is false. */
 const struct cpu_features *cpu_features_get(void);
 
 /* The instruction sets as words with blanks between: "sse2 avx avx2 fma". */

@@ -187,6 +187,12 @@ unsigned optimizer_enter(void)
     unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | flush_to_zero | denormals_are_zero);
     return mode;
+#elif defined(__aarch64__)
+    const uint64_t flush_to_zero = 1u << 24; /* of operands and results */
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    __asm__ volatile("msr fpcr, %0" : : "r"(mode | flush_to_zero));
+    return (unsigned)mode;
 #else
     return 0;
 #endif
@@ -196,6 +202,8 @@ void optimizer_leave(unsigned mode)
 {
 #if defined(__x86_64__)
     _mm_setcsr(mode);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
 #else
     (void)mode;
 #endif

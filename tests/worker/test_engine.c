@@ -768,5 +768,5 @@ int main(void)
 {
     test_seed = test_random_begin("test_engine");
     return run_with(CPU_KERNELS_REFERENCE, "reference") + run_with(CPU_KERNELS_AVX2, "avx2") +
-           run_with(CPU_KERNELS_AVX512, "avx512");
+           run_with(CPU_KERNELS_AVX512, "avx512") + run_with(CPU_KERNELS_NEON, "neon");
 }

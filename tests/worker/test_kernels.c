@@ -494,5 +494,5 @@ int main(void)
 {
     test_seed = test_random_begin("test_kernels");
     return run_table(CPU_KERNELS_REFERENCE, "reference") + run_table(CPU_KERNELS_AVX2, "avx2") +
-           run_table(CPU_KERNELS_AVX512, "avx512");
+           run_table(CPU_KERNELS_AVX512, "avx512") + run_table(CPU_KERNELS_NEON, "neon");
 }

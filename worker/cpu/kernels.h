@@ -1,7 +1,7 @@
 /*
  * The inner loops of the CPU engine, one table per instruction set; which one is used is decided at run time.
  *
- * kernels_reference.c is the readable twin. kernels_avx2.c and kernels_avx512.c define a few primitives each and share
+ * kernels_reference.c is the readable twin. kernels_avx2.c, kernels_avx512.c and kernels_neon.c define a few primitives each and share
  * kernels_simd.h. All tables compute the same thing, up to the rounding of sums; within one table every sum is taken in
  * one fixed order that depends neither on the caller's split of rows nor on threads.
  *
@@ -158,6 +158,8 @@ extern const struct kernels kernels_reference;
 #if defined(__x86_64__)
 extern const struct kernels kernels_avx2;
 extern const struct kernels kernels_avx512;
+#elif defined(__aarch64__)
+extern const struct kernels kernels_neon;
 #endif
 
 /*

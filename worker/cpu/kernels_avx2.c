@@ -1,6 +1,7 @@
 /* The kernels for AVX2 with FMA. */
 #include <immintrin.h>
 
+#include "worker/cpu/kernels_bytes.h"
 #include "worker/cpu/kernels_loops.h"
 
 #define KERNELS_TABLE      kernels_avx2
@@ -115,18 +116,7 @@ VEC float vec_largest(vec a)
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
-/* POSITIONS(mask): the positions of the bits set in mask, in order, as the bytes of a number. */
-#define POSITION(mask, bit)                                                                                            \
-    (((mask) >> (bit)&1) ? (uint64_t)(bit) << (8 * __builtin_popcount((mask) & ((1u << (bit)) - 1))) : 0)
-#define POSITIONS(mask)                                                                                                \
-    (POSITION(mask, 0) | POSITION(mask, 1) | POSITION(mask, 2) | POSITION(mask, 3) | POSITION(mask, 4) |               \
-     POSITION(mask, 5) | POSITION(mask, 6) | POSITION(mask, 7))
-#define POSITIONS_4(mask)  POSITIONS(mask), POSITIONS((mask) + 1), POSITIONS((mask) + 2), POSITIONS((mask) + 3)
-#define POSITIONS_16(mask) POSITIONS_4(mask), POSITIONS_4((mask) + 4), POSITIONS_4((mask) + 8), POSITIONS_4((mask) + 12)
-#define POSITIONS_64(mask)                                                                                             \
-    POSITIONS_16(mask), POSITIONS_16((mask) + 16), POSITIONS_16((mask) + 32), POSITIONS_16((mask) + 48)
-
-static const uint64_t positions[256] = {POSITIONS_64(0u), POSITIONS_64(64u), POSITIONS_64(128u), POSITIONS_64(192u)};
+static const uint64_t positions[256] = {POSITIONS_TABLE};
 
 static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
 {

@@ -12,6 +12,7 @@
 #ifdef KERNELS_TABLE
 #include <math.h>
 
+#include "worker/cpu/kernels_bytes.h"
 #include "worker/cpu/kernels_loops.h"
 
 #if defined(__clang__)
@@ -24,7 +25,11 @@
 /* Has the compiler compute an address once, instead of in every operand that uses it. */
 #define COMPUTE(p) __asm__("" : "+r"(p))
 /* Keeps a vector in its register: else the compiler loads it anew for every use. */
+#if defined(__x86_64__)
 #define KEEP(v) __asm__("" : "+v"(v))
+#else
+#define KEEP(v) __asm__("" : "+w"(v))
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -130,7 +135,7 @@ INLINE void fetch(const int columns, const float *row)
 {
     UNROLL
     for (int v = 0; v < columns; v += 16 / VEC_LANES) {
-        _mm_prefetch((const char *)(row + v * VEC_LANES), _MM_HINT_T0);
+        __builtin_prefetch(row + v * VEC_LANES);
     }
 }
 
@@ -254,28 +259,27 @@ static void simd_fill(int rows, int n, const float *row, float *to, int stride)
 INLINE int64_t gather_groups(const int groups, int rows, const uint8_t *from, size_t stride, const int32_t *indexes,
                              uint8_t *to, uint8_t *seen)
 {
-    __m128i any[KERNEL_BLOCK / 16];
+    vec_bytes any[KERNEL_BLOCK / 16];
     UNROLL
     for (int g = 0; g < groups; g++) {
-        any[g] = _mm_loadu_si128((const __m128i *)(const void *)(seen + 16 * g));
+        any[g] = bytes_load(seen + 16 * g);
     }
     int64_t zeros = 0;
     for (int r = 0; r < rows; r++, to += 16 * groups) {
         const uint8_t *row = from + (size_t)(indexes ? indexes[r] : r) * stride;
-        __m128i zero = _mm_setzero_si128(); /* minus how many zeros, by lanes */
+        vec_bytes zero = bytes_zero(); /* how many, by lanes */
         UNROLL
         for (int g = 0; g < groups; g++) {
-            __m128i value = _mm_loadu_si128((const __m128i *)(const void *)(row + 16 * g));
-            _mm_storeu_si128((__m128i *)(void *)(to + 16 * g), value);
-            any[g] = _mm_or_si128(any[g], value);
-            zero = _mm_add_epi8(zero, _mm_cmpeq_epi8(value, _mm_setzero_si128()));
+            vec_bytes value = bytes_load(row + 16 * g);
+            bytes_store(to + 16 * g, value);
+            any[g] = bytes_or(any[g], value);
+            zero = bytes_count_zeros(zero, value);
         }
-        zero = _mm_sad_epu8(_mm_sub_epi8(_mm_setzero_si128(), zero), _mm_setzero_si128());
-        zeros += _mm_cvtsi128_si64(zero) + _mm_extract_epi64(zero, 1);
+        zeros += bytes_sum(zero);
     }
     UNROLL
     for (int g = 0; g < groups; g++) {
-        _mm_storeu_si128((__m128i *)(void *)(seen + 16 * g), any[g]);
+        bytes_store(seen + 16 * g, any[g]);
     }
     return (int64_t)rows * 16 * groups - zeros;
 }
@@ -413,18 +417,18 @@ static void simd_softmax(const struct softmax *s)
 /* Four stages of interleaving transpose 16 x 16 bytes. */
 INLINE void transpose_16x16(const uint8_t *from, size_t from_stride, uint8_t *to, size_t to_stride)
 {
-    __m128i x[16];
-    __m128i y[16];
+    vec_bytes x[16];
+    vec_bytes y[16];
     UNROLL
     for (int i = 0; i < 16; i++) {
-        x[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + (size_t)i * from_stride));
+        x[i] = bytes_load(from + (size_t)i * from_stride);
     }
     UNROLL
     for (int stage = 0; stage < 4; stage++) {
         UNROLL
         for (int i = 0; i < 8; i++) {
-            y[2 * i] = _mm_unpacklo_epi8(x[i], x[i + 8]);
-            y[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[i + 8]);
+            y[2 * i] = bytes_zip_low(x[i], x[i + 8]);
+            y[2 * i + 1] = bytes_zip_high(x[i], x[i + 8]);
         }
         UNROLL
         for (int i = 0; i < 16; i++) {
@@ -433,7 +437,7 @@ INLINE void transpose_16x16(const uint8_t *from, size_t from_stride, uint8_t *to
     }
     UNROLL
     for (int i = 0; i < 16; i++) {
-        _mm_storeu_si128((__m128i *)(void *)(to + (size_t)i * to_stride), x[i]);
+        bytes_store(to + (size_t)i * to_stride, x[i]);
     }
 }
 

@@ -38,13 +38,14 @@ struct predict {
 static void rank(struct predict *predict, const float *logits)
 {
     int classes = predict->classes;
-    double largest = -INFINITY, sum = 0;
+    float largest = -INFINITY;
+    double sum = 0;
     for (int c = 0; c < classes; c++) {
-        largest = fmax(largest, (double)logits[c]);
+        largest = logits[c] > largest ? logits[c] : largest;
         predict->order[c] = c;
     }
     for (int c = 0; c < classes; c++) {
-        predict->probabilities[c] = exp((double)logits[c] - largest);
+        predict->probabilities[c] = exp((double)logits[c] - (double)largest);
         sum += predict->probabilities[c];
     }
     for (int c = 0; c < classes; c++) {

@@ -1,0 +1,18 @@
+# make ARCH=aarch64: the same program for another kind of processor, by a cross compiler, in a tree of its own that is
+# made of links to this one: build/aarch64/build/trainer. All rules are the Makefile's.
+
+cross_architectures := aarch64
+linked := Makefile LICENSE README.md config.json trainer.c $(rooms) tests
+
+$(cross_architectures:%=build/packages-cross-%): build/packages-cross-%: base/deps/packages
+	@mkdir -p build
+	@base/deps/packages build cross-$*
+	@touch $@
+
+# Nothing of this make's command line goes along: the libraries' own makefiles have an ARCH too.
+$(cross_architectures): %: build/packages-cross-%
+	@mkdir -p build/$*
+	@for each in $(linked); do ln -sfn ../../$$each build/$*/$$each; done
+	+@env -u MAKEFLAGS -u ARCH CROSS_CC=$*-linux-gnu-gcc $(MAKE) -C build/$* build/trainer
+
+.PHONY: $(cross_architectures)
