@@ -48,7 +48,10 @@ build/gpu/kernels.fatbin: cuda/kernels/kernels.cu build/gpu/nvcc | $(musl_libs)
 	@echo "nvcc $<"
 	@$(NVCC) $(nvcc_flags) -fatbin -MD -MF build/gpu/kernels.d -MT $@ -o $@ $<
 
-build/gpu/kernels.o: build/gpu/kernels.fatbin
+# A cross build takes the kernels of the build for this machine: they are the same.
+gpu_fatbin := $(or $(GPU_FATBIN),build/gpu/kernels.fatbin)
+
+build/gpu/kernels.o: $(gpu_fatbin)
 	@printf '.section .rodata\n.balign 64\n.globl gpu_kernels, gpu_kernels_end\n.hidden gpu_kernels, gpu_kernels_end\ngpu_kernels: .incbin "$<"\ngpu_kernels_end:\n.section .note.GNU-stack,"",%%progbits\n' | \
 		$(CC) -x assembler -c -o $@ -
 

@@ -10,9 +10,11 @@ $(cross_architectures:%=build/packages-cross-%): build/packages-cross-%: base/de
 	@touch $@
 
 # Nothing of this make's command line goes along: the libraries' own makefiles have an ARCH too.
-$(cross_architectures): %: build/packages-cross-%
+cross_fatbin := $(if $(gpu_missing),,$(CURDIR)/$(gpu_fatbin))
+
+$(cross_architectures): %: build/packages-cross-% $(if $(cross_fatbin),$(gpu_fatbin))
 	@mkdir -p build/$*
 	@for each in $(linked); do ln -sfn ../../$$each build/$*/$$each; done
-	+@env -u MAKEFLAGS -u ARCH CROSS_CC=$*-linux-gnu-gcc $(MAKE) -C build/$* build/trainer
+	+@env -u MAKEFLAGS -u ARCH CROSS_CC=$*-linux-gnu-gcc GPU_FATBIN=$(cross_fatbin) $(MAKE) -C build/$* build/trainer
 
 .PHONY: $(cross_architectures)
