@@ -418,3 +418,66 @@ def test_synchronous_training_takes_a_live_change(trainer, tmp_path):
                                "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)
         assert fleet.goes_on()["loss"] < 3 and set(fleet.versions().values()) == {4} and fleet.alive()
+
+
+# --- Who may ask for what ---
+
+
+def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
+    fleet = open_fleet
+    fleet.start_and_train()
+    port = int(fleet.ps_hosts[0].split(":")[1])
+    key = str(fleet.folder / "fleet.key")
+    report = {"version": 1, "target": 0, "phase": 0, "ready": 0, "loss": -1.0, "digest": "", "sentence": ""}
+    with protocol.Client(port, key) as client:
+        assert client.hello(role=2, index=1, digest="", job="", cluster="north")[0] == "welcome"
+        name, fields, _ = client.call("report", **report)
+        assert name == "rollout" and fields["order"] == 0 and fields["job"] == ""
+        for request, values in (("get_model", {"wait_ms": 0}), ("abort_rollout", {"who": "me"}),
+                                ("snapshot", {"snapshot": 1, "at_step": -1, "wait_ms": 0}),
+                                ("pull", {"dtype": 0, "since_version": 0, "after_step": -1, "wait_ms": 0, "ranges": []})):
+            name, fields, _ = client.call(request, **values)
+            assert name == "error" and fields["code"] == 2, (request, name, fields)
+        client.send("propose", bulk=b"x", healthy_s=1.0)
+        name, fields, _ = client.receive()
+        assert name == "error" and fields["code"] == 2
+    # The real worker 1 did not mind, and an index that nobody has does no harm.
+    with protocol.Client(port, key) as client:
+        assert client.hello(role=2, index=60000, digest="", job="", cluster="north")[0] == "welcome"
+        assert client.call("report", **report)[0] == "rollout"
+    fleet.goes_on()
+    assert fleet.alive() and set(fleet.versions().values()) == {1}
+
+
+def test_hosts_are_added_at_the_end(trainer, tmp_path):
+    """A worker more: it is started with the new file, is told that it is ahead, and comes in with the rollout."""
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=3) as fleet:
+        everybody = fleet.worker_hosts
+        fleet.config["cluster"]["worker_hosts"] = everybody[:2]
+        (fleet.folder / "config.json").write_text(json.dumps(fleet.config))
+        for name in ("ps 0", "worker 0", "worker 1"):
+            fleet.start(name, *(["--train_dir="] if name == "worker 1" else []))
+        fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        new = fleet.candidate(2, cluster={"worker_hosts": everybody})
+        newcomer = fleet.folder / "newcomer"
+        newcomer.mkdir()
+        for name in ("operator.pub", "fleet.key"):
+            shutil.copy2(fleet.folder / name, newcomer / name)
+        shutil.copy2(fleet.folder / new, newcomer / "config.json")
+        fleet.start("worker 2", "--train_dir=", "--config=newcomer/config.json")
+        fleet.until("worker 2", lambda text: "worker 2 has version 2 of the config, ps 0 has version 1; it waits until that "
+                                             "is rolled out" in text, "a word")
+        result = fleet.rollout(new, "--yes", "--healthy_secs=1")
+        assert result.returncode == 0, text_of(result)
+        fleet.until("worker 2", lambda text: '"event":"step"' in text, "steps of worker 2")
+        assert set(fleet.versions().values()) == {2}
+        # And away again: the one that is no part of version 3 ends.
+        fleet.config["cluster"]["worker_hosts"] = everybody
+        result = fleet.rollout(fleet.candidate(3, cluster={"worker_hosts": everybody[:2]}), "--yes", "--healthy_secs=1")
+        assert result.returncode == 0, text_of(result)
+        fleet.wait("worker 2", 0)
+        assert "is no part of it any more" in fleet.text("worker 2")
+        fleet.goes_on()
+        other = everybody[1].replace("127.0.0.1", "127.0.0.3")
+        result = fleet.rollout(fleet.candidate(4, cluster={"worker_hosts": [everybody[0], other]}), "--yes")
+        assert result.returncode == 1 and "to move a member, stop the job" in text_of(result), text_of(result)

@@ -369,6 +369,11 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         rollout->moved_step = vitals->global_step;
         return;
     }
+    if (!isfinite(vitals->loss)) { /* whoever has switched makes no steps, and those that wait for one never will */
+        give_reason(rollout, "the loss is not finite any more, after step %lld", (long long)vitals->global_step);
+        give_up(rollout, now_s);
+        return;
+    }
     let_leader_go(rollout, now_s);
     time_out(rollout, missing, rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew", rollout->wave_s,
              ROLLOUT_SWITCH_S, now_s);

@@ -42,7 +42,8 @@ struct desk {
     double rated_s,
         fastest; /* steps per second lately, at their fastest: the step to switch at must not come too soon */
     int64_t rated_step;
-    float *losses; /* [job.worker_count] as in the message `report` */
+    uint32_t rated_generation; /* a restore is no step */
+    float *losses;             /* [job.worker_count] as in the message `report` */
 };
 
 /* --- What a change is to a ps ------------------------------------------------------------------------------------------- */
@@ -221,7 +222,12 @@ static void measure(struct desk *desk, double now_s)
 {
     const int64_t step = desk->server->job.global_step;
     double seconds = now_s - desk->rated_s;
-    if (seconds >= RATE_S) {
+    const uint32_t generation = desk->server->job.state == JOB_TRAINING ? desk->server->job.generation : 0;
+    if (generation == 0 || desk->rated_generation != generation) {
+        desk->rated_generation = generation;
+        desk->rated_s = now_s;
+        desk->rated_step = step;
+    } else if (seconds >= RATE_S) {
         double rate = step > desk->rated_step ? (double)(step - desk->rated_step) / seconds : 0;
         desk->fastest = fmax(rate, desk->fastest * FORGETTING);
         desk->rated_s = now_s;

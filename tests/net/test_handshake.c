@@ -142,6 +142,24 @@ static void config_mismatch(void **state)
     assert_true(shake(&operator, & ps_0, &service).welcome);
 }
 
+/* Another version is no final word: the older one can be given the newer, which it has to wait for. */
+static void other_versions(void **state)
+{
+    (void)state;
+    struct identity other = worker1;
+    struct service service = {.accepted = false};
+    other.digest = "d2";
+    other.fleet_version = 2;
+    assert_refused(&other, &ps_0, &service, REFUSAL_BEHIND,
+                   "worker 1 has version 2 of the config, ps 0 has version 3; it waits for the newer one");
+    other.fleet_version = 4;
+    assert_refused(&other, &ps_0, &service, REFUSAL_AHEAD,
+                   "worker 1 has version 4 of the config, ps 0 has version 3; it waits until that is rolled out");
+    other.digest = ""; /* who only asks; the role sees to it that no more comes of it */
+    assert_true(shake(&other, &ps_0, &service).welcome);
+    assert_string_equal(service.peer.digest, "");
+}
+
 static void other_reasons(void **state)
 {
     (void)state;
@@ -284,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(welcome),
         cmocka_unit_test(config_mismatch),
+        cmocka_unit_test(other_versions),
         cmocka_unit_test(other_reasons),
         cmocka_unit_test(future_version),
         cmocka_unit_test(garbage_is_refused),

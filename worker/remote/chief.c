@@ -35,10 +35,11 @@ enum {
     SNAPSHOT_PATIENCE_S = 60, /* with connections that break */
 };
 
-static const double LOOK_S = 0.02; /* the saving thread looks at clock and step so often */
-static const double RATE_S = 0.2;  /* steps per second are measured over so long, at least */
-static const double AHEAD_S = 0.3; /* an ordered step that is so near is waited for before its order is replaced... */
-static const double STALL_S = 0.1; /* ...unless there was no step for so long */
+static const double MOMENT_S = 0.02; /* until all shards have heard of a snapshot, if nothing keeps them */
+static const double LOOK_S = 0.02;   /* the saving thread looks at clock and step so often */
+static const double RATE_S = 0.2;    /* steps per second are measured over so long, at least */
+static const double AHEAD_S = 0.3;   /* an ordered step that is so near is waited for before its order is replaced... */
+static const double STALL_S = 0.1;   /* ...unless there was no step for so long */
 
 /* The next checkpoint by steps, as the shards were told of it. */
 struct order {
@@ -337,16 +338,19 @@ static enum push_pull_end take_now(struct chief *chief, unsigned which, bool sto
     PROFILE("take snapshot");
     int workers = chief->options.config->cluster.worker_hosts.count;
     const double deadline_s = clock_monotonic_s() + SNAPSHOT_PATIENCE_S;
+    int64_t seen = 0;        /* on some shard: this worker may be far behind the others' steps */
     chief->order.number = 0; /* replaced on the shards */
     for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
-        int64_t ahead = atomic_load(&chief->global_step) + (2 + workers) * (int64_t)i;
+        int64_t now = atomic_load(&chief->global_step), in_a_moment = (int64_t)(chief->steps_per_s * MOMENT_S);
+        int64_t ahead = (now > seen ? now : seen) + (2 + workers + in_a_moment) * i;
         ahead = ahead < chief->options.plan->last_step ? ahead : chief->options.plan->last_step;
         bool exact = i > 0 && !last;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
         end = transfer_snapshot(&chief->shards, number, exact ? ahead : -1, SNAPSHOT_WAIT_MS, &answer, error);
+        seen = end == PUSH_PULL_DONE && answer.global_step > seen ? answer.global_step : seen;
         if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
             end = PUSH_PULL_AGAIN;
         } else if (end == PUSH_PULL_DONE) {

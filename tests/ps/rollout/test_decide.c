@@ -182,6 +182,15 @@ static void goes_back_from_what_does_no_good(void **state)
     rollout_tick(&rollout, &fine, 0.5);
     say((struct member){MEMBER_PS, 1}, PHASE_LATE, 1);
     assert_goes_back(2);
+
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &fine, 0.5);
+    vitals = fine;
+    vitals.loss = NAN; /* of a worker that got new parameters of the other ps: ps 0 will never come to the step */
+    say((struct member){MEMBER_PS, 1}, PHASE_SWITCHED, 1);
+    rollout_tick(&rollout, &vitals, 1);
+    assert_goes_back(2);
 }
 
 static void a_loss_that_flickers_is_let_pass(void **state)
