@@ -445,7 +445,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
     with protocol.Client(port, key) as client:
         assert client.hello(role=2, index=60000, digest="", job="", cluster="north")[0] == "welcome"
         assert client.call("report", **report)[0] == "rollout"
-    fleet.goes_on()
+    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps of worker 1")
     assert fleet.alive() and set(fleet.versions().values()) == {1}
 
 

@@ -1,5 +1,6 @@
 """Under systemd: what a member tells it by sd_notify, and the units in deploy/."""
 
+import json
 import os
 import shutil
 import socket
@@ -96,3 +97,31 @@ def test_the_unit_is_one(trainer, root, tmp_path):
                                 timeout=60)
         complaints = [line for line in text_of(result).splitlines() if name.split("@")[0] in line]
         assert result.returncode == 0 and not complaints, text_of(result)
+
+
+def test_the_fleet_of_the_readme(trainer, root, tmp_path):
+    """Its config, its functions and its sed: what can be tried without ten machines, and with a systemd of paper."""
+    text = (root / "README.md").read_text()
+    chapter = text[text.index("## From one machine to a fleet of ten"):]
+    block = chapter[chapter.index("    ./trainer keygen"):chapter.index("The tenth joins")]
+    tenth = chapter[chapter.index("    sed -e"):chapter.index("All that follows")]
+    commands = "\n".join(line[4:] for line in (block + tenth).splitlines())
+    (tmp_path / "trainer").symlink_to(trainer)
+    (tmp_path / "deploy").symlink_to(root / "deploy")
+    # ssh and scp write down what they are told, and nothing is there that a rollout could be given to.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("ssh", "scp"):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/told\n')
+        (tools / name).chmod(0o755)
+    commands = commands.replace("./trainer status", ":").replace("./trainer rollout new.json --yes", "./trainer config check --config=new.json")
+    commands = commands.replace("./trainer rollout status", ":")
+    result = subprocess.run(["bash", "-e", "-c", commands], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                            env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+    assert result.returncode == 0, text_of(result)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["fleet"]["version"] == 2 and config["cluster"]["worker_hosts"] == [f"a{i}:2222" for i in range(1, 10)]
+    told = (tmp_path / "told").read_text()
+    assert "MEMBER=--job_name=worker --task_index=0 --train_dir=run' >/etc/trainer/worker-0.conf" in told
+    assert told.count("systemctl enable --now trainer@") == 10
+    assert "new.json root@a9:/var/lib/trainer/config.json" in told
