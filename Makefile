@@ -270,7 +270,7 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	poll ioctl eventfd eventfd_write eventfd_read close \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
 	opendir readdir closedir dirfd fstatat unlinkat
-watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send \
+watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send push_pull_join \
 	checkpoint_folder_save checkpoint_folder_newest
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 comma := ,
@@ -360,7 +360,7 @@ vectors: build/venv-vectors/ready build/venv/ready
 # --- Lint --------------------------------------------------------------------------------------------------------------
 
 # A file is looked at again when its object was made again, which is when it or a header of its own has changed.
-tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c))
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c))
 # Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(headers)))
 
@@ -389,22 +389,30 @@ format: build/venv/ready
 # The analyzer doesn't know that cmocka's assertions end a test.
 build/lint/tests/%.tidy: tidy_off = --checks=-clang-analyzer-*
 
-build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
+linted = $(@:build/lint/%.tidy=%)
+define tidy
 	@mkdir -p $(@D)
-	@echo "lint $*.c"
-	@clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $*.c -- -std=gnu11 $(cppflags) $(call flags_for,$*.c) 2>build/lint/$*.log || \
-		{ cat build/lint/$*.log >&2; exit 1; }
+	@echo "lint $(linted).c"
+	@clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(cppflags) $(call flags_for,$(linted).c) \
+		2>build/lint/$(linted).log || { cat build/lint/$(linted).log >&2; exit 1; }
 	@touch $@
+endef
+
+build/lint/tests/simulate/%.tidy: build/simulate/tests/simulate/%.o .clang-tidy | $(packages)
+	$(tidy)
+
+build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
+	$(tidy)
 
 # These complain about carving memory, about ranges that an assert states, and about results passed by pointer.
 cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 
-build/lint/cppcheck: $(sources) trainer.c $(headers) | $(packages)
+build/lint/cppcheck: $(sources) trainer.c $(headers) $(simulator_sources) | $(packages)
 	@mkdir -p $(@D)/cppcheck-work
 	@echo "lint: cppcheck"
 	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c
+		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
 	@touch $@
 
 build/lint/%.h.alone: %.h $(headers) build/san/flags $(musl_libs)

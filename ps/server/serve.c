@@ -151,6 +151,14 @@ static bool is_past_step(struct visitor *visitor, int64_t step)
     return job->state != JOB_TRAINING || job->global_step > step;
 }
 
+/* Of the shard: what the job has accepted may still be on its way into it. */
+static bool is_at_step(struct visitor *visitor, int64_t step)
+{
+    int64_t now;
+    shard_now(visitor->server->shard, NULL, &now);
+    return visitor->server->job.state != JOB_TRAINING || now >= step;
+}
+
 /* --- Stages ------------------------------------------------------------------------------------------------------------ */
 
 static bool stage_is_free(struct visitor *visitor, int64_t unused)
@@ -343,6 +351,14 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
     struct server *server = visitor->server;
     struct changes changes;
     const enum dtype dtype = (enum dtype)push->answer_dtype;
+    if (verdict->outcome == PUSH_NOT_WANTED) { /* training ends with this answer: it must be of the last step */
+        server_lock(server);
+        bool waits = hold(visitor, is_at_step, server->job.global_step, serve_hold_deadline(server));
+        server_unlock(server);
+        if (!waits) {
+            return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+        }
+    }
     bool there = verdict->outcome == PUSH_APPLIED
                      ? shard_apply(server->shard, generation, stage, push->base_version, dtype, &changes)
                      : shard_changes(server->shard, generation, stage, push->base_version, dtype, &changes);
@@ -359,7 +375,7 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
     if (!in_time) {
         return serve_send_error(
             visitor, request, ERROR_TOO_LATE,
-            "max_staleness: a slower worker has not caught up; the push counts, send it again to ask on", error);
+            "waiting for a slower worker, as max_staleness wants (the push counts; send it again to ask on)", error);
     }
     if (there && !at_once) { /* others pushed meanwhile: what they changed shall be in the answer */
         there = shard_changes(server->shard, generation, stage, push->base_version, dtype, &changes);
@@ -654,13 +670,6 @@ static bool serve_end_restore(struct visitor *visitor, struct error *error)
     }
     pthread_mutex_unlock(&server->restoring);
     return send_verdict(visitor, visitor->channel.frame.request, &verdict, end->global_step, error);
-}
-
-static bool is_at_step(struct visitor *visitor, int64_t step)
-{
-    int64_t now;
-    shard_now(visitor->server->shard, NULL, &now);
-    return visitor->server->job.state != JOB_TRAINING || now >= step;
 }
 
 static bool serve_snapshot(struct visitor *visitor, struct error *error)

@@ -168,6 +168,11 @@ bool serve_synchronous_push(struct visitor *visitor, struct error *error)
         return false;
     }
     server_lock(server);
+    /* The shard may be past a step that the job has yet to hear of: then it is soon. */
+    while (server->job.state == JOB_TRAINING && server->job.stepping && push.token > server->job.global_step &&
+           !server->leaving) {
+        server_wait_step(server);
+    }
     job_stage(&server->job, visitor->worker, visitor->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
     server_unlock(server);
     bool done = serve_receive_push(visitor, stage, &push, request, receive, &bad, error);

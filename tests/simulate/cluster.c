@@ -217,6 +217,14 @@ static double until_calm(double most_s)
     return until_s < run.calm_s ? until_s : run.calm_s;
 }
 
+static void kill_all(void *context, uint64_t count)
+{
+    (void)context;
+    for (int i = 0; i < world.machine_count && i < (int)count; i++) {
+        machine_kill(&world.machines[i]);
+    }
+}
+
 static void befall(void *context, uint64_t argument)
 {
     struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
@@ -229,7 +237,7 @@ static void befall(void *context, uint64_t argument)
     }
     run.faults++;
     world.here = one;
-    switch (chance(11)) {
+    switch (chance(13)) {
     case 0:
     case 1:
         say("is killed");
@@ -276,9 +284,19 @@ static void befall(void *context, uint64_t argument)
         break;
     case 10:
         say("all are killed");
-        for (int i = 0; i < world.machine_count; i++) {
-            machine_kill(&world.machines[i]);
-        }
+        kill_all(NULL, WORLD_MAX_MACHINES);
+        break;
+    case 11: /* who comes next counts generations from 1 again, and the workers remember the others */
+        say("all ps and the chief are killed");
+        kill_all(NULL, (uint64_t)oracle.ps + 1);
+        break;
+    case 12: /* who wakes up has a gradient of an older generation, and sends it to the first ps before he knows */
+        one = &world.machines[oracle.ps + (int)chance((uint64_t)oracle.workers)];
+        other = &world.machines[oracle.ps > 1 ? 1 + chance((uint64_t)oracle.ps - 1) : 0];
+        world.here = one;
+        one->frozen_until_s = until_calm(8);
+        say("is frozen until %.3f, and %s is killed", one->frozen_until_s, other->name);
+        machine_kill(other);
         break;
     }
     world.here = NULL;
@@ -328,15 +346,6 @@ static void leave(void)
     }
 }
 
-static void kill_all(void *context, uint64_t argument)
-{
-    (void)context;
-    (void)argument;
-    for (int i = 0; i < world.machine_count; i++) {
-        machine_kill(&world.machines[i]);
-    }
-}
-
 /*
  * One seed after another: every call of every kind, up to about as many as a machine makes in a run. Half of the time it
  * fails once, else for a while, as it does where a machine has no memory left. All are killed once in every other run, so
@@ -363,7 +372,7 @@ static void draw_shortage(uint64_t seed)
     shortage.machine = of_disk ? chief()->number : (int)chance((uint64_t)world.machine_count);
     run.disk_was_full = of_disk || shortage.kind == SHORT_OF_MEMORY;
     if (chance(2) == 0) {
-        world_at(world.now_s + 1 + 3 * chance_real(), kill_all, NULL, 0);
+        world_at(world.now_s + 1 + 3 * chance_real(), kill_all, NULL, WORLD_MAX_MACHINES);
     }
     say("of %s's calls of %s, %llu from number %llu on fail", world.machines[shortage.machine].name,
         shortage_name(shortage.kind), (unsigned long long)shortage.count, (unsigned long long)shortage.first);
@@ -372,6 +381,7 @@ static void draw_shortage(uint64_t seed)
 static void draw_faults(void)
 {
     double trouble_s = 6 * chance_real();
+    world.lag = chance(2) == 0 ? 1000 + chance(4000) : 0;
     run.calm_s = world.now_s + trouble_s + 1;
     for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
         world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);

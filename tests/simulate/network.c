@@ -259,7 +259,7 @@ void file_free(struct file *file)
     } else if (file->kind != FILE_EVENT) {
         disk_close(file);
     }
-    if (file->fd >= 0) {
+    if (file->fd >= 3) {
         file->machine->files[file->fd - 3] = NULL;
     }
     free(file);
@@ -446,7 +446,7 @@ WRAP(int, accept4, int fd, struct sockaddr *address, socklen_t *size, int flags)
     }
     struct file *new = file->listener.pending[0];
     memmove(file->listener.pending, file->listener.pending + 1,
-            (size_t)--file->listener.count * sizeof file->listener.pending[0]);
+            (size_t)--file->listener.count * sizeof file->listener.pending[0]); /* NOLINT: they are pointers */
     struct sockaddr_in from = {.sin_family = AF_INET,
                                .sin_port = htons((uint16_t)(30000 + new->socket.link->machines[0]->number)),
                                .sin_addr.s_addr = htonl(0x0a000001)};

@@ -3,6 +3,7 @@
  * kept here beside it.
  *
  *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply, channel_send);
+ *  - a gradient has one number, however often it is sent, and was computed on what that very shard had;
  *  - within a generation no ps's global step goes back, and it is the step restored and what was accepted since;
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
  *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
@@ -21,6 +22,7 @@
 #include "ps/job/job.h"
 #include "ps/shard.h"
 #include "tests/simulate/world.h"
+#include "worker/remote/push_pull.h"
 #include "worker/sampler.h"
 
 enum { MOST_PUSHES = 1024, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
@@ -55,7 +57,15 @@ struct reference {
 };
 
 static struct ps_record records[8];
+/* The last push that a worker sent to a ps. */
+struct sent {
+    int life, life_of_ps;
+    uint32_t generation;
+    struct message_push push;
+};
+
 static struct reference reference;
+static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
 static bool is_saved[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
@@ -66,6 +76,7 @@ void oracle_begin(void)
     memset(records, 0, sizeof records);
     memset(is_saved, 0, sizeof is_saved);
     memset(&reference, 0, sizeof reference);
+    memset(sent, 0, sizeof sent);
     written_step = found_step = -1;
 }
 
@@ -197,7 +208,7 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
                  world.here->name, (long long)other->restored_step, i);
         }
     }
-    if (global_step > 0 && (global_step >= ORACLE_MAX_STEPS || !is_saved[global_step])) {
+    if (global_step >= ORACLE_MAX_STEPS || (global_step > 0 && !is_saved[global_step])) {
         fail("generation %u begins at step %lld, which was never saved", generation, (long long)global_step);
         return;
     }
@@ -234,6 +245,10 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
     if (!done) {
         return false;
     }
+    if (base_version > changes->version) {
+        fail("a gradient of worker %d was computed on version %llu, and the shard has version %llu", worker,
+             (unsigned long long)base_version, (unsigned long long)changes->version);
+    }
     record->applied++;
     struct accepted *push = NULL;
     for (int i = 0; i < record->push_count; i++) {
@@ -251,6 +266,28 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
              (long long)changes->global_step, record->push_count, (long long)record->restored_step);
     }
     return true;
+}
+
+/* A gradient that is sent again keeps its number, or it could not be told from the next one. */
+static void check_push(const struct channel *channel, const struct message_push *push)
+{
+    int ps = 0, worker = world.here->number - oracle.ps;
+    if (sscanf(connection_name(channel->connection), "ps %d", &ps) != 1 || ps < 0 || ps >= 8) {
+        return;
+    }
+    struct sent *last = &sent[worker][ps];
+    bool same = last->life == world.here->life && last->life_of_ps == world.machines[ps].life &&
+                last->generation == channel->generation && last->push.local_step == push->local_step &&
+                last->push.base_step == push->base_step &&
+                memcmp(&last->push.loss, &push->loss, sizeof push->loss) == 0;
+    if (same && last->push.sequence != push->sequence) {
+        fail("worker %d sends one gradient as push %llu and as %llu", worker, (unsigned long long)last->push.sequence,
+             (unsigned long long)push->sequence);
+    }
+    *last = (struct sent){.life = world.here->life,
+                          .life_of_ps = world.machines[ps].life,
+                          .generation = channel->generation,
+                          .push = *push};
 }
 
 static void check_answer(const struct channel *channel, const struct message_pushed *pushed)
@@ -286,7 +323,17 @@ WRAP(bool, channel_send, struct channel *channel, enum message_type type, uint64
     if (type == MESSAGE_pushed && world.here->number < oracle.ps) {
         check_answer(channel, message);
     }
+    if (type == MESSAGE_push && world.here->number >= oracle.ps) {
+        check_push(channel, message);
+    }
     return __real_channel_send(channel, type, request, flags, message, bulk, bulk_parts, deadline_s, error);
+}
+
+/* It computes again, perhaps the same. */
+WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct error *error)
+{
+    memset(sent[world.here->number - oracle.ps], 0, sizeof sent[0]);
+    return __real_push_pull_join(exchange, error);
 }
 
 /* --- Synchronous steps ------------------------------------------------------------------------------------------------- */

@@ -478,6 +478,12 @@ bool world_step(double until_s)
 
 /* --- In place of the system's: threads --------------------------------------------------------------------------------- */
 
+static void sleep_for(double seconds)
+{
+    static const char nothing;
+    thread_block(&nothing, world.now_s + seconds);
+}
+
 /* What the program calls, by the linker's --wrap. */
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
@@ -494,14 +500,14 @@ WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, v
         return EAGAIN;
     }
     struct thread *new = thread_new(world.here, start, context);
-    memcpy(thread, &new, sizeof new);
+    memcpy(thread, &new, sizeof new); /* NOLINT: it is the pointer that is kept */
     return 0;
 }
 
 WRAP(int, pthread_join, pthread_t thread, void **result)
 {
     struct thread *other = NULL;
-    memcpy(&other, &thread, sizeof other);
+    memcpy(&other, &thread, sizeof other); /* NOLINT */
     while (!other->done) {
         thread_block(other, INFINITY);
     }
@@ -521,7 +527,7 @@ WRAP(int, pthread_join, pthread_t thread, void **result)
 WRAP(int, pthread_mutex_init, pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
 {
     (void)attributes;
-    memset(mutex, 0, sizeof *mutex);
+    memset(mutex, 0, sizeof *mutex); /* NOLINT: it is ours now */
     return 0;
 }
 
@@ -539,6 +545,9 @@ WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex)
     }
     if (chance(8) == 0) {
         thread_yield();
+    }
+    if (world.lag > 0 && chance(world.lag) == 0) {
+        sleep_for(0.5 * chance_real());
     }
     while (lock->owner != NULL) {
         thread_block(mutex, INFINITY);
@@ -561,7 +570,7 @@ WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex)
 WRAP(int, pthread_cond_init, pthread_cond_t *condition, const pthread_condattr_t *attributes)
 {
     (void)attributes;
-    memset(condition, 0, sizeof *condition);
+    memset(condition, 0, sizeof *condition); /* NOLINT */
     return 0;
 }
 
@@ -619,12 +628,6 @@ WRAP(int, clock_gettime, clockid_t clock, struct timespec *now)
     now->tv_sec = (time_t)floor(seconds);
     now->tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
     return 0;
-}
-
-static void sleep_for(double seconds)
-{
-    static const char nothing;
-    thread_block(&nothing, world.now_s + seconds);
 }
 
 WRAP(int, nanosleep, const struct timespec *time, struct timespec *left)

@@ -62,6 +62,7 @@ extern struct world {
     int machine_count;
     struct machine *here; /* whose code runs */
     bool shows;           /* prints events as they happen */
+    uint64_t lag;         /* a thread gets no processor for a while at one of so many locks; 0: never */
     bool failed;
     char why[512];
 } world;

@@ -20,7 +20,9 @@ struct ps_news {
     uint8_t job_state;
     uint32_t generation;
     double heard_s;
-    double asked_s; /* when the question went out that is not answered yet; 0: none */
+    uint64_t incarnation; /* of the ps; 0: not known yet */
+    double changed_s;     /* when it was found to be another process than before; 0: never */
+    double asked_s;       /* when the question went out that is not answered yet; 0: none */
 };
 
 struct heartbeat {
@@ -90,6 +92,8 @@ static void take_lease(struct heartbeat *heartbeat, const struct shard_link *lin
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     *ps = (struct ps_news){.known = true,
                            .heard_s = clock_monotonic_s(),
+                           .incarnation = ps->incarnation,
+                           .changed_s = ps->changed_s,
                            .job_state = lease->job_state,
                            .generation = link->channel.frame.generation};
     news->known = true;
@@ -154,6 +158,19 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
     }
 }
 
+/* Generations are counted anew where all ps and the chief were gone: then the process tells, not the number. */
+static void note_incarnation(struct heartbeat *heartbeat, const struct shard_link *link)
+{
+    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    pthread_mutex_lock(&heartbeat->mutex);
+    if (ps->incarnation != 0 && ps->incarnation != link->incarnation) {
+        ps->changed_s = clock_monotonic_s();
+    }
+    ps->incarnation = link->incarnation;
+    ps->asked_s = 0;
+    pthread_mutex_unlock(&heartbeat->mutex);
+}
+
 static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool beat)
 {
     struct error error;
@@ -167,7 +184,7 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
             return;
         }
         beat = true;
-        heartbeat->ps[link->member.index].asked_s = 0;
+        note_incarnation(heartbeat, link);
     }
     if (!take_frames(heartbeat, link, &error)) {
         shard_link_lost(link, error.text);
@@ -337,9 +354,11 @@ bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, doubl
     for (int i = 0; i < heartbeat->count && !unwell; i++) {
         const struct ps_news *ps = &heartbeat->ps[i];
         unwell = ps->known && ps->heard_s > since_s && ps->job_state < STATE_JOB_DONE &&
-                 (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation);
+                 (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
         if (unwell && ps->generation > generation) {
             snprintf(why, 256, "%.200s has generation %u of the model", heartbeat->links[i].name, ps->generation);
+        } else if (unwell && ps->changed_s > since_s) {
+            snprintf(why, 256, "%.200s is another process now", heartbeat->links[i].name);
         } else if (unwell) {
             snprintf(why, 256, "%.200s has no model", heartbeat->links[i].name);
         }

@@ -53,8 +53,8 @@ void heartbeat_say(struct heartbeat *heartbeat, const char *sentence);
 void heartbeat_hurry(struct heartbeat *heartbeat);
 
 /*
- * Does some ps say that it has nothing to train on in this generation, or has it a later one? Of what it said before since_s
- * nothing counts. why: in words.
+ * Does some ps say that it has nothing to train on in this generation, or has it a later one, or is it another process than
+ * at since_s? Of what it said before then nothing counts. why: in words.
  */
 bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
 

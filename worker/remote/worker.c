@@ -869,7 +869,7 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         if (live_end(worker->live) != LIVE_STAYS) {
             return part(worker);
         }
-        if (heartbeat_is_unwell(worker->heartbeat, worker->exchange.generation, begin_s, why)) {
+        if (heartbeat_is_unwell(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
             log_warning("%s; training goes on once the model is there again", why);
             *again = true;
             return COMMAND_FAILED;
