@@ -503,8 +503,9 @@ static void tell_awaited(struct push_pull *exchange)
     for (int i = 0; i < exchange->count; i++) {
         const struct shard_part *part = &exchange->parts[i];
         if (part->pending && part->sent) {
-            log_info("waiting for %s to answer push %llu, %.0f s", part->link.name, (unsigned long long)part->sequence,
-                     now_s - exchange->pushed_s);
+            log_info("waiting for %s to answer push %llu, %.0f s%s%s", part->link.name,
+                     (unsigned long long)part->sequence, now_s - exchange->pushed_s,
+                     exchange->awaited[0] != '\0' ? ": it is " : "", exchange->awaited);
             return;
         }
     }
@@ -669,6 +670,7 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
         shard_link_count(&part->link);
     } else if (code == ERROR_TOO_LATE) {
         part->sent = false; /* slower workers are still being waited for: the same push again */
+        snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.sentence);
     } else if (code != 0) {
         return by_code(code);
     } else {
@@ -683,6 +685,7 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
     enum push_pull_end end = PUSH_PULL_DONE;
     *answer = (struct push_answer){.over = true};
     exchange->pushed_s = clock_monotonic_s();
+    exchange->awaited[0] = '\0';
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->pending = part->span_count > 0;

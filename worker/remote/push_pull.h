@@ -54,6 +54,7 @@ struct push_pull {
     int64_t global_step; /* the highest that is known */
     double told_s, joined_s;
     double pushed_s;    /* when the push under way began */
+    char awaited[256];  /* whom a ps waits for, as it said when it had held the answer back for long; "": not known */
     bool broken;        /* set where a connection broke; for whoever wants to know */
     uint8_t *ranges;    /* of the frame being sent */
     struct iovec *bulk; /* likewise */
