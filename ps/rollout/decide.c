@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* Orders travel in what members ask for several times a second; the step must not be over when the last one hears of it. */
-static const double MARGIN_S = 2.0;
+static const double MARGIN_S = 2.0, MOST_MARGIN_S = 20.0;
+static const int REPORTS = 3; /* of the slowest member: one may just be missed, another be late */
 enum { MARGIN_STEPS = 20 };
 
 /* Every member asks more often than that. */
@@ -128,6 +129,7 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
     }
     take_plan(rollout, plan, vitals->loss);
     rollout->reason[0] = '\0';
+    rollout->slowest_s = 0;
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].phase = PHASE_NONE;
         rollout->members[i].sentence[0] = '\0';
@@ -157,6 +159,9 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     struct rollout_member *member = find(rollout, who);
     if (member == NULL) {
         return;
+    }
+    if (rollout->state == ROLLOUT_STAGING && member->heard_s >= rollout->began_s) {
+        rollout->slowest_s = fmax(rollout->slowest_s, now_s - member->heard_s);
     }
     member->heard_s = now_s;
     member->version = report->version;
@@ -259,7 +264,8 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
         return;
     }
     if (rollout->kind == ROLLOUT_LIVE) {
-        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(MARGIN_S * fmax(0, vitals->steps_per_s));
+        double margin_s = fmin(MARGIN_S + REPORTS * rollout->slowest_s, MOST_MARGIN_S);
+        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * fmax(0, vitals->steps_per_s));
     }
     begin_switching(rollout, now_s);
     rollout->moved_step = vitals->global_step;

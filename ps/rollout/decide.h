@@ -138,6 +138,7 @@ struct rollout {
     double bad_since_s, moved_s;
     int64_t moved_step;
     double loss_before;
+    double slowest_s;   /* the longest that a member took between two reports while it staged */
     int wave;           /* local: so many members, in the order of waves, are told to start anew */
     double wave_s;      /* since when */
     double settled_s;   /* since when the wave is complete; -1: it is not */

@@ -91,6 +91,24 @@ static void goes_all_the_way(void **state)
     assert_int_equal(rollout_order(&rollout, chief), ORDER_NOTHING);
 }
 
+/* Members that report seldom, on busy machines, hear of the step late; so it lies further ahead. */
+static void slow_members_get_more_time(void **state)
+{
+    (void)state;
+    begin_at_0();
+    all_say(PHASE_NONE, 0.5);
+    all_say(PHASE_STAGED, 0.6);
+    rollout_tick(&rollout, &fine, 0.6);
+    const int64_t quick = rollout.step;
+    rollout.state = ROLLOUT_IDLE;
+    begin_at_0();
+    all_say(PHASE_NONE, 0.5);
+    say(chief, PHASE_STAGED, 3.5);
+    all_say(PHASE_STAGED, 3.6);
+    rollout_tick(&rollout, &fine, 3.6);
+    assert_true(rollout.step >= quick + 3 * 280 && rollout.step <= 1000 + 20 + 20 * 100);
+}
+
 static void one_at_a_time(void **state)
 {
     (void)state;
@@ -441,6 +459,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_all_the_way, enter, leave),
+        cmocka_unit_test_setup_teardown(slow_members_get_more_time, enter, leave),
         cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
         cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
         cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
