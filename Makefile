@@ -375,7 +375,7 @@ build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
 	@$(CC) -std=gnu11 $(warnings) $(cppflags) -isystem $(dir $(cuda_header)) -fsyntax-only $<
 	@touch $@
 
-formatted := $(sources) $(hosted) trainer.c $(headers) $(tests) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh tests/cuda/fake/*.cpp) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c tests/cuda/check_api.c)
+formatted := $(sources) $(hosted) trainer.c $(headers) $(tests) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh tests/cuda/fake/*.cpp tests/cuda/fake/*.h tests/cuda/device/*.h) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c tests/cuda/check_api.c)
 
 # From the virtual environment, at one version: releases of clang-format disagree about details.
 build/lint/format: $(formatted) .clang-format build/venv/ready

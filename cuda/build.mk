@@ -93,17 +93,18 @@ build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_pro
 
 # --- On a machine with a GPU -------------------------------------------------------------------------------------------
 
-# The device's unit tests as a plain program with the real kernels, for compute-sanitizer to look into; everything but the
+# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to look into; everything but the
 # CPU engine's kernels is compiled for the simulator already.
-gpu_test_objects := $(patsubst %.c,build/gpu/%.o,tests/cuda/device/test_device.c $(hosted) $(filter worker/cpu/%,$(sources)))
-gpu_test_objects := $(filter-out %/main.o,$(gpu_test_objects)) build/gpu/kernels.o
+gpu_tests        := $(patsubst tests/cuda/device/%.c,build/gpu/%,$(wildcard tests/cuda/device/test_*.c))
+gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) $(filter worker/cpu/%,$(sources)))
+gpu_test_objects := $(gpu_tests:build/gpu/%=build/gpu/tests/cuda/device/%.o) $(gpu_test_parts)
 
-build/gpu/test_device: $(gpu_test_objects) build/simulate/rooms.a $(native_libs)
-	@$(CC) -o $@ $(gpu_test_objects) build/simulate/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with) -ldl
+$(gpu_tests): build/gpu/%: build/gpu/tests/cuda/device/%.o $(gpu_test_parts) build/gpu/kernels.o build/simulate/rooms.a $(native_libs)
+	@$(CC) -o $@ $(filter %.o,$^) build/simulate/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with) -ldl
 
 -include $(gpu_test_objects:.o=.d)
 
-test-gpu: build/trainer build/gpu/test_device build/venv/ready
+test-gpu: build/trainer $(gpu_tests) build/venv/ready
 	@tests/cuda/run
 
 .PHONY: test-gpu

@@ -58,6 +58,7 @@ enum {
     CU_ATTRIBUTE_SHARED_BYTES = 97, /* of a block that asked for more than the usual 48 KiB */
     CU_ATTRIBUTE_HOST_REGISTER = 99,
 
+    CU_FUNCTION_REGISTERS = 4,
     CU_FUNCTION_SHARED_BYTES = 8, /* dynamic shared memory that launches may ask for */
 
     CU_STREAM_OWN_ORDER = 1,     /* CU_STREAM_NON_BLOCKING */
@@ -101,6 +102,7 @@ enum {
     F(module_load, cuModuleLoadData, (cu_module * module, const void *image))                                          \
     F(module_unload, cuModuleUnload, (cu_module module))                                                               \
     F(module_function, cuModuleGetFunction, (cu_function * function, cu_module module, const char *name))              \
+    F(function_get, cuFuncGetAttribute, (int *value, cu_function_attribute attribute, cu_function function))           \
     F(function_set, cuFuncSetAttribute, (cu_function function, cu_function_attribute attribute, int value))            \
     F(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                          \
       (int *blocks, cu_function function, int threads, size_t shared_bytes))                                           \

@@ -41,7 +41,10 @@ bool launch_load(struct device *device, struct error *error)
         return device_failed(device, "cuModuleLoadData", result, error);
     }
     for (int i = 0; i < KERNELS; i++) {
+        int registers;
         DEVICE_TRY(device, error, module_function, (&device->functions[i], device->module, names[i]));
+        /* Loads it for good: drivers put that off otherwise until a launch, which may be one that a graph records. */
+        DEVICE_TRY(device, error, function_get, (&registers, CU_FUNCTION_REGISTERS, device->functions[i]));
     }
     return true;
 }
@@ -239,20 +242,20 @@ static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, 
 {
     struct kernel_shards *shards = &device->shards;
     int capacity = device->shape.batch_size;
-    for (int parts = 1; parts <= capacity; parts++) {
-        int chunk = (capacity + parts - 1) / parts;
-        if (chunk < SHARD_LEAST_CHUNK && parts > 1) {
-            return false;
+    int stride = device->network.image_stride;
+    int chunk = capacity;
+    for (int parts = 1; parts == 1 || chunk >= SHARD_LEAST_CHUNK; parts++) {
+        for (int slices = shard_most_slices(stride); slices > 0; slices--) {
+            *shards = (struct kernel_shards){.units = units,
+                                             .blocks = (device->shape.widths[1] + units - 1) / units,
+                                             .capacity = capacity,
+                                             .chunk = chunk};
+            shard_layout_make(&shards->at, units, chunk, capacity, stride, device->shape.widths[2], slices, kept);
+            if (shards->at.bytes <= shared_bytes) {
+                return true;
+            }
         }
-        *shards = (struct kernel_shards){.units = units,
-                                         .blocks = (device->shape.widths[1] + units - 1) / units,
-                                         .capacity = capacity,
-                                         .chunk = chunk};
-        shard_layout_make(&shards->at, units, chunk, capacity, device->network.image_stride, device->shape.widths[2],
-                          kept);
-        if (shards->at.groups <= SHARD_WARPS && shards->at.bytes <= shared_bytes) {
-            return true;
-        }
+        chunk = (capacity + parts) / (parts + 1);
     }
     return false;
 }

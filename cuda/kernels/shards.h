@@ -73,9 +73,19 @@ static inline uint32_t shard_place(uint32_t *at, uint64_t bytes)
     return place;
 }
 
-/* kept: which of the vectors there are; the parameters always. */
+/* Slices of a chunk's images that there are threads for. */
+static inline int shard_most_slices(int image_stride)
+{
+    int slices = SHARD_THREADS / (image_stride / 4);
+    return slices < SHARD_SLICES ? slices : SHARD_SLICES;
+}
+
+/*
+ * kept: which of the vectors there are; the parameters always. image_slices: 1..shard_most_slices; fewer take less memory
+ * and keep fewer threads busy.
+ */
 static inline void shard_layout_make(struct shard_layout *layout, int units, int chunk, int capacity, int image_stride,
-                                     int classes, const int32_t kept[4])
+                                     int classes, int image_slices, const int32_t kept[4])
 {
     uint32_t at = 0;
     layout->biases = image_stride * units;
@@ -87,8 +97,7 @@ static inline void shard_layout_make(struct shard_layout *layout, int units, int
         layout->groups *= 2;
     }
     layout->slices = SHARD_WARPS / layout->groups;
-    layout->image_slices = SHARD_THREADS / (image_stride / 4);
-    layout->image_slices = layout->image_slices < SHARD_SLICES ? layout->image_slices : SHARD_SLICES;
+    layout->image_slices = image_slices;
     uint64_t forward = (uint64_t)layout->slices * (uint64_t)chunk;
     uint64_t backward = (uint64_t)layout->image_slices * (uint64_t)image_stride;
     for (int i = 0; i < 4; i++) {

@@ -626,6 +626,12 @@ API cuModuleGetFunction(cu_function *function, cu_module, const char *name)
     return CU_NOT_FOUND;
 }
 
+API cuFuncGetAttribute(int *value, int attribute, cu_function)
+{
+    *value = 128;
+    return attribute == CU_FUNCTION_REGISTERS ? lost : CU_INVALID_VALUE;
+}
+
 API cuFuncSetAttribute(cu_function function, int attribute, int value)
 {
     if (attribute != CU_FUNCTION_SHARED_BYTES || value < 0 || value > set.shared) {

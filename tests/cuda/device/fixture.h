@@ -1,0 +1,379 @@
+/*
+ * A network on both engines, for the tests of the GPU engine's device: the CPU engine's reference kernels say what is
+ * right. By default the device is the fake driver's (tests/cuda/fake); TEST_LIBCUDA names another library, a real driver's
+ * with `make test-gpu`.
+ */
+#ifndef TESTS_CUDA_DEVICE_FIXTURE_H
+#define TESTS_CUDA_DEVICE_FIXTURE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants the four above first. */
+#include <cmocka.h>
+
+#include "cuda/device/device.h"
+#include "cuda/device/state.h"
+#include "ps/collect.h"
+#include "tests/random.h"
+#include "worker/engine.h"
+
+/* Where the build brings real kernels, these give way. */
+__attribute__((weak)) const unsigned char gpu_kernels[] = {0};
+
+static struct test_random test_seed;
+
+static inline int below(int bound)
+{
+    if (bound <= 0) {
+        abort();
+    }
+    return test_random_below(&test_seed, bound);
+}
+
+static inline const char *library(void)
+{
+    const char *other = getenv("TEST_LIBCUDA");
+    return other ? other : "build/san/tests/cuda/fake/libcuda.so.1";
+}
+
+static inline bool is_fake(void)
+{
+    return getenv("TEST_LIBCUDA") == NULL;
+}
+
+static inline void set_number(const char *name, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    setenv(name, text, 1);
+}
+
+/* ---- a network on both engines ---- */
+
+struct fixture {
+    struct config config;
+    struct model model;
+    struct examples examples;
+    float *parameters;
+    struct engine *cpu;
+    struct driver *driver;
+    struct device *device;
+};
+
+static inline void make_examples(struct fixture *fixture, int count)
+{
+    int pixels = fixture->model.widths[0];
+    struct examples *examples = &fixture->examples;
+    *examples = (struct examples){.images = malloc((size_t)count * (size_t)pixels),
+                                  .labels = malloc((size_t)count * sizeof(int32_t)),
+                                  .count = count,
+                                  .height = 1,
+                                  .width = pixels,
+                                  .classes = fixture->model.widths[fixture->model.layer_count]};
+    for (int i = 0; i < count * pixels; i++) {
+        examples->images[i] = (uint8_t)(below(100) < 40 ? below(256) : 0);
+    }
+    for (int i = 0; i < count; i++) {
+        examples->labels[i] = below(examples->classes);
+        /* Something to learn: the label shows. */
+        examples->images[i * pixels + examples->labels[i] % pixels] = 255;
+    }
+}
+
+static inline void setup(struct fixture *fixture, const int *layers, int layer_count, int batch, int examples)
+{
+    memset(fixture, 0, sizeof *fixture);
+    struct config_model *model = &fixture->config.model;
+    model->layer_count = layer_count;
+    memcpy(model->layers, layers, (size_t)layer_count * sizeof *layers);
+    model->initializer = INITIALIZER_TRUNCATED_NORMAL;
+    model->init_stddev = 0.2;
+    model->init_bias = 0.1;
+    fixture->config.train = (struct config_train){.learning_rate = 0.05,
+                                                  .lr_decay = 1.0,
+                                                  .batch_size = batch,
+                                                  .micro_batches = 1,
+                                                  .num_threads = 1,
+                                                  .seed = below(1000),
+                                                  .momentum = 0.9,
+                                                  .rho = 0.95,
+                                                  .beta1 = 0.9,
+                                                  .beta2 = 0.999,
+                                                  .epsilon = 1e-6,
+                                                  .rmsprop_decay = 0.9,
+                                                  .rmsprop_momentum = 0.5,
+                                                  .adagrad_init = 0.1,
+                                                  .cpu_kernels = CPU_KERNELS_REFERENCE};
+    model_layout(&fixture->model, model);
+    fixture->parameters = calloc(fixture->model.float_count, sizeof(float));
+    model_initialise(&fixture->model, model, below(1000), fixture->parameters);
+    make_examples(fixture, examples);
+}
+
+static inline struct device_shape shape_of(const struct fixture *fixture)
+{
+    const struct config_train *train = &fixture->config.train;
+    struct device_shape shape = {.layer_count = fixture->model.layer_count,
+                                 .activation = (int32_t)fixture->model.activation,
+                                 .optimizer = (int32_t)train->optimizer,
+                                 .averages = train->ema_decay > 0.0,
+                                 .batch_size = train->batch_size,
+                                 .micro_batches = train->micro_batches,
+                                 .seed = (uint64_t)train->seed,
+                                 .label_smoothing = (float)train->label_smoothing,
+                                 .dropout = train->dropout,
+                                 .clip_norm = train->clip_norm};
+    memcpy(shape.widths, fixture->model.widths, sizeof shape.widths);
+    return shape;
+}
+
+static inline void write_all(struct fixture *fixture)
+{
+    struct error error = {{0}};
+    size_t floats = fixture->model.float_count;
+    float *values = malloc(floats * sizeof *values);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        if (store_has_vector(&fixture->config.train, (enum store_vector)vector)) {
+            for (size_t i = 0; i < floats; i++) {
+                values[i] = vector == STORE_PARAMETERS || vector == STORE_AVERAGES
+                                ? fixture->parameters[i]
+                                : optimizer_slot_initial(&fixture->config.train, vector - STORE_SLOT0);
+            }
+            if (!device_write(fixture->device, (enum store_vector)vector, 0, floats, values, &error)) {
+                fail_msg("%s", error.text);
+            }
+            assert_true(fixture->cpu->table->write(fixture->cpu, (enum store_vector)vector, 0, floats, values, &error));
+        }
+    }
+    free(values);
+}
+
+static inline void open_device(struct fixture *fixture)
+{
+    struct error error = {{0}};
+    struct device_shape shape = shape_of(fixture);
+    if (!driver_load(&fixture->driver, library(), &error) ||
+        !device_open(&fixture->device, fixture->driver, 0, &shape, &error) ||
+        !device_data(fixture->device, fixture->examples.images, fixture->examples.labels, fixture->examples.count,
+                     &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static inline void close_device(struct fixture *fixture)
+{
+    device_close(fixture->device);
+    driver_unload(fixture->driver);
+    fixture->device = NULL;
+    fixture->driver = NULL;
+}
+
+static inline void open_engines(struct fixture *fixture)
+{
+    struct error error = {{0}};
+    struct engine_options options = {.model = &fixture->model, .config = &fixture->config, .train = &fixture->examples};
+    if (!cpu_engine_create(&fixture->cpu, &options, &error)) {
+        fail_msg("%s", error.text);
+    }
+    open_device(fixture);
+    write_all(fixture);
+}
+
+static inline void teardown(struct fixture *fixture)
+{
+    if (fixture->cpu) {
+        fixture->cpu->table->destroy(fixture->cpu);
+    }
+    close_device(fixture);
+    free(fixture->examples.images);
+    free(fixture->examples.labels);
+    free(fixture->parameters);
+}
+
+static inline void set_activation(struct fixture *fixture, enum activation activation)
+{
+    fixture->config.model.activation = activation;
+    fixture->model.activation = activation;
+}
+
+/* ---- comparing ---- */
+
+static inline double largest(const float *values, size_t count)
+{
+    double most = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        most = fmax(most, fabs((double)values[i]));
+    }
+    return most;
+}
+
+static inline void assert_close(const char *what, const float *got, const float *wanted, size_t count, double tolerance)
+{
+    double scale = largest(wanted, count) + 1e-6;
+    for (size_t i = 0; i < count; i++) {
+        if (!(fabs((double)got[i] - (double)wanted[i]) <= tolerance * scale)) {
+            fail_msg("%s: float %zu is %.9g, should be %.9g (largest %.3g)", what, i, (double)got[i], (double)wanted[i],
+                     scale);
+        }
+    }
+}
+
+static inline void assert_vectors_close(struct fixture *fixture, double tolerance)
+{
+    struct error error = {{0}};
+    size_t floats = fixture->model.float_count;
+    float *got = malloc(floats * sizeof *got);
+    float *wanted = malloc(floats * sizeof *wanted);
+    static const char *const names[] = {"parameters", "slot 0", "slot 1", "averages"};
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        if (store_has_vector(&fixture->config.train, (enum store_vector)vector)) {
+            assert_true(device_read(fixture->device, (enum store_vector)vector, 0, floats, got, &error));
+            assert_true(fixture->cpu->table->read(fixture->cpu, (enum store_vector)vector, 0, floats, wanted, &error));
+            assert_close(names[vector], got, wanted, floats, tolerance);
+        }
+    }
+    free(got);
+    free(wanted);
+}
+
+static inline bool train_device(struct fixture *fixture, int64_t first, int n, struct device_outcome *outcome,
+                                struct error *error)
+{
+    struct update(*updates)[2] = calloc((size_t)n + 1, sizeof *updates);
+    for (int i = 0; i < n; i++) {
+        update_prepare(&updates[i][1], &fixture->config.train, first + i);
+        updates[i][0] = updates[i][1];
+        update_spare_biases(&updates[i][0]);
+    }
+    bool done = device_train(fixture->device, first, n, (const struct update(*)[2])updates, outcome, error);
+    free(updates);
+    return done;
+}
+
+/* Trains n steps on both, and compares all that there is to compare. */
+static inline void train_both(struct fixture *fixture, int n, double tolerance)
+{
+    struct error error = {{0}};
+    struct device_outcome got;
+    struct train_result wanted;
+    int64_t first = fixture->cpu->table->global_step(fixture->cpu);
+    if (!train_device(fixture, first, n, &got, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(fixture->cpu->table->train(fixture->cpu, n, &wanted, &error));
+    assert_int_equal(got.steps, wanted.steps);
+    assert_int_equal(got.images, wanted.images);
+    assert_int_equal(got.finite, wanted.finite);
+    assert_true(fabs(got.loss_sum - wanted.loss_sum) <= tolerance * wanted.loss_sum);
+    assert_true(fabs(got.last_loss - wanted.last_loss) <= 10 * tolerance * (0.01 + wanted.last_loss));
+    /* A logit may be largest by less than the rounding. */
+    assert_true(llabs(got.correct - wanted.correct) <= 1 + wanted.images / 200);
+    assert_vectors_close(fixture, tolerance);
+}
+
+/* ---- sizes ---- */
+
+static inline int pick(const int *of, int count)
+{
+    return of[below(count)];
+}
+#define PICK(of) pick(of, (int)(sizeof(of) / sizeof *(of)))
+
+static inline int random_layers(int *layers)
+{
+    static const int widths[] = {1, 2, 5, 15, 16, 17, 31, 33, 64, 70};
+    static const int inputs[] = {1, 3, 16, 17, 49, 100};
+    static const int classes[] = {1, 2, 3, 10, 16, 17, 40};
+    int count = 2 + below(4);
+    layers[0] = PICK(inputs);
+    for (int i = 1; i < count; i++) {
+        layers[i] = PICK(widths);
+    }
+    layers[count - 1] = PICK(classes);
+    return count;
+}
+
+static inline void random_fixture(struct fixture *fixture)
+{
+    static const int batches[] = {1, 2, 3, 31, 33, 65};
+    int layers[CONFIG_MAX_LAYERS];
+    int count = random_layers(layers);
+    int batch = PICK(batches);
+    setup(fixture, layers, count, batch, batch + below(2 * batch));
+    set_activation(fixture, (enum activation)below(4));
+    fixture->config.train.label_smoothing = below(2) ? 0.1 : 0.0;
+    fixture->config.train.dropout = below(2) ? 0.3 : 0.0;
+    fixture->config.train.clip_norm = below(3) == 0 ? 0.2 : 0.0;
+    set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
+}
+
+static inline void random_optimizer(struct fixture *fixture, int kind)
+{
+    struct config_train *train = &fixture->config.train;
+    train->optimizer = (enum optimizer_kind)kind;
+    train->nesterov = below(2);
+    train->l2 = below(2) ? 0.01 : 0.0;
+    train->weight_decay = below(2) ? 0.01 : 0.0;
+    train->l1 = kind == OPTIMIZER_FTRL ? 0.001 : 0.0;
+    train->ema_decay = below(2) ? 0.9 : 0.0;
+}
+
+/* ---- one gradient ---- */
+
+static inline void check_gradient(struct fixture *fixture, int count)
+{
+    struct error error = {{0}};
+    size_t floats = fixture->model.float_count;
+    size_t pixels = (size_t)fixture->model.widths[0];
+    float *wanted = calloc(floats, sizeof *wanted);
+    float *got = malloc(floats * sizeof *got);
+    uint8_t *images = malloc((size_t)count * pixels);
+    int32_t *labels = malloc((size_t)count * sizeof *labels);
+    int32_t *indexes = malloc((size_t)count * sizeof *indexes);
+    for (int i = 0; i < count; i++) {
+        indexes[i] = below(fixture->examples.count);
+        memcpy(images + (size_t)i * pixels, fixture->examples.images + (size_t)indexes[i] * pixels, pixels);
+        labels[i] = fixture->examples.labels[indexes[i]];
+    }
+    struct batch batch = {.images = fixture->examples.images,
+                          .labels = fixture->examples.labels,
+                          .indexes = indexes,
+                          .count = count,
+                          .task = (uint32_t)below(3),
+                          .step = below(100)};
+    struct collector collector = {.model = &fixture->model, .sum = wanted, .weight = 1.0f, .first = true};
+    struct gradient_sink sink = collector_sink(&collector);
+    struct train_result cpu;
+    assert_true(fixture->cpu->table->step(fixture->cpu, &batch, &sink, &cpu, &error));
+
+    struct device_outcome gpu;
+    _Atomic uint64_t ready = 0;
+    memset(got, 0xff, floats * sizeof *got);
+    if (below(2)) {
+        device_share(fixture->device, got, floats * sizeof *got);
+    }
+    if (!device_step(fixture->device, images, labels, count, batch.task, batch.step, got, &ready, &gpu, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_int_equal(ready, floats);
+    assert_int_equal(gpu.steps, 1);
+    assert_int_equal(gpu.images, count);
+    assert_true(fabs(gpu.last_loss - cpu.last_loss) <= 1e-5 * (1.0 + cpu.last_loss));
+    assert_close("gradient", got, wanted, floats, 2e-5);
+    close_device(fixture); /* before the memory that it shares goes */
+    open_device(fixture);
+    free(wanted);
+    free(got);
+    free(images);
+    free(labels);
+    free(indexes);
+}
+
+#endif

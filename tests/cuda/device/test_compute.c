@@ -1,0 +1,130 @@
+/* The device's gradients, logits, runs of training and loss curves are the CPU engine's, on awkward sizes. */
+#include "tests/cuda/device/fixture.h"
+
+/* ---- gradients and logits ---- */
+
+static void test_gradients_are_the_cpu_engines(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        struct fixture fixture;
+        random_fixture(&fixture);
+        open_engines(&fixture);
+        check_gradient(&fixture, 1 + below(fixture.config.train.batch_size));
+        teardown(&fixture);
+    }
+}
+
+static void test_logits_are_the_cpu_engines(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        struct fixture fixture;
+        struct error error = {{0}};
+        random_fixture(&fixture);
+        fixture.config.train.ema_decay = below(2) ? 0.9 : 0.0;
+        open_engines(&fixture);
+        int count = fixture.examples.count;
+        size_t floats = (size_t)count * (size_t)fixture.examples.classes;
+        float *wanted = malloc(floats * sizeof *wanted);
+        float *got = malloc(floats * sizeof *got);
+        bool averaged = fixture.config.train.ema_decay > 0.0;
+        if (!device_forward(fixture.device, averaged, fixture.examples.images, count, got, &error)) {
+            fail_msg("%s", error.text);
+        }
+        assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, fixture.examples.images, count, wanted, &error));
+        assert_close("logits", got, wanted, floats, 1e-5);
+        free(wanted);
+        free(got);
+        teardown(&fixture);
+    }
+}
+
+/* ---- training ---- */
+
+static void test_training_is_the_cpu_engines(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
+        struct fixture fixture;
+        random_fixture(&fixture);
+        random_optimizer(&fixture, i % OPTIMIZER_KINDS);
+        fixture.config.train.micro_batches = below(3) == 0 ? 3 : 1;
+        open_engines(&fixture);
+        train_both(&fixture, 3, 2e-4);
+        train_both(&fixture, 1, 4e-4);
+        teardown(&fixture);
+    }
+}
+
+/* Long runs with all that a run has: the curves lie on one another. */
+static void check_curve(const int *layers, int layer_count, int steps, const char *how)
+{
+    struct fixture fixture;
+    setup(&fixture, layers, layer_count, 10, 115); /* an epoch has a short last batch */
+    fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
+    fixture.config.train.learning_rate = 0.01;
+    fixture.config.train.lr_decay = 0.98;
+    fixture.config.train.lr_decay_steps = 30;
+    fixture.config.train.l2 = 1e-4;
+    fixture.config.train.ema_decay = 0.99;
+    fixture.config.train.dropout = 0.1;
+    open_engines(&fixture);
+    assert_non_null(strstr(device_describe(fixture.device), how));
+    double first = 0.0;
+    double last = 0.0;
+    for (int step = 0; step < steps; step += 50) {
+        struct error error = {{0}};
+        struct device_outcome got;
+        struct train_result wanted;
+        if (!train_device(&fixture, step, 50, &got, &error)) {
+            fail_msg("%s", error.text);
+        }
+        assert_true(fixture.cpu->table->train(fixture.cpu, 50, &wanted, &error));
+        assert_int_equal(got.steps, 50);
+        assert_int_equal(got.images, wanted.images);
+        assert_true(fabs(got.loss_sum - wanted.loss_sum) <= 2e-3 * wanted.loss_sum);
+        first = step == 0 ? got.loss_sum : first;
+        last = got.loss_sum;
+    }
+    assert_true(last < 0.9 * first); /* it has learnt something */
+    assert_vectors_close(&fixture, 5e-3);
+    teardown(&fixture);
+}
+
+static void test_loss_curves_follow_the_cpu_engines(void **state)
+{
+    (void)state;
+    set_number("FAKE_CUDA_SEED", 0);
+    check_curve((const int[]){100, 16, 10}, 3, 600, "persistent");
+    check_curve((const int[]){100, 24, 12, 10}, 4, 150, "graph");
+}
+
+/* So many multiprocessors, or so few, that each size of tile has its turn. */
+static void test_tiles_of_every_size(void **state)
+{
+    (void)state;
+    for (int tile = 0; tile < 3; tile++) {
+        struct fixture fixture;
+        int layers[] = {130, 129, 140};
+        set_number("FAKE_CUDA_MULTIPROCESSORS", tile == 0 ? 1000 : tile == 1 ? 9 : 1);
+        setup(&fixture, layers, 3, 130, 200);
+        set_activation(&fixture, ACTIVATION_TANH);
+        open_engines(&fixture);
+        train_both(&fixture, 2, 3e-4);
+        teardown(&fixture);
+    }
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_are_the_cpu_engines), cmocka_unit_test(test_logits_are_the_cpu_engines),
+        cmocka_unit_test(test_training_is_the_cpu_engines),   cmocka_unit_test(test_loss_curves_follow_the_cpu_engines),
+        cmocka_unit_test(test_tiles_of_every_size),
+    };
+    test_seed = test_random_begin("test_compute");
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* Sharded training in one cooperative launch is the CPU engine's training, however the network is cut. */
+#include "tests/cuda/device/fixture.h"
+
+static void test_sharded_training_is_the_cpu_engines(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
+        static const int widths[] = {1, 3, 4, 9, 16};
+        static const int inputs[] = {1, 17, 49, 100};
+        static const int batches[] = {1, 3, 33, 65, 129};
+        struct fixture fixture;
+        int layers[] = {PICK(inputs), PICK(widths), 1 + below(16)};
+        int batch = PICK(batches);
+        setup(&fixture, layers, 3, batch, batch + below(2 * batch));
+        set_activation(&fixture, (enum activation)below(4));
+        random_optimizer(&fixture, i % OPTIMIZER_KINDS);
+        fixture.config.train.label_smoothing = below(2) ? 0.1 : 0.0;
+        fixture.config.train.dropout = below(2) ? 0.3 : 0.0;
+        set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
+        open_engines(&fixture);
+        assert_non_null(strstr(device_describe(fixture.device), "persistent"));
+        train_both(&fixture, 5, 3e-4);
+        train_both(&fixture, 1, 6e-4);
+        teardown(&fixture);
+    }
+}
+
+/* ---- sizes that are special ---- */
+
+/* A batch that comes in several chunks, as little shared memory as that takes; and eight hidden units to a block. */
+static void test_shards_of_any_cut(void **state)
+{
+    (void)state;
+    static const struct {
+        int inputs, units, batch, shared;
+    } cases[] = {{784, 7, 100, 175000}, {784, 7, 100, 140000}, {100, 30, 65, 232448}, {300, 31, 129, 110000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture fixture;
+        int layers[] = {cases[i].inputs, cases[i].units, 10};
+        set_number("FAKE_CUDA_SHARED", cases[i].shared);
+        setup(&fixture, layers, 3, cases[i].batch, 2 * cases[i].batch + 17);
+        fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
+        fixture.config.train.dropout = below(2) ? 0.3 : 0.0;
+        open_engines(&fixture);
+        const struct kernel_shards *shards = &fixture.device->shards;
+        if (is_fake()) {
+            assert_true(fixture.device->sharded);
+            assert_int_equal(shards->units, cases[i].units > 16 ? 8 : 4);
+            assert_true(shards->chunk < shards->capacity || i == 2);
+        }
+        train_both(&fixture, 4, 3e-4);
+        teardown(&fixture);
+    }
+    unsetenv("FAKE_CUDA_SHARED");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sharded_training_is_the_cpu_engines),
+        cmocka_unit_test(test_shards_of_any_cut),
+    };
+    test_seed = test_random_begin("test_shards");
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
