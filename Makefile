@@ -368,7 +368,7 @@ header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(header
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
 
 lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps) \
-	$(if $(cuda_header),build/lint/cuda_api)
+	$(if $(and $(cuda_header),$(wildcard tests/cuda/check_api.c)),build/lint/cuda_api)
 
 build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
 	@mkdir -p $(@D)

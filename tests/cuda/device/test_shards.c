@@ -54,11 +54,40 @@ static void test_shards_of_any_cut(void **state)
     unsetenv("FAKE_CUDA_SHARED");
 }
 
+/* 784-500-10 with batches of 100 on GPUs of these sizes: units in a block, 0 where kernels run one after the other. */
+static void test_what_fits_where(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int multiprocessors, shared, units;
+    } cases[] = {{"H100", 132, 232448, 4},
+                 {"A100", 108, 166912, 8},
+                 {"RTX 4090", 128, 101376, 4},
+                 {"RTX 3090", 82, 101376, 0},
+                 {"T4", 40, 65536, 0}};
+    for (size_t i = 0; is_fake() && i < sizeof cases / sizeof *cases; i++) {
+        struct fixture fixture;
+        set_number("FAKE_CUDA_MULTIPROCESSORS", cases[i].multiprocessors);
+        set_number("FAKE_CUDA_SHARED", cases[i].shared);
+        setup(&fixture, (const int[]){784, 500, 10}, 3, 100, 100);
+        open_device(&fixture);
+        int units = fixture.device->sharded ? fixture.device->shards.units : 0;
+        if (units != cases[i].units) {
+            fail_msg("%s: %s", cases[i].name, device_describe(fixture.device));
+        }
+        teardown(&fixture);
+    }
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+    unsetenv("FAKE_CUDA_SHARED");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sharded_training_is_the_cpu_engines),
         cmocka_unit_test(test_shards_of_any_cut),
+        cmocka_unit_test(test_what_fits_where),
     };
     test_seed = test_random_begin("test_shards");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
