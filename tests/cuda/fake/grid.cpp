@@ -30,6 +30,7 @@ struct warp {
 
 struct block {
     unsigned threads = 0, waiting = 0, gone = 0, generation = 0;
+    unsigned held = 0; // rounds that it sits out
     int any[2] = {0, 0};
     std::unique_ptr<char[]> memory;
     char *shared = nullptr;
@@ -168,19 +169,34 @@ void shuffle(std::vector<fiber *> &fibers)
     }
 }
 
-void run_fibers(std::vector<fiber> &fibers)
+// Blocks must not depend on going on in step: now and then one stands still while others do what they can.
+void hold_blocks(std::vector<block> &blocks)
+{
+    for (block &b : blocks) {
+        if (b.held > 0) {
+            b.held--;
+        } else if (seed != 0 && blocks.size() > 1 && fake_random() % 32 == 0) {
+            b.held = static_cast<unsigned>(fake_random() % 128);
+        }
+    }
+}
+
+void run_fibers(std::vector<fiber> &fibers, std::vector<block> &blocks)
 {
     std::vector<fiber *> ready;
     size_t left = fibers.size();
     unsigned idle = 0;
     while (left > 0) {
+        bool held = false;
         ready.clear();
+        hold_blocks(blocks);
         for (fiber &f : fibers) {
-            if (f.state == state::ready) {
+            if (f.state == state::ready && f.block->held == 0) {
                 ready.push_back(&f);
             }
+            held |= f.state == state::ready && f.block->held > 0;
         }
-        if (ready.empty() || idle > 100000) {
+        if ((ready.empty() && !held) || idle > 100000) {
             for (fiber &f : fibers) {
                 running = &f;
                 if (f.state != state::gone) {
@@ -201,7 +217,7 @@ void run_fibers(std::vector<fiber> &fibers)
             changed |= f->state != state::ready;
             left -= f->state == state::gone;
         }
-        idle = changed || left != before ? 0 : idle + 1;
+        idle = changed || held || left != before ? 0 : idle + 1;
     }
 }
 
@@ -227,7 +243,7 @@ void run_blocks(unsigned first, unsigned count, unsigned blocks, unsigned thread
             prepare(f);
         }
     }
-    run_fibers(fibers);
+    run_fibers(fibers, state);
     for (fiber &f : fibers) {
         spare_stacks.push_back(f.stack);
     }
