@@ -130,6 +130,7 @@ struct config_train {
     int num_threads;  /* 0 = the CPUs this process may use */
     enum device_kind device;
     int device_index; /* of gpu:N */
+    char *towers;     /* "gpu:0,gpu:1"; "" = device alone */
     bool allow_soft_placement;
     bool log_device_placement;
     double gpu_memory_fraction;

@@ -200,6 +200,18 @@ def test_a_second_device(trainer, gpu, tmp_path):
     assert engine_of(result).startswith("gpu:1")
 
 
+def test_towers_follow_the_cpu(trainer, gpu, tmp_path):
+    gpu(DEVICES=2)
+    if len(devices(trainer)["devices"]) < 2:
+        pytest.skip("one GPU")
+    flags = ("--micro_batches=2", "--ema_decay=0.9", "--train_steps=30", "--log_steps=5")
+    towers = train(trainer, *NET, *flags, "--towers=gpu:0,gpu:1", "--noallow_soft_placement", cwd=tmp_path)
+    assert re.match(r"2 towers: gpu:0: .*; gpu:1: ", engine_of(towers))
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(towers) == pytest.approx(curve(on_cpu), rel=2e-3)
+    assert towers.done["test_accuracy"] == pytest.approx(on_cpu.done["test_accuracy"], abs=0.012)
+
+
 def test_placement_is_logged(trainer, gpu, tmp_path):
     result = train(trainer, *GPU, "--log_device_placement", "--train_steps=1", cwd=tmp_path)
     placed = {(event["name"], event["operation"]): event for event in result.named("placement")}
@@ -225,6 +237,18 @@ def test_it_learns_as_the_cpu_does(trainer, gpu, tmp_path):
     assert curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
     assert on_gpu.done["test_accuracy"] == pytest.approx(on_cpu.done["test_accuracy"], abs=0.012)
     assert on_gpu.done["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("flags", [
+    ("--optimizer=momentum", "--nesterov", "--clip_norm=0.5", "--learning_rate=0.02", "--layers=784,8,10"),
+    ("--optimizer=sgd", "--layers=784,17,9,10", "--activation=tanh", "--dropout=0.3", "--learning_rate=0.1"),
+    ("--layers=784,10", "--micro_batches=3", "--label_smoothing=0.1", "--ema_decay=0.9", "--weight_decay=0.01"),
+], ids=["clipped", "deep", "regression"])
+def test_other_networks_follow_the_cpu(trainer, gpu, tmp_path, flags):
+    flags = (*flags, "--train_steps=20", "--log_steps=5")
+    on_gpu = train(trainer, *GPU, *flags, cwd=tmp_path)
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
 
 
 @pytest.mark.parametrize("first, then", [("gpu", "cpu"), ("cpu", "gpu")])
@@ -305,7 +329,7 @@ def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
              "--learning_rate=0.2", "--log_device_placement", "--lease_secs=5")
     with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
         cluster.start_all()
-        cluster.until("worker 0", lambda text: '"step"' in text or '"placement"' in text, "start")
+        cluster.until("worker 0", lambda text: '"step"' in text, "first line of a step")
         assert "trainer-gpu" in children(cluster.members["worker 0"].pid)
         assert children(cluster.members["ps 0"].pid) == {}
         assert cluster.status()[1]["worker 0"]["device"].startswith("gpu:0")
@@ -356,7 +380,7 @@ def test_a_killed_process(trainer, gpu, tmp_path):
             assert time.monotonic() - killed_at < 5
             return result
         text = ""
-        while "goes on from the parameters" not in text:
+        while "the CPU goes on from there" not in text:
             text += runs.read_lines(process, 1)
             assert time.monotonic() - killed_at < 20
         for _ in range(3):

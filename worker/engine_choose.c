@@ -7,6 +7,7 @@
 #include "cuda/probe.h"
 #include "worker/device_log.h"
 #include "worker/gpu/engine.h"
+#include "worker/gpu/towers.h"
 
 /*
  * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets the
@@ -42,10 +43,16 @@ static struct gpu_client *begin(const struct engine_options *options, struct err
     return client;
 }
 
+static bool has_towers(const struct engine_options *options)
+{
+    const char *towers = options->config->train.towers;
+    return towers && towers[0] != '\0' && !options->only_forward;
+}
+
 void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
 {
     struct error error;
-    bool on_gpu = options->config->train.device != DEVICE_CPU;
+    bool on_gpu = options->config->train.device != DEVICE_CPU && !has_towers(options);
     prelude->client = on_gpu ? begin(options, &error) : NULL;
 }
 
@@ -82,6 +89,13 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
 {
     const struct config_train *train = &options->config->train;
     struct error why;
+    if (has_towers(options)) {
+        if (!towers_engine_create(engine, options, error)) {
+            return false;
+        }
+        device_log(options, train->towers);
+        return true;
+    }
     if (train->device == DEVICE_CPU || (train->device == DEVICE_AUTO && options->only_forward)) {
         return create_on_cpu(engine, options, error);
     }

@@ -164,6 +164,8 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "0 = as many as CPUs that this process may use"},
     {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "what computes; auto takes a GPU if there is one"},
+    {"train", "towers", KEY_TEXT, AT(train.towers), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "devices that share out the micro_batches of a step, gpu:0,gpu:1 say; empty = device alone"},
     {"train", "allow_soft_placement", KEY_SWITCH, AT(train.allow_soft_placement), .initial = "true",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "the CPU goes on where the GPU asked for is not there or fails; false: that ends the run"},

@@ -136,16 +136,16 @@ static bool catch_up(struct gpu_engine *engine, struct engine *cpu, struct error
  * After a failure of the device, which `error` holds: true if the CPU has taken over, with the state of this step.
  * Otherwise the error is a whole sentence.
  */
-static bool recover(struct gpu_engine *engine, struct error *error)
+static bool recover_at(struct gpu_engine *engine, int64_t step, struct error *error)
 {
     struct error failure = *error;
     struct engine *cpu = NULL;
     if (!train_config(engine)->allow_soft_placement) {
         return error_set(error, "%s failed at step %lld: %s; train.allow_soft_placement would let the CPU go on",
-                         engine->device, (long long)engine->global_step, failure.text);
+                         engine->device, (long long)step, failure.text);
     }
-    log_warning("%s failed at step %lld: %s; the CPU goes on from the parameters of step %lld", engine->device,
-                (long long)engine->global_step, failure.text, (long long)engine->kept_step);
+    log_warning("%s failed at step %lld: %s; the CPU goes on from there", engine->device, (long long)step,
+                failure.text);
     bool done = cpu_engine_create(&cpu, &engine->options, error) && copy_to_cpu(engine, cpu, error) &&
                 catch_up(engine, cpu, error);
     if (!done) {
@@ -160,6 +160,11 @@ static bool recover(struct gpu_engine *engine, struct error *error)
     engine->cpu = cpu;
     device_log(&engine->options, "cpu:0");
     return true;
+}
+
+static bool recover(struct gpu_engine *engine, struct error *error)
+{
+    return recover_at(engine, engine->global_step, error);
 }
 
 /* ---- train ---- */
@@ -279,7 +284,7 @@ static bool gpu_step(struct engine *base, const struct batch *batch, const struc
     if (step_on_gpu(engine, batch, &feed, result, error)) {
         return true;
     }
-    if (!recover(engine, error)) {
+    if (!recover_at(engine, batch->step, error)) {
         return false;
     }
     struct gradient_sink rest = feed_rest(&feed);

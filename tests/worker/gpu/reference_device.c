@@ -117,6 +117,7 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
                                                  .num_threads = 1,
                                                  .seed = (int64_t)shape->seed,
                                                  .dropout = shape->dropout,
+                                                 .clip_norm = shape->clip_norm,
                                                  .label_smoothing = (double)shape->label_smoothing};
     model_layout(&device->model, model);
     for (int v = 0; v < STORE_VECTORS; v++) {

@@ -75,6 +75,7 @@ static void make(struct fixture *fixture, enum optimizer_kind optimizer)
                                                   .num_threads = 1,
                                                   .seed = 5,
                                                   .dropout = 0.2,
+                                                  .clip_norm = 0.1,
                                                   .label_smoothing = 0.1,
                                                   .l2 = 1e-3,
                                                   .ema_decay = 0.9,

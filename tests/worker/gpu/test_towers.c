@@ -1,0 +1,230 @@
+/* Towers of the CPU, which everybody has: whatever their number, the bits are those of one engine with micro-batches. */
+#include "worker/gpu/towers.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "ps/collect.h"
+
+enum { EXAMPLES = 130, PIXELS = 49 };
+
+struct fixture {
+    struct config config;
+    struct model model;
+    struct examples examples;
+    struct engine *towers, *one;
+};
+
+static struct engine_options options_of(struct fixture *fixture)
+{
+    return (struct engine_options){.model = &fixture->model, .config = &fixture->config, .train = &fixture->examples};
+}
+
+static void make(struct fixture *fixture, char *towers, int micro_batches)
+{
+    memset(fixture, 0, sizeof *fixture);
+    struct config_model *model = &fixture->config.model;
+    model->layer_count = 3;
+    memcpy(model->layers, (int[]){PIXELS, 20, 5}, 3 * sizeof(int));
+    model->initializer = INITIALIZER_GLOROT;
+    fixture->config.train = (struct config_train){.optimizer = OPTIMIZER_ADAM,
+                                                  .learning_rate = 0.01,
+                                                  .lr_decay = 1,
+                                                  .batch_size = 16,
+                                                  .micro_batches = micro_batches,
+                                                  .num_threads = 1,
+                                                  .seed = 5,
+                                                  .dropout = 0.2,
+                                                  .ema_decay = 0.9,
+                                                  .beta1 = 0.9,
+                                                  .beta2 = 0.999,
+                                                  .epsilon = 1e-8,
+                                                  .towers = towers,
+                                                  .allow_soft_placement = true,
+                                                  .gpu_memory_fraction = 1,
+                                                  .gpu_timeout_secs = 10};
+    model_layout(&fixture->model, model);
+    fixture->examples = (struct examples){.images = calloc(EXAMPLES * PIXELS + 64, 1),
+                                          .labels = calloc(EXAMPLES, sizeof(int32_t)),
+                                          .count = EXAMPLES,
+                                          .height = 7,
+                                          .width = 7,
+                                          .classes = 5};
+    for (int i = 0; i < EXAMPLES * PIXELS; i++) {
+        fixture->examples.images[i] = (uint8_t)(i * 7919 % 251 < 100 ? i * 31 % 256 : 0);
+    }
+    for (int i = 0; i < EXAMPLES; i++) {
+        fixture->examples.labels[i] = i * 3 % 5;
+    }
+}
+
+static void start(struct fixture *fixture)
+{
+    struct error error;
+    struct engine_options options = options_of(fixture);
+    size_t floats = fixture->model.float_count;
+    float *values = calloc(floats, sizeof *values);
+    model_initialise(&fixture->model, &fixture->config.model, 3, values);
+    if (!towers_engine_create(&fixture->towers, &options, &error) ||
+        !cpu_engine_create(&fixture->one, &options, &error)) {
+        fail_msg("%s", error.text);
+    }
+    struct engine *both[] = {fixture->towers, fixture->one};
+    for (int i = 0; i < 2; i++) {
+        assert_true(both[i]->table->write(both[i], STORE_PARAMETERS, 0, floats, values, &error));
+        assert_true(both[i]->table->write(both[i], STORE_AVERAGES, 0, floats, values, &error));
+    }
+    free(values);
+}
+
+static void end(struct fixture *fixture)
+{
+    if (fixture->towers) {
+        fixture->towers->table->destroy(fixture->towers);
+        fixture->one->table->destroy(fixture->one);
+    }
+    free(fixture->examples.images);
+    free(fixture->examples.labels);
+}
+
+static void train_both(struct fixture *fixture, int64_t n)
+{
+    struct error error;
+    struct train_result towers, one;
+    assert_true(fixture->towers->table->train(fixture->towers, n, &towers, &error));
+    assert_true(fixture->one->table->train(fixture->one, n, &one, &error));
+    assert_int_equal(towers.steps, one.steps);
+    assert_int_equal(towers.correct, one.correct);
+    assert_int_equal(towers.images, one.images);
+    assert_true(fabs(towers.loss_sum - one.loss_sum) < 1e-9 * fabs(one.loss_sum));
+}
+
+static void any_number_of_towers_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static char names[][24] = {"cpu", "cpu,cpu", "cpu, cpu,cpu", "cpu,cpu,cpu,cpu,cpu,cpu"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct fixture fixture;
+        struct error error;
+        make(&fixture, names[i], 6);
+        start(&fixture);
+        train_both(&fixture, 1);
+        train_both(&fixture, 12);
+        size_t floats = fixture.model.float_count;
+        float *a = calloc(floats, sizeof *a), *b = calloc(floats, sizeof *b);
+        for (int v = 0; v < STORE_VECTORS; v++) {
+            fixture.towers->table->read(fixture.towers, (enum store_vector)v, 0, floats, a, &error);
+            fixture.one->table->read(fixture.one, (enum store_vector)v, 0, floats, b, &error);
+            assert_memory_equal(a, b, floats * sizeof *a);
+        }
+        float logits[2][20 * 5];
+        for (int averaged = 1; averaged >= 0; averaged--) {
+            assert_true(fixture.towers->table->forward(fixture.towers, averaged, fixture.examples.images, 20, logits[0],
+                                                       &error));
+            assert_true(
+                fixture.one->table->forward(fixture.one, averaged, fixture.examples.images, 20, logits[1], &error));
+            assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        }
+        train_both(&fixture, 2); /* with the parameters again */
+        free(a);
+        free(b);
+        end(&fixture);
+    }
+}
+
+/* A worker's batch is shared out; what each share adds counts by its images. */
+static void a_batch_is_shared_out(void **state)
+{
+    (void)state;
+    static char names[] = "cpu,cpu,cpu";
+    struct fixture fixture;
+    make(&fixture, names, 3);
+    fixture.config.train.dropout = 0; /* which goes by the place in the batch */
+    start(&fixture);
+    for (int count = 1; count <= 16; count += 5) {
+        int32_t indexes[16];
+        size_t floats = fixture.model.float_count;
+        float *sums[] = {calloc(floats, sizeof(float)), calloc(floats, sizeof(float))};
+        struct engine *both[] = {fixture.towers, fixture.one};
+        struct train_result results[2];
+        for (int i = 0; i < count; i++) {
+            indexes[i] = i * 5 + 1;
+        }
+        for (int i = 0; i < 2; i++) {
+            struct error error;
+            struct batch batch = {.images = fixture.examples.images,
+                                  .labels = fixture.examples.labels,
+                                  .indexes = indexes,
+                                  .count = count};
+            struct collector collector = {.model = &fixture.model, .sum = sums[i], .weight = 1, .first = true};
+            struct gradient_sink sink = collector_sink(&collector);
+            assert_true(both[i]->table->step(both[i], &batch, &sink, &results[i], &error));
+        }
+        for (size_t i = 0; i < floats; i++) {
+            assert_true(fabsf(sums[0][i] - sums[1][i]) < 1e-6f);
+        }
+        assert_int_equal(results[0].correct, results[1].correct);
+        assert_int_equal(results[0].images, count);
+        assert_true(fabs(results[0].last_loss - results[1].last_loss) < 1e-6);
+        free(sums[0]);
+        free(sums[1]);
+    }
+    end(&fixture);
+}
+
+static void a_loss_that_is_not_finite_stops_it(void **state)
+{
+    (void)state;
+    static char names[] = "cpu,cpu";
+    struct fixture fixture;
+    struct error error;
+    struct train_result result;
+    make(&fixture, names, 2);
+    fixture.config.train.optimizer = OPTIMIZER_SGD;
+    fixture.config.train.learning_rate = 1e25;
+    fixture.config.train.dropout = 0;
+    start(&fixture);
+    assert_true(fixture.towers->table->train(fixture.towers, 50, &result, &error));
+    assert_false(result.finite);
+    assert_int_equal(fixture.towers->table->global_step(fixture.towers), result.steps);
+    end(&fixture);
+}
+
+static void refuse(char *towers, const char *why)
+{
+    struct fixture fixture;
+    struct error error;
+    make(&fixture, towers, 3);
+    struct engine_options options = options_of(&fixture);
+    assert_false(towers_engine_create(&fixture.towers, &options, &error));
+    assert_string_equal(error.text, why);
+    fixture.towers = NULL;
+    end(&fixture);
+}
+
+static void what_makes_no_sense_is_refused(void **state)
+{
+    (void)state;
+    char two[] = "cpu,cpu", other[] = "cpu,tpu:0,cpu", more[] = "gpu:0x,cpu,cpu", none[] = "";
+    refuse(none, "train.towers names no device");
+    refuse(two, "train.towers has 2 devices, and a step has micro_batches=3, which they can't share evenly: use "
+                "--micro_batches=2");
+    refuse(other, "train.towers: 'tpu:0' is neither gpu:N nor cpu");
+    refuse(more, "train.towers: 'gpu:0x' is neither gpu:N nor cpu");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_towers_gives_the_same_bits),
+        cmocka_unit_test(a_batch_is_shared_out),
+        cmocka_unit_test(a_loss_that_is_not_finite_stops_it),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,415 @@
+#include "worker/gpu/towers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/threads.h"
+#include "cuda/client.h"
+#include "ps/collect.h"
+#include "worker/gpu/engine.h"
+#include "worker/sampler.h"
+
+enum { MAX_TOWERS = 16 };
+
+struct towers;
+
+struct tower {
+    struct towers *all;
+    struct config config; /* the job's, on this device, without what the host does */
+    struct engine *engine;
+    float *gradient;  /* [float_count], of its batch */
+    int32_t *indexes; /* [batch size] */
+    uint64_t version; /* of what it has: of the store's vector `has` */
+    enum store_vector has;
+    struct batch batch; /* under way; count 0: none */
+    struct train_result result;
+    bool failed;
+    struct error error;
+};
+
+struct towers {
+    struct engine engine;
+    struct engine_options options;
+    struct store store; /* the parameters themselves */
+    uint64_t version;   /* goes up when they change */
+    struct pool *pool;
+    struct tower towers[MAX_TOWERS];
+    int count;
+    struct sampler sampler; /* of the first task */
+    float *sum;             /* [float_count] */
+};
+
+static struct towers *of(struct engine *base)
+{
+    return (struct towers *)base;
+}
+
+static int micro_batches(const struct towers *all)
+{
+    return all->options.config->train.micro_batches;
+}
+
+/* ---- One tower ---- */
+
+/* Hands it the store's parameters, or its averages in their place, unless it has them. */
+static bool hand_over(struct tower *tower, enum store_vector vector, struct error *error)
+{
+    struct towers *all = tower->all;
+    if (tower->version == all->version && tower->has == vector) {
+        return true;
+    }
+    tower->version = all->version;
+    tower->has = vector;
+    return tower->engine->table->write(tower->engine, STORE_PARAMETERS, 0, all->options.model->float_count,
+                                       all->store.vectors[vector], error);
+}
+
+/* The gradient of its batch into its memory. */
+static void compute(void *context, int thread)
+{
+    struct tower *tower = &((struct towers *)context)->towers[thread];
+    struct collector collector = {
+        .model = tower->all->options.model, .sum = tower->gradient, .weight = 1, .first = true};
+    struct gradient_sink sink = collector_sink(&collector);
+    if (tower->batch.count > 0) {
+        tower->failed = !hand_over(tower, STORE_PARAMETERS, &tower->error) ||
+                        !tower->engine->table->step(tower->engine, &tower->batch, &sink, &tower->result, &tower->error);
+    }
+}
+
+/* Variable by variable into a sink. */
+static void hand_on(const struct model *model, const float *gradient, const struct gradient_sink *sink)
+{
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        struct gradient_block block = {.variable = i,
+                                       .rows = variable->rows,
+                                       .cols = variable->cols,
+                                       .values = gradient + variable->offset,
+                                       .stride = variable->stride};
+        sink->block(sink->context, &block);
+    }
+}
+
+static void add_to_sum(struct towers *all, const struct tower *tower, float weight, bool first)
+{
+    struct collector collector = {.model = all->options.model, .sum = all->sum, .weight = weight, .first = first};
+    struct gradient_sink sink = collector_sink(&collector);
+    hand_on(all->options.model, tower->gradient, &sink);
+}
+
+/* All towers' batches; their results are in the towers. */
+static bool compute_all(struct towers *all, struct error *error)
+{
+    pool_run(all->pool, compute, all);
+    for (int i = 0; i < all->count; i++) {
+        if (all->towers[i].batch.count > 0 && all->towers[i].failed) {
+            *error = all->towers[i].error;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- train ---- */
+
+static void draw(struct towers *all, int tower, int micro, int64_t step)
+{
+    struct sampler sampler = all->sampler;
+    struct tower *one = &all->towers[tower];
+    sampler.task += (uint32_t)micro;
+    one->batch = (struct batch){.images = all->options.train->images,
+                                .labels = all->options.train->labels,
+                                .indexes = one->indexes,
+                                .count = sampler_draw(&sampler, step, one->indexes),
+                                .task = sampler.task,
+                                .step = step};
+}
+
+/* Adds up the gradients of one step's batches; *loss is their mean loss. Stops at one that is not finite. */
+static bool gather_step(struct towers *all, int64_t step, double *loss, struct train_result *result,
+                        struct error *error)
+{
+    int micro = micro_batches(all);
+    *loss = 0;
+    for (int first = 0; first < micro && result->finite; first += all->count) {
+        for (int i = 0; i < all->count; i++) {
+            draw(all, i, first + i, step);
+        }
+        if (!compute_all(all, error)) {
+            return false;
+        }
+        for (int i = 0; i < all->count && result->finite; i++) {
+            const struct train_result *one = &all->towers[i].result;
+            result->finite = one->finite;
+            result->bad_loss = one->bad_loss;
+            result->correct += one->finite ? one->correct : 0;
+            result->images += one->finite ? one->images : 0;
+            *loss += one->last_loss / micro;
+            if (one->finite) {
+                add_to_sum(all, &all->towers[i], 1.0f / (float)micro, first + i == 0);
+            }
+        }
+    }
+    return true;
+}
+
+static bool towers_train(struct engine *base, int64_t n, struct train_result *result, struct error *error)
+{
+    struct towers *all = of(base);
+    struct gradient_sink sink = store_sink(&all->store);
+    *result = (struct train_result){.finite = true};
+    while (result->steps < n) {
+        double loss;
+        if (!gather_step(all, all->store.global_step, &loss, result, error)) {
+            return false;
+        }
+        if (!result->finite) {
+            return true;
+        }
+        store_begin_step(&all->store);
+        hand_on(all->options.model, all->sum, &sink);
+        store_end_step(&all->store);
+        all->version++;
+        result->steps++;
+        result->last_loss = loss;
+        result->loss_sum += loss;
+    }
+    return true;
+}
+
+/* ---- step and forward ---- */
+
+/* A batch's images are shared out; each share's gradient counts by its images. */
+static bool towers_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
+                        struct train_result *result, struct error *error)
+{
+    struct towers *all = of(base);
+    bool first = true;
+    for (int i = 0; i < all->count; i++) {
+        int begin = batch->count * i / all->count, end = batch->count * (i + 1) / all->count;
+        all->towers[i].batch = *batch;
+        all->towers[i].batch.indexes = batch->indexes + begin;
+        all->towers[i].batch.count = end - begin;
+    }
+    if (!compute_all(all, error)) {
+        return false;
+    }
+    *result = (struct train_result){.steps = 1, .finite = true};
+    for (int i = 0; i < all->count && result->finite; i++) {
+        const struct tower *tower = &all->towers[i];
+        float weight = (float)tower->batch.count / (float)batch->count;
+        if (tower->batch.count == 0) {
+            continue;
+        }
+        result->finite = tower->result.finite;
+        result->bad_loss = tower->result.bad_loss;
+        result->correct += tower->result.correct;
+        result->images += tower->result.images;
+        result->last_loss += (double)weight * tower->result.last_loss;
+        if (result->finite) {
+            add_to_sum(all, tower, weight, first);
+            first = false;
+        }
+    }
+    result->steps = result->finite;
+    result->loss_sum = result->last_loss;
+    if (result->finite) {
+        hand_on(all->options.model, all->sum, sink);
+    }
+    return true;
+}
+
+static bool towers_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
+                           struct error *error)
+{
+    struct towers *all = of(base);
+    struct tower *tower = &all->towers[0];
+    return hand_over(tower, averaged ? STORE_AVERAGES : STORE_PARAMETERS, error) &&
+           tower->engine->table->forward(tower->engine, false, images, count, logits, error);
+}
+
+/* ---- State ---- */
+
+static bool towers_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
+                        struct error *error)
+{
+    (void)error;
+    memcpy(values, of(base)->store.vectors[vector] + first, count * sizeof *values);
+    return true;
+}
+
+static bool towers_write(struct engine *base, enum store_vector vector, size_t first, size_t count, const float *values,
+                         struct error *error)
+{
+    (void)error;
+    memcpy(of(base)->store.vectors[vector] + first, values, count * sizeof *values);
+    of(base)->version++;
+    if (vector == STORE_SLOT0 || vector == STORE_SLOT1) {
+        store_restored(&of(base)->store);
+    }
+    return true;
+}
+
+static float *towers_parameters(struct engine *base)
+{
+    of(base)->version++;
+    return of(base)->store.vectors[STORE_PARAMETERS];
+}
+
+static int64_t towers_global_step(const struct engine *base)
+{
+    return ((const struct towers *)base)->store.global_step;
+}
+
+static void towers_set_global_step(struct engine *base, int64_t global_step)
+{
+    of(base)->store.global_step = global_step;
+}
+
+static void towers_describe(const struct engine *base, char *text, size_t size)
+{
+    const struct towers *all = (const struct towers *)base;
+    size_t used = (size_t)snprintf(text, size, "%d towers", all->count);
+    for (int i = 0; i < all->count && used < size; i++) {
+        char one[256];
+        const struct engine *engine = all->towers[i].engine;
+        engine->table->describe(engine, one, sizeof one);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i == 0 ? ": " : "; ", one);
+    }
+}
+
+/* ---- Creation ---- */
+
+static void towers_destroy(struct engine *base)
+{
+    struct towers *all = of(base);
+    pool_destroy(all->pool);
+    for (int i = 0; i < all->count; i++) {
+        struct tower *tower = &all->towers[i];
+        if (tower->engine) {
+            tower->engine->table->destroy(tower->engine);
+        }
+        free(tower->gradient);
+        free(tower->indexes);
+    }
+    store_destroy(&all->store);
+    free(all->sum);
+    free(all);
+}
+
+/* "gpu:0,gpu:1" into the towers' configs. */
+static bool read_devices(struct towers *all, struct error *error)
+{
+    const struct config *config = all->options.config;
+    for (const char *at = config->train.towers; *at != '\0';) {
+        struct tower *tower = &all->towers[all->count];
+        int length = (int)strcspn(at, ", "), used = 0;
+        if (all->count == MAX_TOWERS) {
+            return error_set(error, "train.towers names more than %d devices", MAX_TOWERS);
+        }
+        *tower = (struct tower){.all = all, .config = *config};
+        tower->config.train.optimizer = OPTIMIZER_SGD;
+        tower->config.train.ema_decay = 0;
+        tower->config.train.micro_batches = 1;
+        tower->config.train.device = DEVICE_GPU;
+        if (length == 3 && strncmp(at, "cpu", 3) == 0) {
+            tower->config.train.device = DEVICE_CPU;
+        } else if (sscanf(at, "gpu:%2d%n", &tower->config.train.device_index, &used) != 1 || used != length ||
+                   tower->config.train.device_index < 0) {
+            return error_set(error, "train.towers: '%.*s' is neither gpu:N nor cpu", length, at);
+        }
+        all->count++;
+        at += length;
+        at += strspn(at, ", ");
+    }
+    if (all->count == 0) {
+        return error_set(error, "train.towers names no device");
+    }
+    if (micro_batches(all) % all->count != 0) {
+        return error_set(error,
+                         "train.towers has %d devices, and a step has micro_batches=%d, which they can't share evenly: "
+                         "use --micro_batches=%d",
+                         all->count, micro_batches(all), all->count);
+    }
+    return true;
+}
+
+static bool create_tower(struct tower *tower, struct error *error)
+{
+    struct towers *all = tower->all;
+    struct engine_options options = {.model = all->options.model, .config = &tower->config};
+    struct gpu_client *client;
+    tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
+    tower->indexes = calloc((size_t)tower->config.train.batch_size, sizeof *tower->indexes);
+    if (!tower->gradient || !tower->indexes) {
+        return error_set(error, "no memory for the gradients of %d towers", all->count);
+    }
+    if (tower->config.train.device == DEVICE_CPU) {
+        return cpu_engine_create(&tower->engine, &options, error);
+    }
+    if (!gpu_client_start(&client, tower->config.train.gpu_timeout_secs, error)) {
+        return false;
+    }
+    if (!gpu_engine_begin(client, &options, error)) {
+        gpu_client_stop(client);
+        return false;
+    }
+    return gpu_engine_create(&tower->engine, &options, client, error) ||
+           error_wrap(error, "tower gpu:%d", tower->config.train.device_index);
+}
+
+static bool create_parts(struct towers *all, struct error *error)
+{
+    const struct config *config = all->options.config;
+    all->sum = calloc(all->options.model->float_count, sizeof *all->sum);
+    if (!all->sum) {
+        return error_set(error, "no memory for the sum of the towers' gradients");
+    }
+    if (!read_devices(all, error) || !store_create(&all->store, all->options.model, &config->train, error) ||
+        !pool_create(&all->pool, all->count, error)) {
+        return false;
+    }
+    for (int i = 0; i < all->count; i++) {
+        if (!create_tower(&all->towers[i], error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static const struct engine_table towers_table = {
+    .name = "towers",
+    .train = towers_train,
+    .step = towers_step,
+    .forward = towers_forward,
+    .read = towers_read,
+    .write = towers_write,
+    .parameters = towers_parameters,
+    .global_step = towers_global_step,
+    .set_global_step = towers_set_global_step,
+    .describe = towers_describe,
+    .destroy = towers_destroy,
+};
+
+bool towers_engine_create(struct engine **out, const struct engine_options *options, struct error *error)
+{
+    struct towers *all = calloc(1, sizeof *all);
+    if (!all) {
+        return error_set(error, "no memory for towers");
+    }
+    all->engine.table = &towers_table;
+    all->options = *options;
+    all->version = 1;
+    all->sampler = (struct sampler){.seed = (uint64_t)options->config->train.seed,
+                                    .task = options->first_task,
+                                    .examples = options->train ? (uint32_t)options->train->count : 0,
+                                    .batch_size = (uint32_t)options->config->train.batch_size};
+    if (!create_parts(all, error)) {
+        towers_destroy(&all->engine);
+        return false;
+    }
+    *out = &all->engine;
+    return true;
+}

@@ -1,0 +1,17 @@
+/*
+ * Several devices as one engine: towers, as TensorFlow's tutorials call them. Each has the parameters, computes gradients of
+ * batches of its own, and the host averages them and makes the update, in the order of the batches. So how many towers
+ * there are changes how fast a step is made, and nothing about what it comes to: n towers share out the micro-batches that
+ * train.micro_batches says a step has.
+ *
+ * A tower whose device fails goes on with the CPU, as train.allow_soft_placement has it.
+ */
+#ifndef WORKER_GPU_TOWERS_H
+#define WORKER_GPU_TOWERS_H
+
+#include "worker/engine.h"
+
+/* On the devices of train.towers ("gpu:0,gpu:1"; cpu is one too). From the main thread. */
+bool towers_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
+
+#endif
