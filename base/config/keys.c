@@ -180,7 +180,7 @@ const struct config_key config_keys[] = {
      .description = "a GPU that takes so much longer than ten times what such work took before counts as hung"},
     {"train", "precision", KEY_WORD, AT(train.precision), .words = precisions, .initial = "float32",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "of a GPU's matrix products; tf32 and bfloat16 are faster on large batches; the CPU has float32 alone"},
+     .description = "of a GPU's matrix products; tf32 and bfloat16 are refused as yet"},
     {"train", "cpu_kernels", KEY_WORD, AT(train.cpu_kernels), .words = kernels, .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "instruction set to compute with; auto = the best here"},
 

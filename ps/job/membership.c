@@ -49,7 +49,10 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     worker->heard_s = now_s;
 }
 
-/* 0: the older process is gone; JOB_ASK_AGAIN: not known yet. */
+/*
+ * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Judged when its time is over and not before: what is heard
+ * of it may be what it sent before it was killed, read by a ps that was held up; then its connections end meanwhile.
+ */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *sentence)
 {
@@ -61,8 +64,11 @@ static uint16_t probe(struct job *job, int index, uint64_t incarnation, const ch
         job_act(job, JOB_PROBE, index);
         return JOB_ASK_AGAIN;
     }
+    if (worker->newcomer == incarnation && now_s - worker->probe_s < JOB_PROBE_MS / 1000.0) {
+        return JOB_ASK_AGAIN;
+    }
     if (worker->newcomer == incarnation && worker->heard_s <= worker->probe_s) {
-        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_ASK_AGAIN : 0;
+        return 0;
     }
     if (worker->newcomer == incarnation) {
         worker->newcomer = 0;

@@ -265,6 +265,8 @@ static void test_a_second_process_is_probed(void **state)
     scene.now_s += 0.3;
     assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
     job_heard(&scene.job, 1, 2, scene.now_s); /* it answers */
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.71;
     assert_int_equal(hello(&scene, 1, 9, &sentence), REFUSAL_DUPLICATE);
     assert_non_null(strstr(sentence.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt, and this time it is silent. */
@@ -282,6 +284,24 @@ static void test_a_second_process_is_probed(void **state)
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
     job_disconnected(&scene.job, 1, 2, scene.now_s);
     assert_int_equal(scene.job.workers[1].connections, 1);
+    job_destroy(&scene.job);
+}
+
+/* The ps was held up: it hears of the old process only now what that sent before it was killed. */
+static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error sentence;
+    begin(&scene, 2);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    play(&scene);
+    scene.now_s += 0.01;
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.01;
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
     job_destroy(&scene.job);
 }
 
@@ -430,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_a_ps_that_stood_still_blames_nobody),
         cmocka_unit_test(test_not_finite_is_refused_and_counted),
         cmocka_unit_test(test_a_second_process_is_probed),
+        cmocka_unit_test(test_the_last_words_of_a_dead_process_are_no_sign_of_life),
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_staleness_makes_the_fast_wait),
