@@ -287,10 +287,26 @@ struct offset {
     double us, unsure_us; /* unsure_us < 0: unknown */
 };
 
+/* When the answer to a request began to be sent: a span within that of the request; NAN if there is none. */
+static double answer_begin_us(const struct trace *ps, size_t request, int answer)
+{
+    const struct trace_span *span = &ps->spans[request];
+    for (size_t i = request + 1; i < ps->count; i++) {
+        const struct trace_span *inner = &ps->spans[i];
+        if (inner->thread != span->thread || inner->begin_us > span->begin_us + span->us) {
+            break;
+        }
+        if (inner->name == answer) {
+            return inner->begin_us;
+        }
+    }
+    return NAN;
+}
+
 static struct offset compare_clocks(const struct trace *ps, int worker, const struct sent_push *pushes, size_t count)
 {
     struct offset best = {.unsure_us = -1};
-    int name = name_index(ps, "push");
+    int name = name_index(ps, "push"), answer = name_index(ps, "send changes");
     for (size_t i = 0; i < ps->count; i++) {
         const struct trace_span *span = &ps->spans[i];
         if (span->name != name || span->peer != worker) {
@@ -301,10 +317,11 @@ static struct offset compare_clocks(const struct trace *ps, int worker, const st
         if (!push || push->end_us == 0) {
             continue;
         }
-        double spare_us = push->end_us - push->begin_us - span->us;
-        if (spare_us >= 0 && (best.unsure_us < 0 || spare_us / 2 < best.unsure_us)) {
-            best.unsure_us = spare_us / 2;
-            best.us = (span->begin_us - push->begin_us + span->begin_us + span->us - push->end_us) / 2;
+        double most_us = span->begin_us - push->begin_us;
+        double least_us = answer_begin_us(ps, i, answer) - push->end_us;
+        double unsure_us = (most_us - least_us) / 2;
+        if (unsure_us >= 0 && (best.unsure_us < 0 || unsure_us < best.unsure_us)) {
+            best = (struct offset){.us = (most_us + least_us) / 2, .unsure_us = unsure_us};
         }
     }
     return best;

@@ -2,8 +2,8 @@
  * Profiles of several members (base/profile.h), read back, and brought to one clock.
  *
  * Clocks of two machines need not agree. What tells them apart are the requests: a push is served after it was sent, and
- * before its answer is there. Of all pushes between a worker and a ps the one with the least time to spare says best how
- * far their clocks are apart, as NTP's clock filter does (RFC 5905, 10).
+ * its answer is there after that was begun. Of all pushes between a worker and a ps the one with the least time to spare
+ * says best how far their clocks are apart, as NTP's clock filter does (RFC 5905, 10).
  */
 #ifndef WORKER_PROFILE_TRACE_H
 #define WORKER_PROFILE_TRACE_H
