@@ -4,6 +4,7 @@ import json
 import subprocess
 
 from clusters import Cluster
+from runs import wait_for
 
 RATE = 0.1
 
@@ -29,6 +30,8 @@ class Fleet(Cluster):
         for i in range(len(self.worker_hosts)):
             self.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
         self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        # Training begins before everybody has joined; until then nothing is known of a worker's version.
+        wait_for(lambda: 0 not in self.versions().values(), "version of everybody")
 
     def candidate(self, version, **train):
         path = self.folder / f"new{version}.json"
