@@ -4,7 +4,8 @@
 cross_architectures := aarch64
 linked := Makefile LICENSE README.md config.json trainer.c $(rooms) tests
 
-$(cross_architectures:%=build/packages-cross-%): build/packages-cross-%: base/deps/packages
+# After the others: two package managers at once get into each other's way.
+$(cross_architectures:%=build/packages-cross-%): build/packages-cross-%: base/deps/packages | $(packages)
 	@mkdir -p build
 	@base/deps/packages build cross-$*
 	@touch $@
