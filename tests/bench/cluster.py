@@ -16,33 +16,16 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+from figures import free_ports, missed, show
+
 FLOATS = 397510  # of 784-500-10
 PS_LITE = {1: 830, 2: 665}  # rounds a second of ps-lite with 1 and 2 workers, measured on another 2-core machine
-
-missed = []
-
-
-def show(name, value, floor=None, most=None, **more):
-    good = (floor is None or value >= floor) and (most is None or value <= most)
-    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
-    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
-    if not good:
-        missed.append(name)
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Bench:

@@ -12,33 +12,16 @@ import json
 import os
 import pathlib
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+from figures import free_ports, missed, show
+
 STEP_FLOP = 2 * (784 * 500 * 2 + 500 * 10 * 3)  # an image's: forward, weight gradients, one delta
 LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor in a cycle; 128 of all others here
-
-missed = []
-
-
-def show(name, value, floor=None, most=None, **more):
-    good = (floor is None or value >= floor) and (most is None or value <= most)
-    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
-    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
-    if not good:
-        missed.append(name)
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Bench:

@@ -7,7 +7,6 @@ Live: from the first member that has the new version in force to the last. Job: 
 proposal to the end.
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -18,19 +17,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from figures import missed, show  # noqa: E402
 from fleets import OpenFleet  # noqa: E402
 
 HEALTHY_S = 2.0
-missed = []
-
-
-def show(name, value, floor=None, most=None, **more):
-    value = round(value, 2)
-    good = (floor is None or value >= floor) and (most is None or value <= most)
-    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
-    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
-    if not good:
-        missed.append(name)
 
 
 class Tail:
@@ -86,14 +76,14 @@ def main():
             of = f"{members} members on one machine, "
             seconds, seen, steps = roll_out(fleet, fleet.candidate(2, train=train), "version 2 of the config is in force")
             assert len(seen) == members, seen
-            show(f"{of}live: from the first that switched to the last", max(seen.values()) - min(seen.values()), most=1, unit="s")
-            show(f"{of}live: longest time without a step of worker 0", longest_gap(steps), unit="s")
+            show(f"{of}live: from the first that switched to the last", round(max(seen.values()) - min(seen.values()), 2), most=1, unit="s")
+            show(f"{of}live: longest time without a step of worker 0", round(longest_gap(steps), 2), unit="s")
             train["batch_size"] = 40
             seconds, _, steps = roll_out(fleet, fleet.candidate(3, train=train))
-            show(f"{of}job: in all, beside healthy_secs", seconds - HEALTHY_S, most=10, unit="s")
-            show(f"{of}job: pause of training", longest_gap(steps), most=2, unit="s")
+            show(f"{of}job: in all, beside healthy_secs", round(seconds - HEALTHY_S, 2), most=10, unit="s")
+            show(f"{of}job: pause of training", round(longest_gap(steps), 2), most=2, unit="s")
             seconds, _, _ = roll_out(fleet, fleet.candidate(4, train=train, cluster={"recovery_wait_secs": 0.5}))
-            show(f"{of}local: in all, beside healthy_secs and those of the canary", seconds - 2 * HEALTHY_S, unit="s")
+            show(f"{of}local: in all, beside healthy_secs and those of the canary", round(seconds - 2 * HEALTHY_S, 2), unit="s")
     return 1 if missed else 0
 
 

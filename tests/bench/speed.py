@@ -17,17 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+from figures import missed, show
+
 MLP_FLOP = 100 * 2 * (784 * 500 * 2 + 500 * 10 * 3)  # of one step at batch 100: forward, weight gradients, one delta
-
-missed = []
-
-
-def show(name, value, floor=None, most=None, **more):
-    good = (floor is None or value >= floor) and (most is None or value <= most)
-    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
-    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
-    if not good:
-        missed.append(name)
 
 
 class Bench:

@@ -20,20 +20,12 @@ import sys
 import tempfile
 import time
 
+from figures import missed, show
+
 MLP_PARAMETERS = 784 * 500 + 500 + 500 * 10 + 10
 DATA_BYTES = 70000 * (784 + 4)
 BOOK = ("--layers=784,500,10", "--batch_size=100", "--optimizer=sgd", "--learning_rate=0.8", "--lr_decay=0.99",
         "--l2=1e-4", "--ema_decay=0.99", "--train_steps=30000")
-
-missed = []
-
-
-def show(name, value, floor=None, most=None, **more):
-    good = (floor is None or value >= floor) and (most is None or value <= most)
-    bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
-    print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
-    if not good:
-        missed.append(name)
 
 
 class Bench:
