@@ -147,6 +147,8 @@ struct config_data {
     char *train_files, *test_files;      /* names of TFRecord files in data_dir, as patterns of the shell */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     int max_bad_records;                 /* so many damaged ones in a part are passed over */
+    int memory_mb;                       /* images that are more stay on the disk; 0 = half of what there is */
+    int shuffle_buffer;                  /* of those, so many are mixed at a time */
     enum data_sharding data_sharding;    /* which images a worker of a cluster trains on */
 };
 

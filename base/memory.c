@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* The number of KiB behind a name in /proc/meminfo. */
@@ -33,12 +34,32 @@ static bool read_resident(uint64_t *pages)
     return found;
 }
 
+/* What the container may have: cgroup v2, else v1. UINT64_MAX: no limit. */
+static uint64_t cgroup_limit(void)
+{
+    static const char *const paths[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    unsigned long long limit = 0;
+    for (int i = 0; i < 2 && limit == 0; i++) {
+        FILE *file = fopen(paths[i], "re");
+        if (file != NULL) {
+            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": none */
+            fclose(file);
+        }
+    }
+    return limit > 0 ? limit : UINT64_MAX;
+}
+
 bool memory_for_this_process(uint64_t *bytes)
 {
-    uint64_t kib, pages;
+    uint64_t kib, pages, most = cgroup_limit();
+    struct rlimit address_space;
     if (!read_available(&kib) || !read_resident(&pages)) {
         return false;
     }
     *bytes = kib * 1024 + pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    *bytes = most < *bytes ? most : *bytes;
+    if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur < *bytes) {
+        *bytes = address_space.rlim_cur;
+    }
     return true;
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /*
- * Bytes that this process could have if it began anew: what is available now, and what it holds itself. False if the
- * system does not say.
+ * Bytes that this process could have if it began anew: what is available now, and what it holds itself, but
+ * no more than its container or its limit of address space lets it have. False if the system does not say.
  */
 bool memory_for_this_process(uint64_t *bytes);
 

@@ -12,11 +12,14 @@
 
 #include "base/config/keys.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/threads.h"
 #include "worker/data/files.h"
-#include "worker/data/folders.h"
+#include "worker/data/folders/folders.h"
 #include "worker/data/idx.h"
 #include "worker/data/idx_set.h"
+#include "worker/data/streaming/overflow.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/data/synth.h"
 #include "worker/data/tfrecord/files.h"
 #include "worker/report.h"
@@ -114,13 +117,19 @@ static bool choose_source(struct found *found, enum data_source *source, enum da
 }
 
 static bool draw_examples(struct examples *examples, enum dataset_part part, const struct config *config,
-                          struct error *error)
+                          uint64_t limit, struct error *error)
 {
     int count = part == DATASET_TEST ? config->data.synthetic_test : config->data.synthetic_train;
     examples->count = count;
     examples->height = SYNTH_SIDE;
     examples->width = SYNTH_SIDE;
     examples->classes = SYNTH_CLASSES;
+    if ((uint64_t)count * (SYNTH_PIXELS + sizeof *examples->labels) > limit) {
+        return error_set(error,
+                         "%d synthetic images do not fit into %llu MiB (data.memory_mb), and they do not stream: lower "
+                         "--synthetic_train and --synthetic_test, or raise --memory_mb",
+                         count, (unsigned long long)(limit >> 20));
+    }
     examples->images = malloc((size_t)count * SYNTH_PIXELS + IDX_PADDING);
     examples->labels = malloc((size_t)count * sizeof *examples->labels);
     if (!examples->images || !examples->labels) {
@@ -151,8 +160,28 @@ static void note_origin(struct dataset_origin *origin, const struct found *found
     }
 }
 
-bool dataset_read(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
-                  const struct config *config, struct error *error)
+/* Bytes that images may take. */
+static uint64_t memory_limit(const struct config *config)
+{
+    uint64_t bytes;
+    if (config->data.memory_mb > 0) {
+        return (uint64_t)config->data.memory_mb << 20;
+    }
+    return memory_for_this_process(&bytes) ? bytes / 2 : UINT64_MAX;
+}
+
+static void overflow_free(struct overflow *overflow)
+{
+    if (overflow->source) {
+        overflow->source->table->destroy(overflow->source);
+        overflow->source = NULL;
+    }
+    blocks_free(&overflow->blocks);
+}
+
+/* Reads a part, but for what the overflow leaves in the files. */
+static bool read_part(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
+                      const struct config *config, struct overflow *overflow, struct error *error)
 {
     assert(part != DATASET_VALIDATION);
     struct examples examples = {0};
@@ -165,17 +194,17 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
     note_origin(origin, &found, part, config);
     switch (origin->source) {
     case DATA_IDX:
-        done = idx_set_read(&examples, &found.files, part, config->data.data_dir, error);
+        done = idx_set_read(&examples, &found.files, part, config->data.data_dir, overflow, error);
         break;
     case DATA_TFRECORD:
-        done = tfrecord_files_read(&examples, &config->data, part, error);
+        done = tfrecord_files_read(&examples, &config->data, part, overflow, error);
         break;
     case DATA_FOLDERS:
-        done = folders_read(&examples, found.folder, config->model.layers[0], error);
+        done = folders_read(&examples, found.folder, config->model.layers[0], overflow, error);
         break;
     case DATA_SYNTHETIC:
     case DATA_AUTO:
-        done = draw_examples(&examples, part, config, error);
+        done = draw_examples(&examples, part, config, overflow->limit, error);
         break;
     }
     if (!done) {
@@ -184,6 +213,30 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
     }
     *result = examples;
     return true;
+}
+
+static bool say_too_large(const struct dataset_origin *origin, const struct config *config, uint64_t limit,
+                          struct error *error)
+{
+    return error_set(error, "%s: its images do not fit into %llu MiB (%s); raise --memory_mb, or use fewer of them",
+                     origin->images, (unsigned long long)(limit >> 20),
+                     config->data.memory_mb > 0 ? "data.memory_mb" : "data.memory_mb, half of the memory there is");
+}
+
+bool dataset_read(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
+                  const struct config *config, struct error *error)
+{
+    struct overflow overflow = {.limit = memory_limit(config), .keep = 1};
+    if (!read_part(result, origin, part, config, &overflow, error)) {
+        overflow_free(&overflow);
+        return false;
+    }
+    bool fits = !overflow.source;
+    overflow_free(&overflow);
+    if (!fits) {
+        examples_free(result);
+    }
+    return fits || say_too_large(origin, config, overflow.limit, error);
 }
 
 /* What the user sees as the source of images or labels in an error. */
@@ -217,23 +270,36 @@ static bool check_model(const struct examples *examples, const struct dataset_or
     return true;
 }
 
+/* The labels of what is left in the files. */
+static bool check_streamed_labels(const struct example_source *source, const struct dataset_origin *origin,
+                                  const struct config *config, struct error *error)
+{
+    int outputs = config->model.layers[config->model.layer_count - 1];
+    return source->classes <= outputs ||
+           error_set(
+               error,
+               "%s: an image has the label %d, but model.layers ends with %d outputs (labels 0 to %d); end it with "
+               "at least %d",
+               origin->labels, source->classes - 1, outputs, outputs - 1, source->classes);
+}
+
 /* Enough images must be there for what is held out, and for one full batch of the rest. */
-static bool check_counts(const struct examples *examples, const struct dataset_origin *origin,
-                         const struct config *config, struct error *error)
+static bool check_counts(int count, const struct dataset_origin *origin, const struct config *config,
+                         struct error *error)
 {
     int held_out = config->data.validation_size;
     const char *name = source_name(origin, origin->images);
-    if (held_out >= examples->count) {
+    if (held_out >= count) {
         return error_set(error,
                          "%s: has %d images, and data.validation_size=%d would leave none to train on; lower "
                          "--validation_size",
-                         name, examples->count, held_out);
+                         name, count, held_out);
     }
-    if (config->train.batch_size > examples->count - held_out) {
+    if (config->train.batch_size > count - held_out) {
         return error_set(error,
                          "%s: train.batch_size=%d is more than the %d images to train on (%d less "
                          "data.validation_size=%d); lower --batch_size",
-                         name, config->train.batch_size, examples->count - held_out, examples->count, held_out);
+                         name, config->train.batch_size, count - held_out, count, held_out);
     }
     return true;
 }
@@ -267,11 +333,11 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
     report_count(training, train->count);
     report_count(validation, dataset->validation.count);
     snprintf(dataset->description, sizeof dataset->description,
-             "%s: %s training, %s validation images, %dx%d, %d classes", source, training, validation, train->height,
-             train->width, train->classes);
+             "%s: %s training, %s validation images, %dx%d, %d classes%s", source, training, validation, train->height,
+             train->width, train->classes, dataset->streaming ? "; streams" : "");
 }
 
-/* Cuts the whole set into the images held out, which come first, and the rest. */
+/* Cuts what is in memory into the images held out, which come first, and the rest. */
 static void split(struct dataset *dataset, const struct examples *whole, int held_out)
 {
     size_t pixels = (size_t)whole->height * (size_t)whole->width;
@@ -281,28 +347,85 @@ static void split(struct dataset *dataset, const struct examples *whole, int hel
     dataset->train.count = whole->count - held_out;
     dataset->train.images += (size_t)held_out * pixels;
     dataset->train.labels += held_out;
+    dataset->sample = dataset->train;
+    dataset->streaming = NULL;
     dataset->bytes = (size_t)whole->count * (pixels + sizeof *whole->labels);
+}
+
+/* Tasks whose batches this process draws from the files, each with windows of its own. */
+static int streaming_tasks(const struct config *config)
+{
+    const struct config_cluster *cluster = &config->cluster;
+    if (cluster->job_name != JOB_WORKER) {
+        return config->train.micro_batches;
+    }
+    return config->data.data_sharding == SHARDING_CHIEF ? cluster->worker_hosts.count : 1;
+}
+
+/* Makes the rest, behind what is in memory, stream. Takes over the overflow's source and blocks. */
+static bool stream_rest(struct dataset *dataset, struct overflow *overflow, const struct config *config,
+                        struct error *error)
+{
+    const struct streaming_options options = {.seed = (uint64_t)config->train.seed,
+                                              .batch_size = config->train.batch_size,
+                                              .shuffle_buffer = config->data.shuffle_buffer};
+    size_t pixels = (size_t)dataset->train.height * (size_t)dataset->train.width;
+    uint64_t tasks = (uint64_t)streaming_tasks(config), of_task = streaming_task_bytes(&options, pixels);
+    uint64_t held = dataset->bytes;
+    if (held + tasks * of_task > overflow->limit) {
+        uint64_t left = overflow->limit > held ? overflow->limit - held : 0;
+        return error_set(error,
+                         "data.shuffle_buffer: two windows of %d images for each of %d tasks, beside %llu MiB of those "
+                         "held out, do not fit into %llu MiB (data.memory_mb); lower --shuffle_buffer to %llu or "
+                         "--validation_size, or raise --memory_mb",
+                         options.shuffle_buffer, (int)tasks, (unsigned long long)(held >> 20),
+                         (unsigned long long)(overflow->limit >> 20),
+                         (unsigned long long)(left / tasks / 2 / (pixels + sizeof(int32_t))));
+    }
+    dataset->train.count = (int)overflow->blocks.examples;
+    dataset->train.classes = overflow->source->classes;
+    dataset->train.images = NULL;
+    dataset->train.labels = NULL;
+    dataset->bytes += (size_t)(tasks * of_task);
+    struct example_source *source = overflow->source;
+    overflow->source = NULL;
+    return streaming_create(&dataset->streaming, &options, source, &overflow->blocks, error);
 }
 
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error)
 {
-    struct examples whole;
+    struct examples whole = {0};
     struct dataset_origin origin;
-    if (!dataset_read(&whole, &origin, DATASET_TRAIN, config, error)) {
-        return false;
+    int held_out = config->data.validation_size;
+    struct overflow overflow = {.limit = memory_limit(config), .held_out = held_out, .keep = held_out + DATASET_SAMPLE};
+    bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
+                check_model(&whole, &origin, config, error);
+    if (done && overflow.source) {
+        int64_t count = held_out + overflow.blocks.examples; /* blocks are of those behind them */
+        done = check_streamed_labels(overflow.source, &origin, config, error) &&
+               check_counts(overflow.blocks.examples > 0 ? (int)count : whole.count, &origin, config, error);
+    } else {
+        done = done && check_counts(whole.count, &origin, config, error);
     }
-    if (!check_model(&whole, &origin, config, error) || !check_counts(&whole, &origin, config, error) ||
-        !check_test_files(&whole, &origin, config, error)) {
+    if (!done || !check_test_files(&whole, &origin, config, error)) {
         examples_free(&whole);
+        overflow_free(&overflow);
         return false;
     }
-    split(dataset, &whole, config->data.validation_size);
+    split(dataset, &whole, held_out);
+    done = !overflow.source || stream_rest(dataset, &overflow, config, error);
+    overflow_free(&overflow);
+    if (!done) {
+        dataset_free(dataset);
+        return false;
+    }
     describe(dataset, &origin, config);
     return true;
 }
 
 void dataset_free(struct dataset *dataset)
 {
+    streaming_destroy(dataset->streaming);
     examples_free(&dataset->validation); /* the beginning of the memory of both */
     memset(dataset, 0, sizeof *dataset);
 }

@@ -1,8 +1,10 @@
 /*
- * Images and labels in memory. Images stay uint8, as in the files; engines scale them by 1/255.
+ * Images and labels. Images stay uint8, as in the files; engines scale them by 1/255.
  *
- * Everything is read before training begins and stays where it is: input never makes the engine wait. Loading takes the
- * memory of the set itself and less than 1 MiB more, compressed files included.
+ * A set that fits into data.memory_mb is read before training begins and stays where it is. Loading takes the memory of
+ * the set itself and less than 1 MiB more, compressed files included. Of a training set that does not fit, only what is
+ * held out is read, and the rest streams from its files (worker/data/streaming/streaming.h). In both cases every record
+ * has been looked at before training begins, but for pictures in folders that stay there.
  */
 #ifndef WORKER_DATASET_H
 #define WORKER_DATASET_H
@@ -29,11 +31,17 @@ struct examples {
 
 enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 
+enum { DATASET_SAMPLE = 1000 };
+
+struct streaming;
+
 struct dataset {
-    struct examples train;      /* without those held out */
-    struct examples validation; /* lies before train, in the same memory; count 0 if none are held out */
-    size_t bytes;               /* of memory, in all */
-    char description[320];      /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
+    struct examples train;       /* without those held out; images and labels are NULL if it streams */
+    struct streaming *streaming; /* where its batches come from then; else NULL */
+    struct examples sample;      /* the first images of train, DATASET_SAMPLE at least if so many are there; borrowed */
+    struct examples validation;  /* lies before train, in the same memory; count 0 if none are held out */
+    size_t bytes;                /* of memory, in all */
+    char description[320];       /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
 
 /*
@@ -45,7 +53,10 @@ struct dataset {
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
-/* The test set of the same source; loaded only when it is looked at. Freed with examples_free. */
+/*
+ * The test set of the same source; loaded only when it is looked at. Freed with examples_free. One that does not fit into
+ * data.memory_mb is an error.
+ */
 bool dataset_load_test(struct examples *test, const struct config *config, struct error *error);
 void examples_free(struct examples *examples); /* also fine on examples that are all zeros */
 
@@ -58,7 +69,7 @@ struct dataset_origin {
 
 /*
  * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is, with
- * no regard to the model.
+ * no regard to the model. What does not fit into data.memory_mb is an error.
  */
 bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error);

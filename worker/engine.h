@@ -44,7 +44,8 @@ struct engine_table {
 
     /*
      * Runs n steps of the job from the store's global step on: draws the batches of its tasks (micro-batch i of m draws
-     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device.
+     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device, or if data can't be read any
+     * more: then the state is good for nothing.
      */
     bool (*train)(struct engine *engine, int64_t n, struct train_result *result, struct error *error);
 
@@ -88,6 +89,7 @@ struct engine_options {
     const struct model *model; /* borrowed, as all pointers here */
     const struct config *config;
     const struct examples *train; /* what train() draws from; NULL if only step() and forward() will be used */
+    struct streaming *streaming;  /* where train's images come from if they are not in memory; else NULL */
     uint32_t first_task;          /* 0 for local training */
     bool only_forward;            /* a few forward passes, for which --device=auto starts no GPU */
 };

@@ -75,6 +75,18 @@ static bool create_on_gpu(struct engine **engine, const struct engine_options *o
     return client && gpu_engine_create(engine, options, client, why);
 }
 
+/* A GPU that has not the whole set in its memory gets each batch as it is drawn: as the only tower. */
+static bool create_for_streaming(struct engine **engine, const struct engine_options *options,
+                                 struct engine_prelude *prelude, struct error *why)
+{
+    char device[16];
+    snprintf(device, sizeof device, "gpu:%d", options->config->train.device_index);
+    if (prelude) {
+        engine_prelude_end(prelude);
+    }
+    return is_worth_it(&options->config->train, why) && towers_engine_create(engine, options, device, why);
+}
+
 static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)
 {
     if (!cpu_engine_create(engine, options, error)) {
@@ -90,7 +102,7 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     const struct config_train *train = &options->config->train;
     struct error why;
     if (has_towers(options)) {
-        if (!towers_engine_create(engine, options, error)) {
+        if (!towers_engine_create(engine, options, train->towers, error)) {
             return false;
         }
         device_log(options, train->towers);
@@ -99,7 +111,8 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     if (train->device == DEVICE_CPU || (train->device == DEVICE_AUTO && options->only_forward)) {
         return create_on_cpu(engine, options, error);
     }
-    if (create_on_gpu(engine, options, prelude, &why)) {
+    if (options->streaming ? create_for_streaming(engine, options, prelude, &why)
+                           : create_on_gpu(engine, options, prelude, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", train->device_index);
         device_log(options, name);

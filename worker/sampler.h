@@ -22,6 +22,8 @@ enum {
     SAMPLER_MIN_BITS = 8, /* smaller Feistel networks reach too few of the permutations; walking hides the rest */
 };
 
+#define SAMPLER_BLOCKS UINT32_MAX /* the part that is the order of a streamed set's blocks */
+
 struct sampler {
     uint64_t seed;
     uint32_t task;
@@ -43,8 +45,12 @@ PHILOX_INLINE int64_t sampler_epoch_batches(const struct sampler *sampler)
     return ((int64_t)sampler->examples + sampler->batch_size - 1) / sampler->batch_size;
 }
 
-/* Prepares the order of an epoch (0, 1, ...; its low 57 bits count). */
-PHILOX_INLINE void sampler_order_make(struct sampler_order *order, const struct sampler *sampler, int64_t epoch)
+/*
+ * Prepares the order of an epoch (0, 1, ...; its low 57 bits count) within one part of it: of the examples of window
+ * `part` - 1 or of the blocks, for data sets that stream (worker/data/streaming). part 0: the whole set.
+ */
+PHILOX_INLINE void sampler_order_make_part(struct sampler_order *order, const struct sampler *sampler, uint32_t part,
+                                           int64_t epoch)
 {
     uint32_t bits = SAMPLER_MIN_BITS;
     while (bits < 32 && (sampler->examples - 1) >> bits != 0) {
@@ -59,11 +65,17 @@ PHILOX_INLINE void sampler_order_make(struct sampler_order *order, const struct 
     for (uint32_t i = 0; i < SAMPLER_ROUNDS / 2; i++) {
         /* The purpose shares its word with the number of the block and the rarely used bits of the epoch. */
         uint32_t last = (epoch_high << 3 | i) ^ (uint32_t)RANDOM_SHUFFLE << 28;
-        struct philox_block block = philox(key, epoch_low, sampler->task, 0, last);
+        struct philox_block block = philox(key, epoch_low, sampler->task, part, last);
         for (uint32_t j = 0; j < 4; j++) {
             order->key[4 * i + j] = block.word[j];
         }
     }
+}
+
+/* The order of all examples. */
+PHILOX_INLINE void sampler_order_make(struct sampler_order *order, const struct sampler *sampler, int64_t epoch)
+{
+    sampler_order_make_part(order, sampler, 0, epoch);
 }
 
 /*

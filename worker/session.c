@@ -164,7 +164,7 @@ static void fail_not_finite(struct session *session, const char *what, double va
 /* Is the present state worth keeping: does it still have a finite loss? Costs one small batch. */
 static bool state_is_sound(struct session *session, double *loss, struct error *error)
 {
-    struct examples few = session->options.dataset->train;
+    struct examples few = session->options.dataset->sample;
     few.count = few.count < SOUNDNESS_IMAGES ? few.count : SOUNDNESS_IMAGES;
     if (!evaluate(&session->evaluation, session->options.engine, false, &few, error)) {
         return false;
@@ -573,7 +573,7 @@ static bool begin(struct session *session, struct error *error)
                         &(struct summary_options){.config = config,
                                                   .model = session->options.model,
                                                   .engine = session->options.engine,
-                                                  .train = &session->options.dataset->train,
+                                                  .dataset = session->options.dataset,
                                                   .digest = session->digest,
                                                   .global_step = session->step},
                         error);

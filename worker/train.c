@@ -56,6 +56,7 @@ static bool open_run(struct run *run, struct error *error)
         train->lr_decay_steps = plan_epoch_end(&plan, 1);
     }
     options.train = &run->dataset.train;
+    options.streaming = run->dataset.streaming;
     return engine_choose(&run->engine, &options, &run->prelude, error) &&
            session_open(&run->session,
                         &(struct session_options){.config = &run->config,

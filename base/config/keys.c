@@ -210,6 +210,13 @@ const struct config_key config_keys[] = {
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "damaged TFRecord records that are passed over, each with a warning; one more is an error"},
+    {"data", "memory_mb", KEY_COUNT, AT(data.memory_mb), .maximum = 1e8, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "MiB that images may take; a training set that is larger streams from its files; 0 = half of the memory "
+                    "there is"},
+    {"data", "shuffle_buffer", KEY_COUNT, AT(data.shuffle_buffer), .minimum = 1, .maximum = 1e8, .initial = "50000",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "images of a training set that streams that are mixed at a time; twice as many are in memory"},
     {"data", "data_sharding", KEY_WORD, AT(data.data_sharding), .words = shardings, .initial = "shuffled",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "on a cluster, each worker shuffles all images, has a part of its own, or gets them from the chief"},

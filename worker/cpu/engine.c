@@ -27,15 +27,19 @@
 #include "ps/collect.h"
 #include "worker/clip.h"
 #include "worker/cpu/pass.h"
+#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/sampler.h"
 
 enum { INDEXES = 3, DRAWS = 4 };
 
 /* Which images a batch holds. */
 struct draw {
-    int32_t *indexes; /* [capacity] */
-    int32_t *labels;  /* [capacity] */
-    int32_t *places;  /* [capacity]: where they stood before they were put in order */
+    const uint8_t *images; /* [.., inputs]: what the indexes count in */
+    uint8_t *memory;       /* [capacity, inputs], if they stream; else NULL */
+    int32_t *indexes;      /* [capacity] */
+    int32_t *labels;       /* [capacity] */
+    int32_t *places;       /* [capacity]: where they stood before they were put in order */
     int count;
     struct dropout_batch dropout;
 };
@@ -55,6 +59,9 @@ struct cpu_engine {
     const struct model *model;
     const struct config *config;
     const struct examples *train;
+    struct streaming *streaming;
+    bool starved; /* data can't be read any more: */
+    struct error starved_error;
     struct network network;
     const char *why; /* these kernels */
     struct pool *pool;
@@ -64,8 +71,9 @@ struct cpu_engine {
     struct workspace workspace;
     struct batch_index indexes[INDEXES];
     struct draw draws[DRAWS];
-    int32_t *drawn;          /* [batch size]: a batch as the sampler drew it */
-    int32_t *first_of_class; /* [classes + 1] */
+    int32_t *drawn;                      /* [batch size]: a batch as the sampler drew it */
+    int32_t *streamed_labels, *in_order; /* [batch size], if images stream: 0, 1, 2 ... */
+    int32_t *first_of_class;             /* [classes + 1] */
     struct member members[POOL_MAX_THREADS];
     float *gradient; /* [float_count], if there are micro-batches: their sum */
     struct clip clip;
@@ -75,7 +83,6 @@ struct cpu_engine {
 struct run {
     struct cpu_engine *engine;
     const struct gradient_sink *sink; /* of step; NULL: train */
-    const uint8_t *images;
     int64_t first_step;
     int64_t batches; /* of all steps, micro-batches counted one by one */
     struct train_result *result;
@@ -121,6 +128,25 @@ static void draw_take(struct cpu_engine *engine, struct draw *draw, const int32_
     draw->count = count;
 }
 
+/*
+ * A batch of images that stream. Where they can't be read any more, an image of zeros stands for them: the team goes on to
+ * the end of its run, which then fails as a whole.
+ */
+static void draw_streamed(struct cpu_engine *engine, struct draw *draw)
+{
+    static const int32_t nothing = 0;
+    int count;
+    draw->images = draw->memory;
+    if (!engine->starved && streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, draw->memory,
+                                           engine->streamed_labels, &count, &engine->starved_error)) {
+        draw_take(engine, draw, engine->in_order, count, engine->streamed_labels);
+        return;
+    }
+    engine->starved = true;
+    memset(draw->memory, 0, (size_t)engine->model->widths[0]);
+    draw_take(engine, draw, &nothing, 1, &nothing);
+}
+
 static void draw_batch(const struct run *run, int64_t number)
 {
     struct cpu_engine *engine = run->engine;
@@ -128,7 +154,12 @@ static void draw_batch(const struct run *run, int64_t number)
     struct sampler sampler = engine->sampler;
     sampler.task += (uint32_t)(number % micro_batches(engine));
     draw->dropout = (struct dropout_batch){sampler.task, run->first_step + number / micro_batches(engine)};
+    if (engine->streaming) {
+        draw_streamed(engine, draw);
+        return;
+    }
     int count = sampler_draw(&sampler, draw->dropout.step, engine->drawn);
+    draw->images = engine->train->images;
     draw_take(engine, draw, engine->drawn, count, engine->train->labels);
 }
 
@@ -147,7 +178,7 @@ static void fetch_images(const struct run *run, int64_t number, int part, int pa
     size_t pixels = (size_t)run->engine->model->widths[0];
     for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
          i++) {
-        const uint8_t *image = run->images + (size_t)draw->indexes[i] * pixels;
+        const uint8_t *image = draw->images + (size_t)draw->indexes[i] * pixels;
         for (size_t at = 0; at < pixels; at += LINE) {
             (void)*(const volatile uint8_t *)(image + at);
         }
@@ -161,7 +192,7 @@ static void index_batch(const struct run *run, int64_t number, int thread)
     struct batch_index *index = &engine->indexes[number % INDEXES];
     const struct draw *draw = &engine->draws[number % DRAWS];
     for (int block = thread; block < index->block_count; block += engine->threads) {
-        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, run->images,
+        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, draw->images,
                     engine->model->widths[0], draw->indexes, draw->count);
     }
 }
@@ -527,12 +558,10 @@ static void train_thread(void *context, int thread)
 
 static bool cpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error)
 {
-    (void)error;
     struct cpu_engine *engine = (struct cpu_engine *)base;
     assert(engine->train && n >= 0);
     *result = (struct train_result){.finite = true};
     struct run run = {.engine = engine,
-                      .images = engine->train->images,
                       .first_step = engine->store.global_step,
                       .batches = n * micro_batches(engine),
                       .result = result};
@@ -543,7 +572,10 @@ static bool cpu_train(struct engine *base, int64_t n, struct train_result *resul
         pool_run(engine->pool, train_thread, &run);
         engine->store.global_step += result->steps;
     }
-    return true;
+    if (engine->starved) {
+        *error = engine->starved_error;
+    }
+    return !engine->starved;
 }
 
 static void step_thread(void *context, int thread)
@@ -579,9 +611,10 @@ static bool cpu_step(struct engine *base, const struct batch *batch, const struc
     struct cpu_engine *engine = (struct cpu_engine *)base;
     assert(batch->count >= 1 && batch->count <= engine->config->train.batch_size);
     *result = (struct train_result){.finite = true};
+    engine->draws[0].images = batch->images;
     draw_take(engine, &engine->draws[0], batch->indexes, batch->count, batch->labels);
     engine->draws[0].dropout = (struct dropout_batch){batch->task, batch->step};
-    struct run run = {.engine = engine, .sink = sink, .images = batch->images, .batches = 1, .result = result};
+    struct run run = {.engine = engine, .sink = sink, .batches = 1, .result = result};
     pool_run(engine->pool, step_thread, &run);
     return true;
 }
@@ -742,8 +775,11 @@ static void cpu_destroy(struct engine *base)
         free(engine->draws[i].indexes);
         free(engine->draws[i].labels);
         free(engine->draws[i].places);
+        free(engine->draws[i].memory);
     }
     free(engine->drawn);
+    free(engine->streamed_labels);
+    free(engine->in_order);
     free(engine->first_of_class);
     workspace_destroy(&engine->workspace);
     store_destroy(&engine->store);
@@ -769,6 +805,26 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
         }
     }
     return true;
+}
+
+/* Memory for the batches of images that stream, with what vector loads may read beyond. */
+static bool create_streamed(struct cpu_engine *engine, int capacity, struct error *error)
+{
+    size_t bytes = (size_t)capacity * (size_t)engine->model->widths[0] + IDX_PADDING;
+    if (!engine->streaming) {
+        return true;
+    }
+    engine->streamed_labels = calloc((size_t)capacity, sizeof *engine->streamed_labels);
+    engine->in_order = calloc((size_t)capacity, sizeof *engine->in_order);
+    bool there = engine->streamed_labels && engine->in_order;
+    for (int i = 0; i < DRAWS; i++) {
+        engine->draws[i].memory = calloc(1, bytes);
+        there = there && engine->draws[i].memory;
+    }
+    for (int i = 0; there && i < capacity; i++) {
+        engine->in_order[i] = i;
+    }
+    return there || error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
 }
 
 static bool create_members(struct cpu_engine *engine, int capacity, struct error *error)
@@ -816,8 +872,9 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     return pool_create(&engine->pool, engine->threads, error) &&
            store_create(&engine->store, engine->model, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && create_members(engine, capacity, error) &&
-           create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
+           create_draws(engine, capacity, error) && create_streamed(engine, capacity, error) &&
+           create_members(engine, capacity, error) && create_gradient(engine, error) &&
+           clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }
 
 static const struct engine_table cpu_table = {
@@ -844,6 +901,7 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
     engine->model = options->model;
     engine->config = options->config;
     engine->train = options->train;
+    engine->streaming = options->streaming;
     engine->sampler = (struct sampler){.seed = (uint64_t)options->config->train.seed,
                                        .task = options->first_task,
                                        .examples = options->train ? (uint32_t)options->train->count : 0,

@@ -29,20 +29,29 @@ static bool resize(struct builder *builder, int capacity)
     return true;
 }
 
+bool builder_fits(const struct builder *builder, const struct image *image, struct error *error)
+{
+    const struct examples *examples = &builder->examples;
+    size_t pixels = (size_t)image->height * (size_t)image->width;
+    if (examples->count == 0 && pixels > CONFIG_MAX_WIDTH) {
+        return error_set(error, "its image has %zu pixels; at most %d are possible", pixels, CONFIG_MAX_WIDTH);
+    }
+    if (examples->count > 0 && (image->height != examples->height || image->width != examples->width)) {
+        return error_set(error, "its image is %dx%d, and the images before it are %dx%d", image->height, image->width,
+                         examples->height, examples->width);
+    }
+    return true;
+}
+
 bool builder_add(struct builder *builder, const struct image *image, int32_t label, struct error *error)
 {
     struct examples *examples = &builder->examples;
+    if (!builder_fits(builder, image, error)) {
+        return false;
+    }
     if (examples->count == 0) {
         examples->height = image->height;
         examples->width = image->width;
-        if (pixels_of(examples) > CONFIG_MAX_WIDTH) {
-            return error_set(error, "its image has %zu pixels; at most %d are possible", pixels_of(examples),
-                             CONFIG_MAX_WIDTH);
-        }
-    }
-    if (image->height != examples->height || image->width != examples->width) {
-        return error_set(error, "its image is %dx%d, and the images before it are %dx%d", image->height, image->width,
-                         examples->height, examples->width);
     }
     if (examples->count == builder->capacity) {
         int capacity = builder->capacity < 1024 ? 1024 : builder->capacity + builder->capacity / 2;
@@ -54,6 +63,19 @@ bool builder_add(struct builder *builder, const struct image *image, int32_t lab
     examples->labels[examples->count++] = label;
     examples->classes = label + 1 > examples->classes ? label + 1 : examples->classes;
     return true;
+}
+
+uint64_t builder_bytes(const struct builder *builder)
+{
+    return (uint64_t)builder->examples.count * (pixels_of(&builder->examples) + sizeof *builder->examples.labels);
+}
+
+void builder_cut(struct builder *builder, int count)
+{
+    if (count < builder->examples.count) {
+        builder->examples.count = count;
+        resize(builder, count > 0 ? count : 1);
+    }
 }
 
 bool builder_finish(struct builder *builder, struct examples *examples, struct error *error)

@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "worker/data/idx.h"
+#include "worker/data/idx_source.h"
 
 static bool need_file(const struct data_files *files, enum data_file file, const char *folder, struct error *error)
 {
@@ -105,14 +106,38 @@ static bool read_labels(struct examples *examples, const char *images, const cha
     return done;
 }
 
-bool idx_set_read(struct examples *examples, const struct data_files *files, enum dataset_part part, const char *folder,
-                  struct error *error)
+/* Labels into memory, images but for the first few not. */
+static bool leave_images(struct examples *examples, const char *images, const struct idx_header *header,
+                         const char *labels, struct overflow *overflow, struct error *error)
 {
-    enum data_file images = part == DATASET_TEST ? TEST_IMAGES : TRAIN_IMAGES;
-    enum data_file labels = part == DATASET_TEST ? TEST_LABELS : TRAIN_LABELS;
-    return need_file(files, images, folder, error) && need_file(files, labels, folder, error) &&
-           read_images(examples, files->path[images], error) &&
-           read_labels(examples, files->path[images], files->path[labels], error);
+    struct examples shape = {0};
+    struct stream *stream;
+    if (!stream_open_file(&stream, images, error)) {
+        return false;
+    }
+    bool packed = stream_is_packed(stream);
+    stream_close(stream);
+    bool done = image_shape(&shape, header, images, error) && read_labels(&shape, images, labels, error) &&
+                idx_source_create(overflow, examples, images, packed, header, &shape, error);
+    free(shape.labels);
+    return done;
+}
+
+bool idx_set_read(struct examples *examples, const struct data_files *files, enum dataset_part part, const char *folder,
+                  struct overflow *overflow, struct error *error)
+{
+    const char *images = files->path[part == DATASET_TEST ? TEST_IMAGES : TRAIN_IMAGES];
+    const char *labels = files->path[part == DATASET_TEST ? TEST_LABELS : TRAIN_LABELS];
+    struct idx_header header;
+    if (!need_file(files, part == DATASET_TEST ? TEST_IMAGES : TRAIN_IMAGES, folder, error) ||
+        !need_file(files, part == DATASET_TEST ? TEST_LABELS : TRAIN_LABELS, folder, error) ||
+        !idx_examine(&header, images, error)) {
+        return false;
+    }
+    if (header.bytes + header.sizes[0] * sizeof *examples->labels > overflow->limit) {
+        return leave_images(examples, images, &header, labels, overflow, error);
+    }
+    return read_images(examples, images, error) && read_labels(examples, images, labels, error);
 }
 
 bool idx_set_check_test(const struct examples *train, const char *train_path, const struct data_files *files,

@@ -6,13 +6,17 @@
 
 #include "base/error.h"
 #include "worker/data/files.h"
+#include "worker/data/streaming/overflow.h"
 #include "worker/dataset.h"
 
 #define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
 
-/* Reads both files of the part; they must be there and belong together. folder: for errors. */
+/*
+ * Reads both files of the part; they must be there and belong together. Images that are more than the overflow's limit stay
+ * in their file. folder: for errors.
+ */
 bool idx_set_read(struct examples *examples, const struct data_files *files, enum dataset_part part, const char *folder,
-                  struct error *error);
+                  struct overflow *overflow, struct error *error);
 
 /* By its headers alone: is the test set there, and of images as large as the training set's? train_path: for errors. */
 bool idx_set_check_test(const struct examples *train, const char *train_path, const struct data_files *files,

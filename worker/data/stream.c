@@ -247,6 +247,18 @@ bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, 
     return done;
 }
 
+bool stream_seek(struct stream *stream, uint64_t offset, struct error *error)
+{
+    assert(!stream_is_packed(stream) && stream->fd >= 0);
+    if (offset > INT64_MAX || lseek(stream->fd, (off_t)offset, SEEK_SET) < 0) {
+        return error_set(error, "%s: cannot be read from byte %llu on: %s", stream->name, (unsigned long long)offset,
+                         strerror(errno));
+    }
+    stream->input_left = 0;
+    stream->taken = stream->content = offset;
+    return true;
+}
+
 uint64_t stream_most_bytes(const struct stream *stream)
 {
     if (!stream_is_packed(stream)) {

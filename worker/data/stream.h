@@ -30,6 +30,9 @@ bool stream_open_bytes_as(struct stream **stream, const char *name, const void *
 /* Up to `size` bytes into buffer; *got < size only at the end of the content, whose checksum is verified by then. */
 bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error);
 
+/* Goes to byte `offset` of the content of a plain file. Not for packed ones, nor for memory. */
+bool stream_seek(struct stream *stream, uint64_t offset, struct error *error);
+
 /*
  * The most bytes that the whole content can have, known without reading it: exact for a plain file; gzip cannot shrink
  * by more than a factor of 1,032. What a header promises is checked against it before memory is taken.

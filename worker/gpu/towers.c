@@ -7,6 +7,8 @@
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "ps/collect.h"
+#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/gpu/engine.h"
 #include "worker/sampler.h"
 
@@ -20,6 +22,8 @@ struct tower {
     struct engine *engine;
     float *gradient;  /* [float_count], of its batch */
     int32_t *indexes; /* [batch size] */
+    uint8_t *images;  /* [batch size, inputs], as are the labels [batch size]: of data that stream, else NULL */
+    int32_t *labels;
     uint64_t version; /* of what it has: of the store's vector `has` */
     enum store_vector has;
     struct batch batch; /* under way; count 0: none */
@@ -114,7 +118,7 @@ static bool compute_all(struct towers *all, struct error *error)
 
 /* ---- train ---- */
 
-static void draw(struct towers *all, int tower, int micro, int64_t step)
+static bool draw(struct towers *all, int tower, int micro, int64_t step, struct error *error)
 {
     struct sampler sampler = all->sampler;
     struct tower *one = &all->towers[tower];
@@ -122,9 +126,22 @@ static void draw(struct towers *all, int tower, int micro, int64_t step)
     one->batch = (struct batch){.images = all->options.train->images,
                                 .labels = all->options.train->labels,
                                 .indexes = one->indexes,
-                                .count = sampler_draw(&sampler, step, one->indexes),
                                 .task = sampler.task,
                                 .step = step};
+    if (!all->options.streaming) {
+        one->batch.count = sampler_draw(&sampler, step, one->indexes);
+        return true;
+    }
+    one->batch.images = one->images;
+    one->batch.labels = one->labels;
+    if (!streaming_draw(all->options.streaming, sampler.task, step, one->images, one->labels, &one->batch.count,
+                        error)) {
+        return false;
+    }
+    for (int i = 0; i < one->batch.count; i++) {
+        one->indexes[i] = i;
+    }
+    return true;
 }
 
 /* Adds up the gradients of one step's batches; *loss is their mean loss. Stops at one that is not finite. */
@@ -135,7 +152,9 @@ static bool gather_step(struct towers *all, int64_t step, double *loss, struct t
     *loss = 0;
     for (int first = 0; first < micro && result->finite; first += all->count) {
         for (int i = 0; i < all->count; i++) {
-            draw(all, i, first + i, step);
+            if (!draw(all, i, first + i, step, error)) {
+                return false;
+            }
         }
         if (!compute_all(all, error)) {
             return false;
@@ -293,6 +312,8 @@ static void towers_destroy(struct engine *base)
         }
         free(tower->gradient);
         free(tower->indexes);
+        free(tower->images);
+        free(tower->labels);
     }
     store_destroy(&all->store);
     free(all->sum);
@@ -300,10 +321,10 @@ static void towers_destroy(struct engine *base)
 }
 
 /* "gpu:0,gpu:1" into the towers' configs. */
-static bool read_devices(struct towers *all, struct error *error)
+static bool read_devices(struct towers *all, const char *devices, struct error *error)
 {
     const struct config *config = all->options.config;
-    for (const char *at = config->train.towers; *at != '\0';) {
+    for (const char *at = devices; *at != '\0';) {
         struct tower *tower = &all->towers[all->count];
         int length = (int)strcspn(at, ", "), used = 0;
         if (all->count == MAX_TOWERS) {
@@ -342,8 +363,12 @@ static bool create_tower(struct tower *tower, struct error *error)
     struct engine_options options = {.model = all->options.model, .config = &tower->config};
     struct gpu_client *client;
     tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
-    tower->indexes = calloc((size_t)tower->config.train.batch_size, sizeof *tower->indexes);
-    if (!tower->gradient || !tower->indexes) {
+    size_t batch = (size_t)tower->config.train.batch_size;
+    tower->indexes = calloc(batch, sizeof *tower->indexes);
+    bool streams = all->options.streaming != NULL;
+    tower->images = streams ? calloc(1, batch * (size_t)options.model->widths[0] + IDX_PADDING) : NULL;
+    tower->labels = streams ? calloc(batch, sizeof *tower->labels) : NULL;
+    if (!tower->gradient || !tower->indexes || (streams && (!tower->images || !tower->labels))) {
         return error_set(error, "no memory for the gradients of %d towers", all->count);
     }
     if (tower->config.train.device == DEVICE_CPU) {
@@ -360,14 +385,14 @@ static bool create_tower(struct tower *tower, struct error *error)
            error_wrap(error, "tower gpu:%d", tower->config.train.device_index);
 }
 
-static bool create_parts(struct towers *all, struct error *error)
+static bool create_parts(struct towers *all, const char *devices, struct error *error)
 {
     const struct config *config = all->options.config;
     all->sum = calloc(all->options.model->float_count, sizeof *all->sum);
     if (!all->sum) {
         return error_set(error, "no memory for the sum of the towers' gradients");
     }
-    if (!read_devices(all, error) || !store_create(&all->store, all->options.model, &config->train, error) ||
+    if (!read_devices(all, devices, error) || !store_create(&all->store, all->options.model, &config->train, error) ||
         !pool_create(&all->pool, all->count, error)) {
         return false;
     }
@@ -393,7 +418,8 @@ static const struct engine_table towers_table = {
     .destroy = towers_destroy,
 };
 
-bool towers_engine_create(struct engine **out, const struct engine_options *options, struct error *error)
+bool towers_engine_create(struct engine **out, const struct engine_options *options, const char *devices,
+                          struct error *error)
 {
     struct towers *all = calloc(1, sizeof *all);
     if (!all) {
@@ -406,7 +432,7 @@ bool towers_engine_create(struct engine **out, const struct engine_options *opti
                                     .task = options->first_task,
                                     .examples = options->train ? (uint32_t)options->train->count : 0,
                                     .batch_size = (uint32_t)options->config->train.batch_size};
-    if (!create_parts(all, error)) {
+    if (!create_parts(all, devices, error)) {
         towers_destroy(&all->engine);
         return false;
     }

@@ -11,7 +11,8 @@
 
 #include "worker/engine.h"
 
-/* On the devices of train.towers ("gpu:0,gpu:1"; cpu is one too). From the main thread. */
-bool towers_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
+/* devices: as in train.towers, "gpu:0,gpu:1"; cpu is one too. From the main thread. */
+bool towers_engine_create(struct engine **engine, const struct engine_options *options, const char *devices,
+                          struct error *error);
 
 #endif

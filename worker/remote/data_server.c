@@ -15,6 +15,7 @@
 #include "net/channel.h"
 #include "net/handshake.h"
 #include "net/socket.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/sampler.h"
 
 enum {
@@ -37,7 +38,7 @@ struct customer {
     int patience_s;
     int worker; /* -1: nobody yet */
     struct channel channel;
-    int32_t *indexes; /* [batch_size] */
+    int32_t *indexes; /* [batch_size]; or labels, of data that stream */
     uint8_t *bytes;   /* of one batch */
 };
 
@@ -66,11 +67,32 @@ static double frame_deadline(void)
 
 /* ---- Batches ---- */
 
-/* Images and labels of one batch into the customer's bytes; returns how many. */
-static uint32_t gather(struct customer *customer, int64_t number)
+/* The same from files: the images first go where they end up in a full batch. */
+static bool gather_streamed(struct customer *customer, int64_t number, uint32_t *examples, struct error *error)
+{
+    const struct data_server *server = customer->server;
+    uint8_t *images = customer->bytes + 2 * (size_t)server->config->train.batch_size;
+    int count;
+    if (!streaming_draw(server->dataset->streaming, (uint32_t)customer->worker, number, images, customer->indexes,
+                        &count, error)) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        put_le16(customer->bytes + 2 * (size_t)i, (uint16_t)customer->indexes[i]);
+    }
+    memmove(customer->bytes + 2 * (size_t)count, images, (size_t)count * server->pixels);
+    *examples = (uint32_t)count;
+    return true;
+}
+
+/* Images and labels of one batch into the customer's bytes; *examples: how many. */
+static bool gather(struct customer *customer, int64_t number, uint32_t *examples, struct error *error)
 {
     const struct data_server *server = customer->server;
     const struct examples *train = &server->dataset->train;
+    if (server->dataset->streaming) {
+        return gather_streamed(customer, number, examples, error);
+    }
     struct sampler sampler = server->sampler;
     sampler.task = (uint32_t)customer->worker;
     int count = sampler_draw(&sampler, number, customer->indexes);
@@ -80,7 +102,8 @@ static uint32_t gather(struct customer *customer, int64_t number)
         put_le16(customer->bytes + 2 * (size_t)i, (uint16_t)train->labels[example]);
         copy_bytes(images + (size_t)i * server->pixels, train->images + example * server->pixels, server->pixels);
     }
-    return (uint32_t)count;
+    *examples = (uint32_t)count;
+    return true;
 }
 
 static bool send_batches(struct customer *customer, struct error *error)
@@ -105,7 +128,12 @@ static bool send_batches(struct customer *customer, struct error *error)
     }
     for (uint32_t i = 0; i < asked.count; i++) {
         batch.number = asked.first + i;
-        batch.examples = gather(customer, batch.number);
+        if (!gather(customer, batch.number, &batch.examples, error)) {
+            struct error ignored;
+            channel_send_error(&customer->channel, request, ERROR_INTERNAL, frame_deadline(), &ignored, "%s",
+                               error->text);
+            return false;
+        }
         struct iovec bulk = {customer->bytes, batch_bytes(batch.examples, server->pixels)};
         if (!channel_send(&customer->channel, MESSAGE_batch, request, i + 1 == asked.count ? FRAME_LAST : 0, &batch,
                           &bulk, 1, frame_deadline(), error)) {

@@ -17,6 +17,8 @@
 #include "base/profile.h"
 #include "base/restart.h"
 #include "base/signals.h"
+#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/evaluate.h"
@@ -85,6 +87,8 @@ struct remote_worker {
     struct watch watch;              /* the chief's */
     struct sampler sampler;
     int32_t *indexes; /* [batch_size] */
+    uint8_t *images;  /* [batch_size, pixels], as are the labels [batch_size]: of data that stream, else NULL */
+    int32_t *labels;
     int64_t first_draw, local_step, global_step;
     struct tally since_report, since_vitals, all, warm;
     double last_loss;
@@ -112,16 +116,26 @@ static bool take_share(struct remote_worker *worker, struct error *error)
             return error_set(error, "data.data_sharding disjoint: %d images are too few for %d workers", all->count,
                              workers);
         }
-        worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
-        worker->share.labels += first;
         worker->share.count = end - first;
+        if (worker->dataset.streaming) {
+            streaming_take_share(worker->dataset.streaming, first, end - first);
+        } else {
+            worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
+            worker->share.labels += first;
+        }
     }
     worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
                                        .task = (uint32_t)index,
                                        .examples = (uint32_t)worker->share.count,
                                        .batch_size = (uint32_t)config->train.batch_size};
-    worker->indexes = malloc((size_t)config->train.batch_size * sizeof *worker->indexes);
-    return worker->indexes || error_set(error, "not enough memory for a batch");
+    size_t batch = (size_t)config->train.batch_size;
+    worker->indexes = malloc(batch * sizeof *worker->indexes);
+    if (worker->dataset.streaming) {
+        worker->images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
+        worker->labels = malloc(batch * sizeof *worker->labels);
+    }
+    return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
+           error_set(error, "not enough memory for a batch");
 }
 
 static bool check_config(const struct config *config, struct error *error)
@@ -280,6 +294,8 @@ static void close_worker(struct remote_worker *worker, const char *goodbye)
         worker->engine->table->destroy(worker->engine);
     }
     free(worker->indexes);
+    free(worker->images);
+    free(worker->labels);
     examples_free(&worker->test);
     dataset_free(&worker->dataset);
     self_destroy(&worker->self);
@@ -426,7 +442,7 @@ static bool begin_watch(struct remote_worker *worker)
     struct summary_options options = {.config = &worker->config,
                                       .model = &worker->model,
                                       .engine = worker->engine,
-                                      .train = &worker->dataset.train,
+                                      .dataset = &worker->dataset,
                                       .digest = worker->self.digest,
                                       .global_step = worker->global_step};
     if (worker->chief && !watch_open(&worker->watch, &options, &worker->traffic, &worker->error)) {
@@ -637,12 +653,29 @@ static int64_t next_draw(const struct remote_worker *worker)
     return worker->config.cluster.issync ? worker->global_step : worker->first_draw + worker->local_step;
 }
 
+/* From the files. */
+static bool draw_streamed(struct remote_worker *worker, int64_t step, struct batch *batch)
+{
+    *batch = (struct batch){.images = worker->images, .labels = worker->labels, .indexes = worker->indexes};
+    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, worker->images, worker->labels,
+                        &batch->count, &worker->error)) {
+        stop(worker, END_FAILED);
+        return false;
+    }
+    for (int i = 0; i < batch->count; i++) {
+        worker->indexes[i] = i;
+    }
+    return true;
+}
+
 static bool draw(struct remote_worker *worker, struct batch *batch)
 {
     int64_t step = next_draw(worker);
     bool good = true;
     if (worker->feed) {
         good = take_end(worker, feed_take(worker->feed, step, batch, &worker->error));
+    } else if (worker->dataset.streaming) {
+        good = draw_streamed(worker, step, batch);
     } else {
         *batch =
             (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};

@@ -54,7 +54,7 @@ static bool take_memory(struct summary *summary, struct error *error)
 {
     const struct summary_options *options = &summary->options;
     size_t floats = options->model->float_count;
-    bool has_gradient = options->engine->table->step && options->train->count > 0;
+    bool has_gradient = options->engine->table->step && options->dataset->sample.count > 0;
     summary->parameters = malloc(floats * sizeof *summary->parameters);
     if (has_gradient) {
         summary->gradient = calloc(floats, sizeof *summary->gradient);
@@ -72,7 +72,7 @@ static void put_event(struct summary *summary)
 /* A few images of the training set, as PNG. */
 static void put_images(struct summary *summary, double wall_s)
 {
-    const struct examples *train = summary->options.train;
+    const struct examples *train = &summary->options.dataset->sample;
     struct event *event = &summary->event;
     size_t pixels = (size_t)train->height * (size_t)train->width;
     event_begin(event, wall_s, summary->options.global_step);
@@ -229,16 +229,19 @@ static void put_variables(struct summary *summary, const float *vector, const ch
     }
 }
 
-/* The gradient of the batch that the next step trains on; L2's share is not part of it. */
+/*
+ * The gradient of the batch that the next step trains on, or, where the training set streams, of a batch of its first
+ * images; L2's share is not part of it.
+ */
 static bool put_gradient(struct summary *summary, int64_t step, struct error *error)
 {
     const struct summary_options *options = &summary->options;
     const struct config_train *train = &options->config->train;
-    struct sampler sampler = {.seed = (uint64_t)train->seed,
-                              .examples = (uint32_t)options->train->count,
-                              .batch_size = (uint32_t)train->batch_size};
-    struct batch batch = {
-        .images = options->train->images, .labels = options->train->labels, .indexes = summary->indexes, .step = step};
+    const struct dataset *dataset = options->dataset;
+    const struct examples *from = dataset->streaming ? &dataset->sample : &dataset->train;
+    struct sampler sampler = {
+        .seed = (uint64_t)train->seed, .examples = (uint32_t)from->count, .batch_size = (uint32_t)train->batch_size};
+    struct batch batch = {.images = from->images, .labels = from->labels, .indexes = summary->indexes, .step = step};
     struct collector collector = {.model = options->model, .sum = summary->gradient, .weight = 1, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
     struct train_result done;
@@ -254,8 +257,9 @@ static bool put_activations(struct summary *summary, struct error *error)
 {
     const struct summary_options *options = &summary->options;
     const struct model *model = options->model;
-    int count = options->train->count < ACTIVATIONS_IMAGES ? options->train->count : ACTIVATIONS_IMAGES;
-    if (!activations_measure(model, summary->parameters, options->train->images, count, summary->histograms, error)) {
+    const struct examples *sample = &options->dataset->sample;
+    int count = sample->count < ACTIVATIONS_IMAGES ? sample->count : ACTIVATIONS_IMAGES;
+    if (!activations_measure(model, summary->parameters, sample->images, count, summary->histograms, error)) {
         return false;
     }
     for (int layer = 0; layer < model->layer_count; layer++) {

@@ -33,7 +33,7 @@ struct summary_options {
     const struct config *config; /* with train.lr_decay_steps filled in */
     const struct model *model;
     struct engine *engine; /* asked for its parameters, and for the gradient of a batch, between two steps */
-    const struct examples *train;
+    const struct dataset *dataset;
     const char *digest;  /* of the config */
     int64_t global_step; /* where the run starts */
 };

@@ -70,7 +70,7 @@ static void start(struct fixture *fixture)
     size_t floats = fixture->model.float_count;
     float *values = calloc(floats, sizeof *values);
     model_initialise(&fixture->model, &fixture->config.model, 3, values);
-    if (!towers_engine_create(&fixture->towers, &options, &error) ||
+    if (!towers_engine_create(&fixture->towers, &options, fixture->config.train.towers, &error) ||
         !cpu_engine_create(&fixture->one, &options, &error)) {
         fail_msg("%s", error.text);
     }
@@ -201,7 +201,7 @@ static void refuse(char *towers, const char *why)
     struct error error;
     make(&fixture, towers, 3);
     struct engine_options options = options_of(&fixture);
-    assert_false(towers_engine_create(&fixture.towers, &options, &error));
+    assert_false(towers_engine_create(&fixture.towers, &options, fixture.config.train.towers, &error));
     assert_string_equal(error.text, why);
     fixture.towers = NULL;
     end(&fixture);

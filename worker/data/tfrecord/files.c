@@ -9,6 +9,7 @@
 #include "worker/data/names.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
+#include "worker/data/tfrecord/source.h"
 
 enum { MOST_FILES = 1024 }; /* open at the same time */
 
@@ -33,6 +34,12 @@ struct reading {
     struct tfrecord_reader **readers; /* [names.count]; NULL at their end */
     struct example example;           /* the one being read */
     struct builder builder;
+    struct overflow *overflow;
+    bool too_large; /* for memory: from now on only blocks are noted */
+    int *open;      /* [names.count]: the block under way of each file, -1: none */
+    bool *packed;   /* [names.count] */
+    int64_t count;  /* good examples so far */
+    int32_t classes;
     int bad;
 };
 
@@ -47,7 +54,9 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
                          MOST_FILES);
     }
     reading->readers = calloc((size_t)reading->names.count, sizeof(struct tfrecord_reader *));
-    if (!reading->readers) {
+    reading->open = calloc((size_t)reading->names.count, sizeof *reading->open);
+    reading->packed = calloc((size_t)reading->names.count, sizeof *reading->packed);
+    if (!reading->readers || !reading->open || !reading->packed) {
         return error_set(error, "no memory to read %d files", reading->names.count);
     }
     for (int i = 0; i < reading->names.count; i++) {
@@ -56,6 +65,8 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
             !tfrecord_open(&reading->readers[i], path, error)) {
             return false;
         }
+        reading->open[i] = -1;
+        reading->packed[i] = tfrecord_is_packed(reading->readers[i]);
     }
     return true;
 }
@@ -72,22 +83,47 @@ static bool pass_over(struct reading *reading, struct error *error)
     return true;
 }
 
-static bool add_record(struct reading *reading, const struct tfrecord_reader *reader, const uint8_t *record,
-                       size_t size, struct error *error)
+/* Where the record that was read last is, in front of what is wrong with it. */
+static bool pass_over_record(struct reading *reading, const struct tfrecord_reader *reader, struct error *error)
+{
+    error_wrap(error, "%s: the record at byte %llu", tfrecord_name(reader),
+               (unsigned long long)tfrecord_offset(reader));
+    return pass_over(reading, error);
+}
+
+/* Takes the example that was read last into memory, or notes where it is. */
+static bool keep(struct reading *reading, int file, struct error *error)
+{
+    struct overflow *overflow = reading->overflow;
+    if (reading->count == INT32_MAX) {
+        return error_set(error, "%s: has more than %d images", reading->config->data_dir, INT32_MAX);
+    }
+    if (!reading->too_large &&
+        !builder_add(&reading->builder, &reading->example.image, reading->example.label, error)) {
+        return false;
+    }
+    int64_t number = reading->count++;
+    reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
+    if (number >= overflow->held_out &&
+        !blocks_extend(&overflow->blocks, &reading->open[file], file, tfrecord_offset(reading->readers[file]))) {
+        return error_set(error, "no memory to note where %lld images are", (long long)reading->count);
+    }
+    if (!reading->too_large && builder_bytes(&reading->builder) > overflow->limit) {
+        reading->too_large = true;
+        builder_cut(&reading->builder, overflow->keep);
+    }
+    return true;
+}
+
+static bool add_record(struct reading *reading, int file, const uint8_t *record, size_t size, struct error *error)
 {
     const struct example_names names = {reading->config->image_feature, reading->config->label_feature};
     struct example *example = &reading->example;
-    if (!example_decode(example, record, size, &names, error)) {
-        error_wrap(error, "%s: the record at byte %llu", tfrecord_name(reader),
-                   (unsigned long long)tfrecord_offset(reader));
-        return pass_over(reading, error);
+    if (!example_decode(example, record, size, &names, error) ||
+        !builder_fits(&reading->builder, &example->image, error)) {
+        return pass_over_record(reading, reading->readers[file], error);
     }
-    bool added = builder_add(&reading->builder, &example->image, example->label, error);
-    if (!added) {
-        error_wrap(error, "%s: the record at byte %llu", tfrecord_name(reader),
-                   (unsigned long long)tfrecord_offset(reader));
-    }
-    return added || pass_over(reading, error);
+    return keep(reading, file, error);
 }
 
 /* One record of one file; closes the reader at the file's end. */
@@ -98,7 +134,7 @@ static bool take_one(struct reading *reading, int file, struct error *error)
     size_t size;
     switch (tfrecord_next(reader, &record, &size, error)) {
     case TFRECORD_RECORD:
-        return add_record(reading, reader, record, size, error);
+        return add_record(reading, file, record, size, error);
     case TFRECORD_DAMAGED:
         return pass_over(reading, error);
     case TFRECORD_END:
@@ -125,19 +161,33 @@ static bool read_all(struct reading *reading, struct error *error)
     return true;
 }
 
-bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
-                         struct error *error)
+/* Hands over what was read, and the files themselves if it is not all. */
+static bool finish(struct reading *reading, struct examples *examples, const char *pattern, struct error *error)
 {
-    struct reading reading = {.config = config};
-    const char *pattern = tfrecord_pattern(config, part);
-    bool done = open_readers(&reading, pattern, error) && read_all(&reading, error);
-    if (done && !builder_finish(&reading.builder, examples, error)) {
-        done = error_wrap(error, "%s/%s", config->data_dir, pattern);
+    const struct examples *read = &reading->builder.examples;
+    if (reading->too_large &&
+        !tfrecord_source_create(&reading->overflow->source, reading->config, &reading->names, reading->packed,
+                                read->height, read->width, reading->classes, error)) {
+        return false;
     }
-    for (int i = 0; i < reading.names.count && reading.readers; i++) {
+    return builder_finish(&reading->builder, examples, error) ||
+           error_wrap(error, "%s/%s", reading->config->data_dir, pattern);
+}
+
+bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
+                         struct overflow *overflow, struct error *error)
+{
+    struct reading reading = {.config = config, .overflow = overflow};
+    const char *pattern = tfrecord_pattern(config, part);
+    bool done = open_readers(&reading, pattern, error);
+    int files = reading.names.count;
+    done = done && read_all(&reading, error) && finish(&reading, examples, pattern, error);
+    for (int i = 0; i < files && reading.readers; i++) {
         tfrecord_close(reading.readers[i]);
     }
     free(reading.readers);
+    free(reading.open);
+    free(reading.packed);
     names_free(&reading.names);
     example_free(&reading.example);
     builder_free(&reading.builder);

@@ -193,6 +193,38 @@ enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t
     return TFRECORD_RECORD;
 }
 
+bool tfrecord_go_to(struct tfrecord_reader *reader, uint64_t offset, struct error *error)
+{
+    bool is_ahead = offset >= reader->offset;
+    if (!is_ahead || (offset - reader->offset > reader->end - reader->begin && !tfrecord_is_packed(reader))) {
+        reader->begin = reader->end = 0;
+        reader->offset = offset;
+        reader->at_end = false;
+        return stream_seek(reader->stream, offset, error);
+    }
+    while (reader->offset < offset) {
+        uint64_t there = reader->end - reader->begin, left = offset - reader->offset;
+        skip(reader, (size_t)(there < left ? there : left));
+        if (!make_ready(reader, 1, error)) {
+            return false;
+        }
+        if (reader->begin == reader->end) {
+            return true;
+        }
+    }
+    return true;
+}
+
+bool tfrecord_is_packed(const struct tfrecord_reader *reader)
+{
+    return stream_is_packed(reader->stream);
+}
+
+uint64_t tfrecord_position(const struct tfrecord_reader *reader)
+{
+    return reader->offset;
+}
+
 uint64_t tfrecord_offset(const struct tfrecord_reader *reader)
 {
     return reader->record_offset;

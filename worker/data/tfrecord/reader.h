@@ -34,7 +34,15 @@ void tfrecord_close(struct tfrecord_reader *reader); /* NULL is fine */
 enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t **record, size_t *size,
                                    struct error *error);
 
-/* Where the record that was returned last begins, in the unpacked content. */
+/*
+ * Goes on with the record at byte `offset` of the unpacked content; in a packed file at or behind where the reader is.
+ * Beyond the end there are no records.
+ */
+bool tfrecord_go_to(struct tfrecord_reader *reader, uint64_t offset, struct error *error);
+bool tfrecord_is_packed(const struct tfrecord_reader *reader);
+
+/* Where the next record begins, and where the record that was returned last begins, in the unpacked content. */
+uint64_t tfrecord_position(const struct tfrecord_reader *reader);
 uint64_t tfrecord_offset(const struct tfrecord_reader *reader);
 const char *tfrecord_name(const struct tfrecord_reader *reader);
 

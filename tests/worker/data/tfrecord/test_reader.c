@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
 #include <cmocka.h>
 #include <zlib.h>
 
@@ -218,9 +220,53 @@ static void random_damage(void **state)
     }
 }
 
+/* Back and forth in a plain file, forward in packed ones; within the buffer and beyond it. */
+static void goes_to_any_record(void **state)
+{
+    (void)state;
+    enum { RECORDS = 24 };
+    uint64_t offsets[RECORDS + 1] = {0};
+    struct proto file = make_file(RECORDS);
+    for (int i = 0; i < RECORDS; i++) {
+        offsets[i + 1] = offsets[i] + record_size(i) + TFRECORD_HEADER + TFRECORD_FOOTER;
+    }
+    char path[] = "/tmp/test_reader.XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    for (int packed = 0; packed < 2; packed++) {
+        gzFile out = gzopen(path, packed ? "wb" : "wbT"); /* T: as it is */
+        struct tfrecord_reader *reader;
+        struct error error;
+        assert_non_null(out);
+        assert_int_equal(gzwrite(out, file.bytes, (unsigned)file.size), file.size);
+        assert_int_equal(gzclose(out), Z_OK);
+        assert_true(tfrecord_open(&reader, path, &error));
+        assert_int_equal(tfrecord_is_packed(reader), packed);
+        for (int i = 0; i < RECORDS; i += 1 + i % 3) {
+            assert_true(tfrecord_go_to(reader, offsets[i], &error));
+            expect_record(reader, i);
+            assert_int_equal(tfrecord_offset(reader), offsets[i]);
+            assert_int_equal(tfrecord_position(reader), offsets[i + 1]);
+        }
+        for (int i = RECORDS - 1; i >= 0 && !packed; i -= 1 + i % 2) {
+            assert_true(tfrecord_go_to(reader, offsets[i], &error));
+            expect_record(reader, i);
+        }
+        assert_true(tfrecord_go_to(reader, offsets[RECORDS], &error));
+        expect(reader, TFRECORD_END, NULL);
+        assert_true(tfrecord_go_to(reader, offsets[RECORDS] + 10, &error));
+        expect(reader, TFRECORD_END, NULL);
+        tfrecord_close(reader);
+    }
+    close(fd);
+    unlink(path);
+    proto_free(&file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_to_any_record),
         cmocka_unit_test(a_frame_as_tensorflow_writes_it),
         cmocka_unit_test(whole_files),
         cmocka_unit_test(a_length_that_looks_like_gzip),

@@ -1,30 +1,12 @@
-#include "worker/data/folders.h"
+#include "worker/data/folders/collection.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/config.h"
 #include "base/file.h"
-#include "worker/data/builder.h"
-#include "worker/data/image/fit.h"
-#include "worker/data/image/image.h"
-#include "worker/data/names.h"
-
-/* One picture to be read. */
-struct picture {
-    char *name;      /* of the file */
-    int class_index; /* in the list of classes */
-    int64_t number;  /* what its name says, negative: no number */
-    uint64_t order;  /* where it stands if not all are numbers */
-};
-
-struct collection {
-    const char *path;
-    struct names classes;
-    struct picture *pictures;
-    int count, capacity;
-    bool numbered; /* all pictures' names are numbers */
-};
 
 static bool is_folder(const char *path)
 {
@@ -32,8 +14,7 @@ static bool is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Names of the folders in a folder. */
-static bool list_classes(struct names *classes, const char *path, struct error *error)
+bool collection_list_classes(struct names *classes, const char *path, struct error *error)
 {
     if (!names_list(classes, path, "*", error)) {
         return false;
@@ -54,23 +35,6 @@ static bool list_classes(struct names *classes, const char *path, struct error *
         free(classes->items[i]);
     }
     classes->count = kept;
-    return true;
-}
-
-bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error)
-{
-    static const char *const names[2][2] = {{"train", "training"}, {"test", "testing"}};
-    for (int i = 0; i < 2; i++) {
-        struct names classes = {0};
-        bool done = file_join(path, DATA_MAX_PATH, data_dir, names[part == DATASET_TEST][i], error) &&
-                    list_classes(&classes, path, error);
-        bool found = classes.count > 0;
-        names_free(&classes);
-        if (!done || found) {
-            return done;
-        }
-    }
-    path[0] = '\0';
     return true;
 }
 
@@ -178,71 +142,49 @@ static bool classes_are_numbers(const struct names *classes)
     return true;
 }
 
-/* The size that all are brought to: the first picture's if the model has as many inputs, else a square. */
-static bool choose_size(struct image *size, const struct image *first, int inputs, struct error *error)
+bool collection_list(struct collection *collection, const char *path, struct error *error)
 {
-    int side = image_side(inputs);
-    bool as_it_is = (int64_t)first->width * first->height == inputs;
-    *size = (struct image){.width = as_it_is ? first->width : side, .height = as_it_is ? first->height : side};
-    return as_it_is || side > 0 ||
-           error_set(error, "is an image of %dx%d, and the model has %d inputs, which is no square to scale it to",
-                     first->width, first->height, inputs);
-}
-
-static bool read_picture(struct builder *builder, struct image *fitted, const char *path, int32_t label, int inputs,
-                         struct error *error)
-{
-    uint8_t *bytes;
-    size_t size;
-    struct image image;
-    if (!file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+    *collection = (struct collection){.numbered = true};
+    snprintf(collection->path, sizeof collection->path, "%s", path);
+    if (!collection_list_classes(&collection->classes, path, error) || !list_pictures(collection, error)) {
         return false;
     }
-    bool done = image_decode(&image, bytes, size, error);
-    free(bytes);
-    if (done && !fitted->pixels) {
-        done = choose_size(fitted, &image, inputs, error);
-        fitted->pixels = done ? malloc((size_t)fitted->width * (size_t)fitted->height) : NULL;
-        done = done && (fitted->pixels || error_set(error, "no memory for an image"));
-    }
-    done = done && image_fit(&image, fitted->width, fitted->height, fitted->pixels, error) &&
-           builder_add(builder, fitted, label, error);
-    image_free(&image);
-    return done || error_wrap(error, "%s", path);
+    sort_pictures(collection);
+    collection->classes_numbers = classes_are_numbers(&collection->classes);
+    return true;
 }
 
-static bool read_pictures(struct collection *collection, struct builder *builder, int inputs, struct error *error)
+void collection_free(struct collection *collection)
 {
-    bool numbers = classes_are_numbers(&collection->classes), done = true;
-    struct image fitted = {0};
-    for (int i = 0; i < collection->count && done; i++) {
-        const struct picture *picture = &collection->pictures[i];
-        const char *class_name = collection->classes.items[picture->class_index];
-        char folder[DATA_MAX_PATH], path[DATA_MAX_PATH];
-        int32_t label = numbers ? (int32_t)number_of(class_name, strlen(class_name)) : (int32_t)picture->class_index;
-        done = file_join(folder, sizeof folder, collection->path, class_name, error) &&
-               file_join(path, sizeof path, folder, picture->name, error) &&
-               read_picture(builder, &fitted, path, label, inputs, error);
+    for (int i = 0; i < collection->count; i++) {
+        free(collection->pictures[i].name);
     }
-    image_free(&fitted);
-    return done;
+    free(collection->pictures);
+    names_free(&collection->classes);
+    *collection = (struct collection){.count = 0};
 }
 
-bool folders_read(struct examples *examples, const char *path, int inputs, struct error *error)
+int32_t collection_label(const struct collection *collection, int picture)
 {
-    struct collection collection = {.path = path, .numbered = true};
-    struct builder builder = {.capacity = 0};
-    bool done = list_classes(&collection.classes, path, error) && list_pictures(&collection, error);
-    if (done) {
-        sort_pictures(&collection);
-        done = read_pictures(&collection, &builder, inputs, error) &&
-               (builder_finish(&builder, examples, error) || error_wrap(error, "%s", path));
+    int index = collection->pictures[picture].class_index;
+    const char *name = collection->classes.items[index];
+    return collection->classes_numbers ? (int32_t)number_of(name, strlen(name)) : (int32_t)index;
+}
+
+int32_t collection_classes(const struct collection *collection)
+{
+    int32_t classes = 0;
+    for (int i = 0; i < collection->count; i++) {
+        int32_t label = collection_label(collection, i);
+        classes = label >= classes ? label + 1 : classes;
     }
-    for (int i = 0; i < collection.count; i++) {
-        free(collection.pictures[i].name);
-    }
-    free(collection.pictures);
-    names_free(&collection.classes);
-    builder_free(&builder);
-    return done;
+    return classes;
+}
+
+bool collection_path(const struct collection *collection, int picture, char path[DATA_MAX_PATH], struct error *error)
+{
+    const struct picture *found = &collection->pictures[picture];
+    char folder[DATA_MAX_PATH];
+    return file_join(folder, sizeof folder, collection->path, collection->classes.items[found->class_index], error) &&
+           file_join(path, DATA_MAX_PATH, folder, found->name, error);
 }
