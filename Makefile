@@ -256,12 +256,13 @@ fuzz: $(fuzz_programs)
 # Optimised and without sanitizers, for it is to run thousands of clusters a minute.
 SEEDS ?= 10000
 SHORTAGES ?= 3440
+ROLLOUTS ?= 1000
 simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,build/simulate/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
 simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=build/simulate/%.o)
-simulated_objects := $(patsubst %.c,build/simulate/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c base/signals.c,$(sources)))
+simulated_objects := $(patsubst %.c,build/simulate/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c base/signals.c base/restart.c,$(sources)))
 replaced := malloc calloc realloc free strdup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
@@ -269,9 +270,11 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo connect accept4 recvmsg recv sendmsg send shutdown \
 	poll ioctl eventfd eventfd_write eventfd_read close \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
-	opendir readdir closedir dirfd fstatat unlinkat
+	opendir readdir closedir dirfd fstatat unlinkat \
+	statvfs posix_spawn waitpid kill memory_for_this_process
 watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send push_pull_join \
-	checkpoint_folder_save checkpoint_folder_newest
+	checkpoint_folder_save checkpoint_folder_newest shard_schedule schedule_prepare rollout_create rollout_begin \
+	versions_add versions_switch manifest_encode handshake_new_incarnation
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 comma := ,
 
@@ -289,6 +292,7 @@ build/simulate/simulate: $(simulator_objects) build/simulate/rooms.a $(native_li
 
 simulate: build/simulate/simulate
 	@build/simulate/simulate --seeds=$(SEEDS)
+	@build/simulate/simulate --rollout --seeds=$(ROLLOUTS)
 	@build/simulate/simulate --shortage --seeds=$(SHORTAGES)
 
 # Does it notice? Bugs planted one at a time (tests/simulate/teeth/*.patch), in copies under build/.
@@ -327,6 +331,7 @@ test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
 	@$(if $(T),,build/simulate/simulate --seeds=$(SEEDS))
+	@$(if $(T),,build/simulate/simulate --rollout --seeds=$(ROLLOUTS))
 	@$(if $(T),,build/simulate/simulate --shortage --seeds=$(SHORTAGES))
 	@tests/run "$(T)" $(unit_programs)
 

@@ -375,6 +375,7 @@ static void fill(float *values, size_t count, float value)
 void shard_begin_write(struct shard *shard, uint32_t generation)
 {
     pthread_mutex_lock(&shard->stripes[0].lock);
+    schedule_settle(shard->schedule, shard->global_step);
     shard->generation = generation;
     atomic_store(&shard->closed, true);
     shard->version = 0;

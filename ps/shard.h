@@ -128,7 +128,8 @@ void shard_answered(struct shard *shard, struct changes *changes);
 /*
  * From this global step on (the number of steps made before it; 0: at once) updates use the live keys of `train`: learning
  * rate and its decay, momentum, nesterov, rho, the betas, epsilon and l2. What was scheduled before and is in force stays
- * so until then; what was not is forgotten. Any thread.
+ * so until then; what was not is forgotten. What has come into force stays so when the shard is restored at an earlier
+ * step. Any thread.
  */
 void shard_schedule(struct shard *shard, const struct config_train *train, int64_t step);
 

@@ -109,11 +109,17 @@ static bool check_validation(const struct config *config, struct error *error)
     return true;
 }
 
+/* In a cluster that is worker 0: the keys are the job's, and only its process has a place for what they are about. */
+static bool keeps_checkpoints(const struct config_cluster *cluster)
+{
+    return cluster->job_name == JOB_WORKER ? cluster->task_index == 0 : cluster->worker_hosts.count == 0;
+}
+
 /* Somebody who asks for checkpoints wants a place for them; values left at their defaults ask for nothing. */
 static bool check_checkpoints(const struct config *config, struct error *error)
 {
     static const char *const names[] = {"save_steps", "save_model_secs", "max_to_keep", "keep_every_n_hours"};
-    if (config->output.train_dir[0] != '\0') {
+    if (config->output.train_dir[0] != '\0' || !keeps_checkpoints(&config->cluster)) {
         return true;
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

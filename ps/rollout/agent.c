@@ -4,13 +4,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
+#include "net/socket.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05, MISSED_S = 1.0; /* between two reports */
@@ -154,15 +154,6 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     return true;
 }
 
-static void pause_for(struct agent *agent, double seconds)
-{
-    double until_s = clock_monotonic_s() + seconds;
-    while (clock_monotonic_s() < until_s && !atomic_load(&agent->end)) {
-        struct timespec slice = {.tv_nsec = 20 * 1000000L};
-        nanosleep(&slice, NULL);
-    }
-}
-
 static void *run(void *context)
 {
     struct agent *agent = context;
@@ -179,7 +170,7 @@ static void *run(void *context)
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;
-        pause_for(agent, !reached ? MISSED_S : busy ? BUSY_S : IDLE_S);
+        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + (!reached ? MISSED_S : busy ? BUSY_S : IDLE_S));
     }
     return NULL;
 }

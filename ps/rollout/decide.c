@@ -1,4 +1,4 @@
-#include "ps/rollout/decide.h"
+#include "ps/rollout/inside.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -40,26 +40,6 @@ bool rollout_state_is_risky(enum rollout_state state)
            state == ROLLOUT_RESTORING;
 }
 
-static bool is_chief(struct member who)
-{
-    return who.role == MEMBER_WORKER && who.index == 0;
-}
-
-static bool is_leader(struct member who)
-{
-    return who.role == MEMBER_PS && who.index == 0;
-}
-
-static struct rollout_member *find(const struct rollout *rollout, struct member who)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        if (rollout->members[i].who.role == who.role && rollout->members[i].who.index == who.index) {
-            return &rollout->members[i];
-        }
-    }
-    return NULL;
-}
-
 static void enter(struct rollout *rollout, enum rollout_state state, double now_s)
 {
     rollout->state = state;
@@ -97,9 +77,11 @@ static void give_up(struct rollout *rollout, double now_s)
     }
 }
 
-static void begin_switching(struct rollout *rollout, double now_s)
+/* vitals NULL: not known yet. */
+static void begin_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     enter(rollout, ROLLOUT_SWITCHING, now_s);
+    rollout->generation = vitals != NULL ? vitals->generation : 0;
     rollout->wave = 1;
     rollout->wave_s = now_s;
     rollout->settled_s = -1;
@@ -144,7 +126,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
     take_plan(rollout, plan, loss_before);
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
-        begin_switching(rollout, now_s);
+        begin_switching(rollout, NULL, now_s);
     } else if (state == ROLLOUT_GOING_BACK || state == ROLLOUT_RESTORING) {
         give_reason(rollout, "%s", reason);
         enter(rollout, ROLLOUT_GOING_BACK, now_s);
@@ -156,7 +138,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
 
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s)
 {
-    struct rollout_member *member = find(rollout, who);
+    struct rollout_member *member = rollout_find(rollout, who);
     if (member == NULL) {
         return;
     }
@@ -180,26 +162,14 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
 }
 
-bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
+static bool wave_is_in(const struct rollout *rollout, const struct rollout_member **missing)
 {
-    const bool live = rollout->kind == ROLLOUT_LIVE, ready = member->heard_s >= 0 && member->ready;
-    switch (rollout->state) {
-    case ROLLOUT_STAGING:
-        return member->phase == PHASE_STAGED;
-    case ROLLOUT_SWITCHING:
-    case ROLLOUT_WATCHING:
-        return live ? member->phase == PHASE_SWITCHED : ready && member->version == rollout->target;
-    case ROLLOUT_GOING_BACK:
-        return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
-                    : ready && member->version == rollout->fallback;
-    case ROLLOUT_RESTORING:
-        return member->phase == PHASE_RESTORED || !is_chief(member->who);
-    case ROLLOUT_TRYING:
-        return member->phase == PHASE_TRIED || !is_chief(member->who);
-    case ROLLOUT_SAVING:
-        return member->phase == PHASE_SAVED || !is_chief(member->who);
-    case ROLLOUT_IDLE:
-        break;
+    for (int i = 0; i < rollout->count; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        if (rollout_place(rollout, member->who) < rollout->wave && !rollout_is_in(rollout, member)) {
+            *missing = member;
+            return false;
+        }
     }
     return true;
 }
@@ -210,30 +180,6 @@ static bool all_in(const struct rollout *rollout, const struct rollout_member **
     for (int i = 0; i < rollout->count; i++) {
         if (!rollout_is_in(rollout, &rollout->members[i])) {
             *missing = &rollout->members[i];
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ---- Waves ---- */
-
-/* Workers from the last one down to worker 0, then every ps: the canary is the one that is missed least. */
-static int place_in_waves(const struct rollout *rollout, struct member who)
-{
-    int workers = 0;
-    for (int i = 0; i < rollout->count; i++) {
-        workers += rollout->members[i].who.role == MEMBER_WORKER;
-    }
-    return who.role == MEMBER_WORKER ? workers - 1 - who.index : workers + who.index;
-}
-
-static bool wave_is_in(const struct rollout *rollout, const struct rollout_member **missing)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        const struct rollout_member *member = &rollout->members[i];
-        if (place_in_waves(rollout, member->who) < rollout->wave && !rollout_is_in(rollout, member)) {
-            *missing = member;
             return false;
         }
     }
@@ -267,18 +213,19 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
         double margin_s = fmin(MARGIN_S + REPORTS * rollout->slowest_s, MOST_MARGIN_S);
         rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * fmax(0, vitals->steps_per_s));
     }
-    begin_switching(rollout, now_s);
+    begin_switching(rollout, vitals, now_s);
     rollout->moved_step = vitals->global_step;
 }
 
 /* Worker 0 has something to do. */
-static void tick_chief(struct rollout *rollout, const char *what, double limit_s, enum rollout_state next, double now_s)
+static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vitals, const char *what, double limit_s,
+                       enum rollout_state next, double now_s)
 {
     const struct rollout_member *missing = NULL;
     if (!all_in(rollout, &missing)) {
         time_out(rollout, missing, what, rollout->began_s, limit_s, now_s);
     } else if (next == ROLLOUT_SWITCHING) {
-        begin_switching(rollout, now_s);
+        begin_switching(rollout, vitals, now_s);
     } else {
         enter(rollout, next, now_s);
     }
@@ -289,7 +236,7 @@ static void let_leader_go(struct rollout *rollout, double now_s)
 {
     bool all_told = true;
     for (int i = 0; i < rollout->count; i++) {
-        all_told = all_told && (rollout->members[i].told || is_leader(rollout->members[i].who));
+        all_told = all_told && (rollout->members[i].told || rollout_is_leader(rollout->members[i].who));
     }
     rollout->leader_may_go = all_told || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
@@ -299,7 +246,10 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
 {
     *at_once = true;
     rollout->reason[0] = '\0';
-    if (vitals->global_step > rollout->moved_step) {
+    if (vitals->global_step < rollout->moved_step) { /* restored since: it begins anew there */
+        rollout->proof_step = vitals->global_step + vitals->under_way + 1;
+    }
+    if (vitals->global_step != rollout->moved_step) {
         rollout->moved_step = vitals->global_step;
         rollout->moved_s = now_s;
     }
@@ -370,9 +320,15 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         tick_waves(rollout, vitals, now_s);
         return;
     }
+    if (rollout->kind == ROLLOUT_LIVE && vitals->generation != rollout->generation) {
+        give_reason(rollout, "the model was restored while members switched");
+        give_up(rollout, now_s);
+        return;
+    }
     if (all_in(rollout, &missing)) {
         enter(rollout, ROLLOUT_WATCHING, now_s);
         rollout->moved_step = vitals->global_step;
+        rollout->proof_step = vitals->global_step + vitals->under_way + 1;
         return;
     }
     if (!isfinite(vitals->loss)) { /* whoever has switched makes no steps, and those that wait for one never will */
@@ -398,7 +354,8 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
     }
     if (!all_in(rollout, &missing)) {
         time_out(rollout, missing, "come back", rollout->began_s, rollout->healthy_s + ROLLOUT_RETURN_S, now_s);
-    } else if (!ill && now_s - rollout->began_s >= rollout->healthy_s && vitals->training) {
+    } else if (!ill && now_s - rollout->began_s >= rollout->healthy_s && vitals->training &&
+               vitals->global_step >= rollout->proof_step) {
         end(rollout, OUTCOME_DONE, now_s);
     }
 }
@@ -409,7 +366,7 @@ static void tick_going_back(struct rollout *rollout, double now_s)
     let_leader_go(rollout, now_s);
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        bool needed = is_chief(member->who) || member->who.role == MEMBER_PS ||
+        bool needed = rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
                       (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_SILENT_S);
         if (needed && !rollout_is_in(rollout, member)) {
             return;
@@ -424,7 +381,7 @@ static void tick_going_back(struct rollout *rollout, double now_s)
 
 static void tick_restoring(struct rollout *rollout, double now_s)
 {
-    const struct rollout_member *chief = find(rollout, (struct member){MEMBER_WORKER, 0});
+    const struct rollout_member *chief = rollout_find(rollout, (struct member){MEMBER_WORKER, 0});
     if (chief != NULL && chief->phase == PHASE_RESTORED) {
         end(rollout, OUTCOME_WENT_BACK, now_s);
     }
@@ -451,10 +408,10 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
         tick_restoring(rollout, now_s);
         break;
     case ROLLOUT_TRYING:
-        tick_chief(rollout, "try it", ROLLOUT_TRY_S, ROLLOUT_SAVING, now_s);
+        tick_chief(rollout, vitals, "try it", ROLLOUT_TRY_S, ROLLOUT_SAVING, now_s);
         break;
     case ROLLOUT_SAVING:
-        tick_chief(rollout, "save the job", ROLLOUT_SAVE_S, ROLLOUT_SWITCHING, now_s);
+        tick_chief(rollout, vitals, "save the job", ROLLOUT_SAVE_S, ROLLOUT_SWITCHING, now_s);
         break;
     }
 }
@@ -468,44 +425,4 @@ bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256])
     give_reason(rollout, "the operator aborted it");
     give_up(rollout, now_s);
     return true;
-}
-
-/* While all start anew. */
-static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
-{
-    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && place_in_waves(rollout, who) >= rollout->wave) {
-        return ORDER_STAGE;
-    }
-    return rollout->kind == ROLLOUT_JOB && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
-}
-
-enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
-{
-    const bool live = rollout->kind == ROLLOUT_LIVE;
-    switch (rollout->state) {
-    case ROLLOUT_IDLE:
-        break;
-    case ROLLOUT_STAGING:
-        return ORDER_STAGE;
-    case ROLLOUT_TRYING:
-        return is_chief(who) ? ORDER_TRY : ORDER_STAGE;
-    case ROLLOUT_SAVING:
-        return is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
-    case ROLLOUT_SWITCHING:
-    case ROLLOUT_WATCHING:
-        return live ? ORDER_SWITCH : restart_order(rollout, who, ORDER_RESTART);
-    case ROLLOUT_GOING_BACK:
-        return live ? ORDER_BACK : restart_order(rollout, who, ORDER_RETURN);
-    case ROLLOUT_RESTORING:
-        return is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
-    }
-    return ORDER_NOTHING;
-}
-
-void rollout_told(struct rollout *rollout, struct member who)
-{
-    struct rollout_member *member = find(rollout, who);
-    if (member != NULL) {
-        member->told = true;
-    }
 }

@@ -23,7 +23,11 @@
  * - local: workers start themselves anew in the target in waves, the first of a single one, the canary, which is watched
  *   for a while; a ps, whose restart would cost steps, takes it at its next start. So does going back.
  *
- * Watching: for healthy_s everybody must be heard of, steps must be made, and losses stay finite and near what they were.
+ * A live change is one of a generation: if that ends before all have switched, as it does when a ps is lost, then some
+ * would begin the next one with the target and some without, so that all go back.
+ *
+ * Watching: for healthy_s, and until steps came of it, everybody must be heard of, steps must be made, and losses stay
+ * finite and near what they were.
  * Going back is never given up.
  */
 #ifndef PS_ROLLOUT_DECIDE_H
@@ -119,7 +123,9 @@ struct rollout_report {
 struct rollout_vitals {
     int64_t global_step;
     double steps_per_s;
-    double loss;   /* the worst of all workers'; NaN: some are not finite */
+    double loss; /* the worst of all workers'; NaN: some are not finite */
+    uint32_t generation;
+    int under_way; /* steps that may come yet of gradients that are computed already */
     bool training; /* false: the job waits, restores or is over */
     bool over;     /* the job is done */
 };
@@ -137,6 +143,8 @@ struct rollout {
     double began_s;   /* the state */
     double bad_since_s, moved_s;
     int64_t moved_step;
+    int64_t proof_step;  /* watching: only steps from here on tell what the target does */
+    uint32_t generation; /* that was switched */
     double loss_before;
     double slowest_s;   /* the longest that a member took between two reports while it staged */
     int wave;           /* local: so many members, in the order of waves, are told to start anew */
@@ -177,6 +185,12 @@ bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256]);
 /* What this member is to do; rollout_told once it has been told. */
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who);
 void rollout_told(struct rollout *rollout, struct member who);
+
+/*
+ * What a member is to do that was away and has this version, where ps 0 has another: while none is under way, and before it
+ * can take part in one.
+ */
+enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_force, uint64_t version);
 
 /* Is this member where the state at hand wants everybody to be? */
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member);

@@ -229,9 +229,25 @@ static void settle(struct keeper *keeper)
     probation_end(keeper->config->path);
 }
 
-static void go_back(struct keeper *keeper, const struct keeper_order *order)
+static bool goes_back(enum rollout_order order)
+{
+    return order == ORDER_BACK || order == ORDER_RESTORE || order == ORDER_RETURN;
+}
+
+static void restore(struct keeper *keeper)
 {
     struct error error;
+    if (keeper->host.restore == NULL) {
+        return;
+    }
+    bool done = keeper->host.restore(keeper->host.context, &error);
+    keeper->phase = done ? PHASE_RESTORED : PHASE_BACK;
+    snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", done ? "" : error.text);
+    audit(keeper, "restore", done ? "done" : error.text);
+}
+
+static void go_back(struct keeper *keeper, const struct keeper_order *order)
+{
     if (order->order == ORDER_RETURN) {
         if (keeper->version != keeper->fallback) {
             start_anew(keeper, 1);
@@ -240,17 +256,28 @@ static void go_back(struct keeper *keeper, const struct keeper_order *order)
         }
     } else if (keeper->phase != PHASE_BACK && keeper->phase != PHASE_RESTORED) {
         change_over(keeper, 1, 0);
-    } else if (order->order == ORDER_RESTORE && keeper->phase == PHASE_BACK && keeper->host.restore != NULL) {
-        bool done = keeper->host.restore(keeper->host.context, &error);
-        keeper->phase = done ? PHASE_RESTORED : PHASE_BACK;
-        snprintf(keeper->sentence, sizeof keeper->sentence, "%.255s", done ? "" : error.text);
-        audit(keeper, "restore", done ? "done" : error.text);
+    } else if (order->order == ORDER_RESTORE && keeper->phase == PHASE_BACK) {
+        restore(keeper);
     }
 }
 
-static bool goes_back(enum rollout_order order)
+/*
+ * The target was refused here, so that there is nothing to undo but the model; unless this process is in the target
+ * already, and was refused as it came back (by a full disk, say): then it is to try again, for ever, but not all the time.
+ */
+static void act_without(struct keeper *keeper, const struct keeper_order *order)
 {
-    return order == ORDER_BACK || order == ORDER_RESTORE || order == ORDER_RETURN;
+    enum { TRIES = 100 };
+    if (!goes_back(order->order)) {
+        keeper->phase = PHASE_FAILED;
+    } else if (keeper->version == keeper->target) {
+        keeper->target = ++keeper->refusals % TRIES == 0 ? 0 : keeper->target; /* it comes with the next order */
+    } else {
+        keeper->phase = keeper->phase == PHASE_RESTORED ? PHASE_RESTORED : PHASE_BACK;
+        if (order->order == ORDER_RESTORE && keeper->phase == PHASE_BACK) {
+            restore(keeper);
+        }
+    }
 }
 
 void keeper_act(struct keeper *keeper, const struct keeper_order *order)
@@ -276,8 +303,8 @@ void keeper_act(struct keeper *keeper, const struct keeper_order *order)
         return;
     }
     bool has_both = keeper->configs[1].path != NULL;
-    if (!has_both) { /* it was refused, and so nothing changed here: there is nothing to undo */
-        keeper->phase = goes_back(order->order) ? PHASE_BACK : PHASE_FAILED;
+    if (!has_both) {
+        act_without(keeper, order);
         return;
     }
     switch (order->order) {

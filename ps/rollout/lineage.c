@@ -1,5 +1,6 @@
 #include "ps/rollout/lineage.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,15 +26,13 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-bool lineage_read(const struct config *config, struct lineage *lineage)
+static bool read_manifest(const char *path, struct lineage *lineage)
 {
-    char path[VERSIONS_PATH];
     struct manifest manifest;
     struct error ignored;
     uint8_t *bytes;
     size_t size;
-    if (config->path == NULL || (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) >= sizeof path ||
-        !file_exists(path) || !file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &ignored)) {
+    if (!file_exists(path) || !file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &ignored)) {
         return false;
     }
     *lineage = (struct lineage){.target = 0};
@@ -49,20 +48,59 @@ bool lineage_read(const struct config *config, struct lineage *lineage)
     return done;
 }
 
+bool lineage_read(const struct config *config, struct lineage *lineage)
+{
+    char path[VERSIONS_PATH];
+    return config->path != NULL && (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) < sizeof path &&
+           read_manifest(path, lineage);
+}
+
+bool lineage_path(const struct config *config, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+{
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/%08" PRIu64 ".manifest", config->path, version) <
+               VERSIONS_PATH ||
+           error_set(error, "%s: the path is too long", config->path);
+}
+
 bool lineage_is_fresh(const struct config *config)
 {
     struct lineage lineage;
     return lineage_read(config, &lineage) && lineage.target == (uint64_t)config->fleet.version;
 }
 
+bool lineage_of(const struct config *config, uint64_t version, struct lineage *lineage)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    return lineage_path(config, version, path, &ignored) && read_manifest(path, lineage) && lineage->target == version;
+}
+
+/* From here back, from each version to the one that it came after: versions go down, so this ends. */
+static bool leads_here(const struct config *config, const char *digest, bool *may_lose)
+{
+    struct lineage step;
+    uint64_t version = (uint64_t)config->fleet.version;
+    while (lineage_of(config, version, &step) && step.fallback < version) {
+        *may_lose = *may_lose || step.may_lose;
+        if (strcmp(digest, step.digests[1]) == 0) {
+            return true;
+        }
+        version = step.fallback;
+    }
+    return false;
+}
+
 bool lineage_adopts(const struct config *config, const char *digest, bool *may_lose)
 {
-    struct lineage lineage;
-    if (!lineage_read(config, &lineage)) {
+    struct lineage last;
+    *may_lose = false;
+    if (config->path == NULL) {
         return false;
     }
-    const uint64_t here = (uint64_t)config->fleet.version;
-    *may_lose = lineage.may_lose;
-    return (here == lineage.target && strcmp(digest, lineage.digests[1]) == 0) ||
-           (here == lineage.fallback && strcmp(digest, lineage.digests[0]) == 0);
+    if (lineage_read(config, &last) && (uint64_t)config->fleet.version == last.fallback &&
+        strcmp(digest, last.digests[0]) == 0) {
+        *may_lose = last.may_lose;
+        return true;
+    }
+    return leads_here(config, digest, may_lose);
 }

@@ -10,6 +10,7 @@
 #include "base/text/address.h"
 #include "net/resolver.h"
 #include "ps/rollout/change.h"
+#include "ps/rollout/lineage.h"
 
 enum { SPARE_DISK = 1 << 20 }; /* bytes for versions and logs */
 
@@ -33,12 +34,14 @@ static bool find_means(struct keeper *keeper, struct error *error)
     return true;
 }
 
-/* So that it is known after a restart, too. */
-static bool store_manifest(const struct keeper *keeper, const struct keeper_order *order, struct error *error)
+/* So that it is known after a restart, too: the last one, and by which one each version came. */
+static bool store_manifest(const struct keeper *keeper, const struct keeper_order *order, uint64_t target,
+                           struct error *error)
 {
     char path[VERSIONS_PATH];
     const struct file_part part = {order->manifest, order->manifest_size};
-    return file_join(path, sizeof path, keeper->versions.folder, "manifest", error) &&
+    return lineage_path(keeper->config, target, path, error) && file_write_atomic(path, &part, 1, error) &&
+           file_join(path, sizeof path, keeper->versions.folder, "manifest", error) &&
            file_write_atomic(path, &part, 1, error);
 }
 
@@ -98,25 +101,28 @@ static bool check_disk(const struct keeper *keeper, struct error *error)
     return true;
 }
 
-/* The file would win over the version, or can't be read together with it. */
+/* The file would win over the version and is another, or can't be read together with it. */
 static bool check_file(struct keeper *keeper, const struct manifest_config *target, struct error *error)
 {
-    const struct config_texts texts = {
+    struct config_texts texts = {
         .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
     char digest[CONFIG_DIGEST_HEX + 1];
     int64_t file_version = drift_file_version(keeper->config);
-    if (file_version >= (int64_t)target->version) {
+    const bool is_it = file_version == (int64_t)target->version;
+    if (is_it) { /* nothing of the version's counts then */
+        texts = (struct config_texts){.job = NULL};
+    }
+    bool parsed =
+        config_in_version(&keeper->then, keeper->config, &texts, error) && config_digest(&keeper->then, digest, error);
+    if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
         return error_set(error,
                          "%s here has fleet.version %lld, so it would count for more than version %llu: was it edited "
                          "by hand?",
                          keeper->config->path, (long long)file_version, (unsigned long long)target->version);
     }
-    if (!config_in_version(&keeper->then, keeper->config, &texts, error) ||
-        !config_digest(&keeper->then, digest, error)) {
-        return false;
-    }
-    return strcmp(digest, target->digest) == 0 ||
-           error_set(error, "flags or TF_CONFIG of this process make another config of it: `trainer config show`");
+    return parsed &&
+           (strcmp(digest, target->digest) == 0 ||
+            error_set(error, "flags or TF_CONFIG of this process make another config of it: `trainer config show`"));
 }
 
 static bool check_machine(struct keeper *keeper, const struct manifest_config *target, struct error *error)
@@ -140,7 +146,7 @@ static bool stores(struct keeper *keeper, const struct keeper_order *order, cons
                    struct error *error)
 {
     return add_version(keeper, &manifest->fallback, error) && add_version(keeper, &manifest->target, error) &&
-           store_manifest(keeper, order, error);
+           store_manifest(keeper, order, manifest->target.version, error);
 }
 
 bool stage_manifest(struct keeper *keeper, const struct keeper_order *order, struct error *error)
@@ -172,6 +178,16 @@ bool stage_manifest(struct keeper *keeper, const struct keeper_order *order, str
     return done;
 }
 
+/* Down only where the same manifest says so, or the one that the version here came by: it was signed, too. */
+static bool goes_back_to(const struct keeper *keeper, const struct manifest *manifest,
+                         const struct manifest_config *now)
+{
+    struct lineage own;
+    return keeper->version == manifest->target.version ||
+           (lineage_of(keeper->config, keeper->version, &own) && own.fallback == now->version &&
+            strcmp(own.digests[1], now->digest) == 0);
+}
+
 bool stage_catch_up(struct keeper *keeper, const struct keeper_order *order, struct error *error)
 {
     struct manifest manifest;
@@ -187,8 +203,7 @@ bool stage_catch_up(struct keeper *keeper, const struct keeper_order *order, str
                          manifest.fleet, (unsigned long long)now->version, keeper->config->fleet.name,
                          (unsigned long long)order->in_force);
     }
-    /* Down only where the same manifest says so. */
-    if (now->version <= keeper->version && !(is_back && keeper->version == manifest.target.version)) {
+    if (now->version <= keeper->version && !(is_back && goes_back_to(keeper, &manifest, now))) {
         return error_set(error, "the manifest is old: version %llu, and version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)keeper->version);
     }

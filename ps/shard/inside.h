@@ -159,6 +159,8 @@ static inline size_t shard_round_up(size_t bytes)
 
 struct schedule *schedule_create(const struct config_train *train); /* NULL without memory */
 void schedule_destroy(struct schedule *schedule);                   /* NULL is fine */
+/* The shard is about to be restored, after that many steps. */
+void schedule_settle(struct schedule *schedule, int64_t global_step);
 void schedule_begin(struct schedule *schedule, const struct config_train *train, int64_t epoch_steps);
 void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step);
 

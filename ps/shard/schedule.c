@@ -4,15 +4,29 @@
 
 #include "ps/shard/inside.h"
 
+/* What was next has long been in force. Locked. */
+static void settle(struct schedule *schedule, int64_t now)
+{
+    if (schedule->is_set && now >= schedule->step) {
+        schedule->now = schedule->next;
+        schedule->is_set = false;
+    }
+}
+
+void schedule_settle(struct schedule *schedule, int64_t global_step)
+{
+    pthread_mutex_lock(&schedule->lock);
+    settle(schedule, global_step);
+    pthread_mutex_unlock(&schedule->lock);
+}
+
 void shard_schedule(struct shard *shard, const struct config_train *train, int64_t step)
 {
     struct schedule *schedule = shard->schedule;
     int64_t now;
     shard_now(shard, NULL, &now);
     pthread_mutex_lock(&schedule->lock);
-    if (schedule->is_set && now >= schedule->step) { /* what was next has long been in force */
-        schedule->now = schedule->next;
-    }
+    settle(schedule, now);
     struct config_train *next = &schedule->next;
     *next = schedule->now;
     next->learning_rate = train->learning_rate;

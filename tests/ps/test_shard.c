@@ -511,6 +511,44 @@ static void test_epochs_of_the_schedule_come_with_the_restore(void **state)
     tear_down(&f);
 }
 
+/* Restores the shard at step 20, makes a step of a gradient of -1, and returns the first parameter: the learning rate. */
+static float rate_after_restore(struct fixture *f, struct shard *shard, uint32_t generation)
+{
+    struct error error;
+    struct changes changes;
+    shard_begin_write(shard, generation);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f->model.float_count}, f->twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 20, 0, &error));
+    fill_stage(shard, shard_stage(shard, 0), -1.0f);
+    assert_true(shard_apply(shard, generation, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    return *(const float *)changes.values;
+}
+
+/* Another shard may have lost it all and begin with what is in force; so must this one. */
+static void test_what_is_in_force_stays_so_after_a_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("force");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    struct shard *shard;
+    set_up_plain_sgd(&f, &random);
+    assert_true(shard_create(&shard, &f.model, &f.config, 0, &error));
+    const float before = rate_after_restore(&f, shard, GENERATION);
+    struct config_train train = f.config.train;
+    train.learning_rate *= 4;
+    shard_schedule(shard, &train, 22);
+    assert_true(rate_after_restore(&f, shard, GENERATION + 1) == before); /* it is at step 21 now, and then at 20 */
+    for (int i = 0; i < 2; i++) {
+        fill_stage(shard, shard_stage(shard, 0), -1.0f);
+        assert_true(shard_apply(shard, GENERATION + 1, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    }
+    assert_true(rate_after_restore(&f, shard, GENERATION + 2) == 4 * before);
+    shard_destroy(shard);
+    tear_down(&f);
+}
+
 /* --- Many at once ------------------------------------------------------------------------------------------------------- */
 
 enum { PUSHES = 300 };
@@ -797,6 +835,7 @@ int main(void)
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
+        cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),
         cmocka_unit_test(test_pushes_of_many_threads_all_count),
         cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
         cmocka_unit_test(test_answers_on_their_way_do_not_change),

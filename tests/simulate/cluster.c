@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/restart.h"
 #include "ps/job/job.h"
 #include "ps/server.h"
+#include "tests/simulate/fleet.h"
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/worker.h"
@@ -20,7 +22,7 @@
 enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12 };
 
 static const double PATIENCE_S = 400; /* for training to end once faults have stopped */
-static const double GRACE_S = 20, LEAVE_S = 60;
+static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000;
 
 static struct {
     struct config_setting settings[MOST_SETTINGS];
@@ -65,16 +67,24 @@ static int run_role(struct machine *machine)
     snprintf(index, sizeof index, "%d", is_ps(machine) ? machine->number : machine->number - oracle.ps);
     settings[run.setting_count] = (struct config_setting){"job_name", is_ps(machine) ? "ps" : "worker"};
     settings[run.setting_count + 1] = (struct config_setting){"task_index", index};
-    if (!config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error)) {
+    const struct config_setting *own = &settings[run.setting_count];
+    bool loaded = fleet_rolls() ? fleet_load(machine, &config, own, 2, &error)
+                                : config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error);
+    if (!loaded) {
         if (shortage.kind != SHORT_OF_MEMORY) {
             fail("the run's own config is wrong: %s", error.text);
         }
         say("error: %s", error.text); /* as the program's main says it */
         return 2;
     }
+    if (fleet_dies_of(&config)) {
+        config_free(&config);
+        say("error: it can't run in this version");
+        return 1;
+    }
     int status = is_ps(machine) ? server_run(&config) : remote_worker_run(&config);
     config_free(&config);
-    if (status != 0 && status < 128 && !machine->complained) {
+    if (status != 0 && status != RESTART_STATUS && status < 128 && !machine->complained) {
         fail("%s ends with status %d and does not say why", machine->name, status);
     }
     if (machine->bytes > 0) {
@@ -86,7 +96,12 @@ static int run_role(struct machine *machine)
 static void look_after(struct machine *machine)
 {
     double *when_s = &run.restart_s[machine->number];
-    if (machine->runs || run.leaving) {
+    if (machine->runs || run.leaving || machine->main != run_role) {
+        return;
+    }
+    if (machine->status == RESTART_STATUS) {
+        oracle_forget(machine);
+        machine_start(machine);
         return;
     }
     if (machine == chief() && machine->status >= 0 && run.over &&
@@ -151,7 +166,7 @@ static int draw_count(int most)
     return chance(12) == 0 ? 1 + (int)chance((uint64_t)most) : count < most ? count : most;
 }
 
-static void draw_cluster(void)
+static void draw_cluster(bool rolls)
 {
     oracle = (struct oracle){.ps = draw_count(4),
                              .workers = draw_count(WORKERS_MAX_SIMULATED),
@@ -160,6 +175,10 @@ static void draw_cluster(void)
                              .seed = 1 + (int)chance(1000),
                              .not_finite = chance(8) == 0 ? 0.1 : 0};
     double slowness_s = 0.01 + 0.1 * chance_real();
+    if (rolls) {
+        oracle.last_step = 0;
+        slowness_s = 0.1 * (1 + oracle.workers) * (1 + 2 * chance_real());
+    }
     for (int i = 0; i < oracle.ps; i++) {
         add_machine("ps", i);
     }
@@ -177,7 +196,7 @@ static void draw_cluster(void)
     set("learning_rate", "1");
     set("batch_size", "1");
     set("validation_size", "0");
-    set("train_steps", "%lld", (long long)oracle.last_step);
+    set("train_steps", "%lld", rolls ? 100000LL : (long long)oracle.last_step);
     set("seed", "%d", oracle.seed);
     set("train_dir", "/run");
     set("log_steps", "0");
@@ -189,6 +208,7 @@ static void draw_cluster(void)
     set("lease_secs", "%g", 0.5 + 2 * chance_real());
     set("recovery_wait_secs", "%g", 0.05 + chance_real());
     set("min_workers", "%d", 1 + (int)chance((uint64_t)oracle.workers));
+    set("momentum", "0");
     if (oracle.synchronous && chance(3) == 0) {
         set("replicas_to_aggregate", "%d", 1 + (int)chance((uint64_t)oracle.workers));
     } else if (!oracle.synchronous && chance(3) == 0) {
@@ -232,7 +252,7 @@ static void befall(void *context, uint64_t argument)
     double until_s;
     (void)context;
     (void)argument;
-    if (run.over || run.leaving) {
+    if (run.over || run.leaving || world.now_s >= run.calm_s) {
         return;
     }
     run.faults++;
@@ -328,16 +348,16 @@ static bool any_runs(void)
 }
 
 /* Everybody leaves by himself, or is asked to. */
-static void leave(void)
+static void leave(double grace_s)
 {
     double since_s = world.now_s;
     run.leaving = true;
-    say("worker 0 is done");
-    while (!world.failed && any_runs() && world.now_s < since_s + GRACE_S + LEAVE_S) {
-        for (int i = 0; i < world.machine_count && world.now_s > since_s + GRACE_S; i++) {
+    say("all are to leave");
+    while (!world.failed && any_runs() && world.now_s < since_s + grace_s + LEAVE_S) {
+        for (int i = 0; i < world.machine_count && world.now_s > since_s + grace_s; i++) {
             world.machines[i].signal = 15;
         }
-        one_event(since_s + GRACE_S + LEAVE_S);
+        one_event(since_s + grace_s + LEAVE_S);
     }
     for (int i = 0; i < world.machine_count; i++) {
         if (world.machines[i].runs) {
@@ -378,14 +398,55 @@ static void draw_shortage(uint64_t seed)
         shortage_name(shortage.kind), (unsigned long long)shortage.count, (unsigned long long)shortage.first);
 }
 
-static void draw_faults(void)
+static void draw_faults(enum trouble trouble)
 {
     double trouble_s = 6 * chance_real();
     world.lag = chance(2) == 0 ? 1000 + chance(4000) : 0;
+    if (trouble == TROUBLE_ROLLOUTS) { /* they come as it goes on */
+        fleet_begin(run.settings, run.setting_count);
+        return;
+    }
     run.calm_s = world.now_s + trouble_s + 1;
     for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
         world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);
     }
+}
+
+static void finish(struct outcome *outcome)
+{
+    *outcome = (struct outcome){.failed = world.failed,
+                                .events = world.events,
+                                .seconds = world.now_s - 1000,
+                                .faults = run.faults + (int)shortage.failed};
+    memcpy(outcome->why, world.why, sizeof outcome->why);
+    world_end();
+    for (int i = 0; i < world.machine_count; i++) {
+        disk_free(world.machines[i].disk);
+    }
+}
+
+/* Until all that is to be rolled out has been, or not, and everybody is at rest. */
+static void roll_out(void)
+{
+    const double begin_s = world.now_s;
+    int left = (int)chance(MOST_FAULTS);
+    run.calm_s = INFINITY;
+    while (!world.failed && !fleet_is_at_rest()) {
+        one_event(world.now_s + 1);
+        fleet_step();
+        if (fleet_turned() && left > 0 && chance(3) == 0) {
+            left--;
+            world_at(world.now_s + 1.5 * chance_real(), befall, NULL, 0);
+        }
+        if (run.calm_s > world.now_s && (fleet_is_done() || world.now_s >= begin_s + ROLL_OUT_S)) {
+            left = 0;
+            run.calm_s = world.now_s;
+        }
+        if (world.now_s >= run.calm_s + PATIENCE_S) {
+            fleet_blame();
+        }
+    }
+    leave(0);
 }
 
 void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome *outcome)
@@ -395,20 +456,26 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
     world.shows = shows;
     world_begin(seed);
     oracle_begin();
-    draw_cluster();
+    draw_cluster(trouble == TROUBLE_ROLLOUTS);
+    fleet_forget();
     network_latency_s = 0.002;
     run.calm_s = world.now_s;
     if (trouble == TROUBLE_SHORTAGE) {
         draw_shortage(seed);
     } else {
         shortage.kind = -1;
-        draw_faults();
+        draw_faults(trouble);
     }
     for (int i = 0; i < world.machine_count; i++) {
         run.restart_s[i] = world.now_s + chance_real();
     }
     for (int i = 0; i < run.setting_count; i++) {
         say("%s = %s", run.settings[i].flag, run.settings[i].text);
+    }
+    if (trouble == TROUBLE_ROLLOUTS) {
+        roll_out();
+        finish(outcome);
+        return;
     }
     const double end_s = run.calm_s + PATIENCE_S;
     while (!world.failed && world.now_s < end_s &&
@@ -424,18 +491,10 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
         fail("training does not come to its end within %.0f s after the last fault", PATIENCE_S);
     }
     if (!world.failed) {
-        leave();
+        leave(GRACE_S);
         if (!run.disk_was_full) {
             oracle_check_end();
         }
     }
-    *outcome = (struct outcome){.failed = world.failed,
-                                .events = world.events,
-                                .seconds = world.now_s - 1000,
-                                .faults = run.faults + (int)shortage.failed};
-    memcpy(outcome->why, world.why, sizeof outcome->why);
-    world_end();
-    for (int i = 0; i < world.machine_count; i++) {
-        disk_free(world.machines[i].disk);
-    }
+    finish(outcome);
 }

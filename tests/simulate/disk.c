@@ -76,6 +76,11 @@ void disk_fill(struct disk *disk, bool full)
     disk->full = full;
 }
 
+bool disk_is_full(const struct disk *disk)
+{
+    return disk->full;
+}
+
 static void forget_unused(struct disk *disk)
 {
     for (int i = disk->count - 1; i >= 0; i--) {
@@ -170,6 +175,40 @@ static struct inode *inode_new(bool is_folder)
     struct inode *inode = world_alloc(sizeof *inode);
     inode->is_folder = is_folder;
     return inode;
+}
+
+void disk_put(struct disk *disk, const char *path, const void *bytes, size_t size)
+{
+    struct name *name = &disk->names[0];
+    while (name < &disk->names[disk->count] && strcmp(name->text, path) != 0) {
+        name++;
+    }
+    if (name == &disk->names[disk->count]) {
+        disk->count++;
+        memset(name, 0, sizeof *name);
+        snprintf(name->text, sizeof name->text, "%s", path);
+    }
+    put(&name->inode, inode_new(bytes == NULL));
+    put(&name->certain, name->inode);
+    name->inode->is_synced = true;
+    if (bytes != NULL) {
+        name->inode->bytes = world_alloc(size + 1);
+        memcpy(name->inode->bytes, bytes, size);
+        name->inode->size = size;
+        name->inode->capacity = size + 1;
+    }
+}
+
+bool disk_get(const struct disk *disk, const char *path, char *text, size_t size)
+{
+    for (int i = 0; i < disk->count; i++) {
+        const struct inode *inode = disk->names[i].inode;
+        if (inode != NULL && strcmp(disk->names[i].text, path) == 0) {
+            snprintf(text, size, "%.*s", (int)inode->size, (const char *)inode->bytes);
+            return true;
+        }
+    }
+    return false;
 }
 
 WRAP(int, open, const char *path, int flags, ...)

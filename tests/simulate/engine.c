@@ -39,6 +39,11 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
     (void)error;
     thread_block(engine, world.now_s + engine->slowness_s * (0.2 + chance_real()));
     *result = (struct train_result){.steps = 1, .finite = true, .images = batch->count};
+    if (oracle.diverged) {
+        result->finite = false;
+        result->bad_loss = NAN;
+        return true;
+    }
     bool bad = chance_of(oracle.not_finite);
     for (int row = 0; row < weights->rows; row++) {
         counts[row * 16 + engine->worker % weights->cols] = bad ? NAN : -1.0f;

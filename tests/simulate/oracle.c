@@ -8,6 +8,7 @@
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
  *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
  *    training all bits are those that one process computes that adds the sets up in the order of the workers' numbers;
+ *  - a step has one learning rate on all shards, and no state of which that is not true is saved;
  *  - a checkpoint that was reported written is there after any crash;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
@@ -20,12 +21,13 @@
 #include "net/channel.h"
 #include "ps/checkpoint_folder.h"
 #include "ps/job/job.h"
-#include "ps/shard.h"
+#include "ps/shard/inside.h"
+#include "tests/simulate/fleet.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/push_pull.h"
 #include "worker/sampler.h"
 
-enum { MOST_PUSHES = 1024, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
+enum { MOST_PUSHES = 8192, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
 
 struct oracle oracle;
 
@@ -56,7 +58,17 @@ struct reference {
     bool sets[ORACLE_MAX_STEPS][WORKERS_MAX_SIMULATED];
 };
 
+/* The present generation's learning rates. */
+struct lineage {
+    uint32_t generation;
+    int64_t first_step, end_step;
+    double base;                   /* what rows add up to at the first step */
+    double rate[ORACLE_MAX_STEPS]; /* of the steps from first_step on to end_step */
+    bool mixed;                    /* two shards made a step at different ones: fine if it is undone and never saved */
+};
+
 static struct ps_record records[8];
+static struct lineage lineage;
 /* The last push that a worker sent to a ps. */
 struct sent {
     int life, life_of_ps;
@@ -67,15 +79,42 @@ struct sent {
 static struct reference reference;
 static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
+static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
 static bool is_saved[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
 static int64_t found_step;   /* the newest one that a chief found when it began; -1: none */
 
+/* All but the pushes, of which there are none yet: runs are many, and the list is long. */
+static void begin_record(struct ps_record *record, struct job *job)
+{
+    record->job = job;
+    record->shard = NULL;
+    record->generation = 0;
+    record->restored = false;
+    record->restored_step = record->seen_step = record->applied = 0;
+    record->push_count = record->waiting_for_apply = 0;
+}
+
+bool oracle_is_mixed(void)
+{
+    return lineage.mixed;
+}
+
+const struct job *oracle_job(int ps)
+{
+    return records[ps].job;
+}
+
 void oracle_begin(void)
 {
-    memset(records, 0, sizeof records);
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        begin_record(&records[i], NULL);
+    }
     memset(is_saved, 0, sizeof is_saved);
-    memset(&reference, 0, sizeof reference);
+    reference.generation = lineage.generation = 0;
+    reference.first_step = reference.step = lineage.first_step = lineage.end_step = 0;
+    lineage.mixed = false;
+    lineage.base = 0;
     memset(sent, 0, sizeof sent);
     written_step = found_step = -1;
 }
@@ -136,7 +175,7 @@ void oracle_check(const struct machine *machine)
 
 WRAP(bool, job_create, struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
-    *record_here() = (struct ps_record){.job = job};
+    begin_record(record_here(), job);
     return __real_job_create(job, config, ps, now_s, error);
 }
 
@@ -171,6 +210,7 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
     if (push->generation != record->generation || !record->restored) {
         fail("a push of generation %u is accepted in generation %u", push->generation, record->generation);
     }
+    fleet_check_push(worker, incarnation);
     if (find_push(record, worker, incarnation, push->sequence) != NULL) {
         fail("push %llu of worker %d is accepted twice", (unsigned long long)push->sequence, worker);
     }
@@ -213,6 +253,11 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
         return;
     }
     if (is_first) {
+        oracle.diverged = false;
+        lineage.generation = generation;
+        lineage.first_step = lineage.end_step = global_step;
+        lineage.base = global_step > 0 ? saved_sum[global_step] : 0;
+        lineage.mixed = false;
         reference.generation = generation;
         reference.first_step = reference.step = global_step;
         if (global_step > 0) {
@@ -220,6 +265,36 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
         } else {
             memset(reference.parameters[0], 0, sizeof saved[0]);
         }
+    }
+}
+
+/* --- Learning rates ---------------------------------------------------------------------------------------------------- */
+
+WRAP(void, shard_schedule, struct shard *shard, const struct config_train *train, int64_t step)
+{
+    say("learning rate %g from step %lld on", train->learning_rate, (long long)step);
+    __real_shard_schedule(shard, train, step);
+}
+
+WRAP(void, schedule_prepare, struct schedule *schedule, struct update *update, int64_t global_step)
+{
+    __real_schedule_prepare(schedule, update, global_step);
+    const double rate = (double)update->learning_rate;
+    const struct ps_record *record = record_here();
+    if (!record->restored || record->generation != lineage.generation || global_step >= ORACLE_MAX_STEPS) {
+        return;
+    }
+    oracle.diverged = oracle.diverged || rate >= ORACLE_BAD_RATE;
+    if (global_step >= lineage.end_step) {
+        for (; lineage.end_step <= global_step; lineage.end_step++) {
+            lineage.rate[lineage.end_step] = lineage.end_step < global_step ? NAN : rate; /* NAN: not seen yet */
+        }
+    } else if (isnan(lineage.rate[global_step])) {
+        lineage.rate[global_step] = rate;
+    } else if (rate < lineage.rate[global_step] || rate > lineage.rate[global_step]) {
+        say("step %lld is made at learning rate %g, and was made at %g elsewhere", (long long)global_step, rate,
+            lineage.rate[global_step]);
+        lineage.mixed = true;
     }
 }
 
@@ -268,7 +343,8 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
     return true;
 }
 
-/* A gradient that is sent again keeps its number, or it could not be told from the next one. */
+/* A gradient that is sent again keeps its number, or it could not be told from the next one. (What has no loss is none:
+ * a worker whose own is not finite says so, again and again.) */
 static void check_push(const struct channel *channel, const struct message_push *push)
 {
     int ps = 0, worker = world.here->number - oracle.ps;
@@ -276,7 +352,7 @@ static void check_push(const struct channel *channel, const struct message_push 
         return;
     }
     struct sent *last = &sent[worker][ps];
-    bool same = last->life == world.here->life && last->life_of_ps == world.machines[ps].life &&
+    bool same = !isnan(push->loss) && last->life == world.here->life && last->life_of_ps == world.machines[ps].life &&
                 last->generation == channel->generation && last->push.local_step == push->local_step &&
                 last->push.base_step == push->base_step &&
                 memcmp(&last->push.loss, &push->loss, sizeof push->loss) == 0;
@@ -294,8 +370,8 @@ static void check_answer(const struct channel *channel, const struct message_pus
 {
     struct ps_record *record = record_here();
     int worker = -1;
-    if (channel->generation != record->generation || !record->restored || record->job->state == JOB_RESTORING ||
-        record->job->generation != record->generation) {
+    if (channel->generation != record->generation || channel->frame.generation != record->generation ||
+        !record->restored || record->job->state == JOB_RESTORING || record->job->generation != record->generation) {
         return; /* the worker is told by the frame's generation, and joins again */
     }
     if (pushed->global_step > record->restored_step + record->applied) {
@@ -343,6 +419,7 @@ static void step_reference(const int *workers, int count)
 {
     const float *before = reference.parameters[reference.step];
     float *after = reference.parameters[reference.step + 1];
+    const float rate = (float)lineage.rate[reference.step];
     memcpy(after, before, sizeof saved[0]);
     for (int col = 0; col < ORACLE_COLUMNS; col++) {
         float mixed = 0, counted = 0, part = 1.0f / (float)count;
@@ -356,9 +433,9 @@ static void step_reference(const int *workers, int count)
             mixed = i == 0 ? gradient : mixed + gradient;
             counted = i == 0 ? count_of_it : counted + count_of_it;
         }
-        after[ORACLE_ROWS * 16 + col] -= mixed;
+        after[ORACLE_ROWS * 16 + col] -= rate * mixed;
         for (int row = 0; row < ORACLE_ROWS; row++) {
-            after[row * 16 + col] -= counted;
+            after[row * 16 + col] -= rate * counted;
         }
     }
     reference.step++;
@@ -403,15 +480,32 @@ WRAP(bool, shard_aggregate, struct shard *shard, uint32_t generation, const int 
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------------- */
 
+/* What every row must add up to at a step: each has made it at its rate. */
+static double sum_at(int64_t step)
+{
+    double sum = lineage.base;
+    for (int64_t i = lineage.first_step; i < step; i++) {
+        sum += i < lineage.end_step ? lineage.rate[i] : NAN;
+    }
+    return sum;
+}
+
 static void check_state(const float *parameters, int64_t step)
 {
+    const double expected = step < ORACLE_MAX_STEPS ? sum_at(step) : (double)step;
+    if (lineage.mixed) {
+        fail("the checkpoint of step %lld is of a state whose steps had not one learning rate on all shards",
+             (long long)step);
+        return;
+    }
     for (int row = 0; row < ORACLE_ROWS; row++) {
         double sum = 0;
         for (int col = 0; col < ORACLE_COLUMNS; col++) {
             sum += (double)parameters[row * 16 + col];
         }
-        if (fabs(sum - (double)step) > 1e-3) {
-            fail("the checkpoint of step %lld holds %.4f gradients in row %d", (long long)step, sum, row);
+        if (!(fabs(sum - expected) <= 1e-3 + 1e-5 * expected)) {
+            fail("the checkpoint of step %lld holds %.4f gradients in row %d, and not %.4f", (long long)step, sum, row,
+                 expected);
             return;
         }
     }
@@ -433,6 +527,7 @@ WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets
     check_state(parameters, step);
     if (step < ORACLE_MAX_STEPS) { /* it may be found after a crash, even if it is not reported */
         memcpy(saved[step], parameters, sizeof saved[0]);
+        saved_sum[step] = sum_at(step);
         is_saved[step] = true;
     }
     bool done = __real_checkpoint_folder_save(folder, targets, state, info, error);

@@ -7,7 +7,10 @@
 
 #include "base/config.h"
 
-enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 256, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
+enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 2048, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
+
+/* A learning rate at which losses are not finite any more, once a shard has made a step with it. */
+enum { ORACLE_BAD_RATE = 64 };
 
 /* What the run is, as cluster.c chose it. */
 extern struct oracle {
@@ -17,6 +20,7 @@ extern struct oracle {
     int seed;                                 /* train.seed */
     double slowness_s[WORKERS_MAX_SIMULATED]; /* of a step of each worker */
     double not_finite;                        /* how often a gradient is not */
+    bool diverged;                            /* all losses are not, until the shards are restored */
 } oracle;
 
 /* The part of a gradient that depends on what it was computed from. */
@@ -28,6 +32,10 @@ void oracle_begin(void);
 struct machine;
 void oracle_check(const struct machine *machine);
 void oracle_forget(const struct machine *machine); /* its process is gone */
+/* Were steps made at different learning rates by different shards, and not undone yet? */
+bool oracle_is_mixed(void);
+/* A ps's job; NULL: its process does not run, or has none yet. */
+const struct job *oracle_job(int ps);
 /* At the end of a run that came to its end. */
 void oracle_check_end(void);
 

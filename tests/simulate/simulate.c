@@ -1,9 +1,10 @@
 /*
  * Runs the simulator over many seeds, in as many processes as there are processors, or one seed again.
  *
- *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--shortage]
- *   simulate --seed=4711 [--events] [--shortage]
+ *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--shortage | --rollout]
+ *   simulate --seed=4711 [--events] [--shortage | --rollout]
  *
+ * --rollout: configs are rolled out meanwhile.
  * --shortage: instead of other faults, calls of the system fail (see cluster.h).
  */
 #include <stdio.h>
@@ -100,7 +101,9 @@ static int run_many(const char *program, uint64_t first, uint64_t count, double 
     if (tally->failed_seed != 0) {
         printf("simulate: seed %llu FAILED: %s\n  %s --seed=%llu --events%s\n", (unsigned long long)tally->failed_seed,
                tally->why, program, (unsigned long long)tally->failed_seed,
-               trouble == TROUBLE_SHORTAGE ? " --shortage" : "");
+               trouble == TROUBLE_SHORTAGE   ? " --shortage"
+               : trouble == TROUBLE_ROLLOUTS ? " --rollout"
+                                             : "");
         return 1;
     }
     printf("simulate: %llu clusters, %llu %s, %llu events in %.1f s (%.0f events/s): all well\n",
@@ -133,9 +136,12 @@ int main(int argc, char **argv)
             shows = true;
         } else if (strcmp(argv[i], "--shortage") == 0) {
             trouble = TROUBLE_SHORTAGE;
+        } else if (strcmp(argv[i], "--rollout") == 0) {
+            trouble = TROUBLE_ROLLOUTS;
         } else {
             fprintf(stderr,
-                    "usage: %s [--shortage] --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] [--jobs=N]\n",
+                    "usage: %s [--shortage|--rollout] --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] "
+                    "[--jobs=N]\n",
                     argv[0]);
             return 2;
         }

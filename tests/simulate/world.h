@@ -10,8 +10,10 @@
  *  network.c  sockets: streams with latency; cut, half-open and slow links
  *  disk.c     files: what is not synced is lost or torn when a machine loses power
  *  shortage.c calls that fail: no memory, no more files, a disk that breaks
+ *  process.c  what a process asks about itself; being executed again; children
  *  engine.c   what workers compute: gradients that tell who made them
  *  oracle.c   what must hold, checked after every event
+ *  fleet.c    rollouts: who asks for what, and what must hold
  *  cluster.c  which machines there are, and what befalls them
  *  simulate.c seeds, processes, options
  */
@@ -178,6 +180,10 @@ struct disk *disk_new(void);
 void disk_free(struct disk *disk);
 void disk_lose_power(struct disk *disk); /* what was not synced may be lost or torn */
 void disk_fill(struct disk *disk, bool full);
+bool disk_is_full(const struct disk *disk);
 void disk_close(struct file *file);
+/* From outside: a file that was there before the run began; a file as it is now (false: it is not there). */
+void disk_put(struct disk *disk, const char *path, const void *bytes, size_t size); /* bytes NULL: a folder */
+bool disk_get(const struct disk *disk, const char *path, char *text, size_t size);
 
 #endif

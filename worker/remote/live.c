@@ -46,7 +46,8 @@ static enum keeper_switch switch_to(void *context, const struct config *config, 
         live->log_steps = config->output.log_steps;
         live->step = step;
     }
-    bool taken = live->taken;
+    /* To go back is no matter of a step, and the thread that trains may be waiting for whoever is to go back. */
+    bool taken = live->taken || step == 0;
     live->which = taken ? NULL : live->which;
     pthread_mutex_unlock(&live->lock);
     return taken ? SWITCH_DONE : SWITCH_PENDING;

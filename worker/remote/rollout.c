@@ -2,257 +2,27 @@
  * trainer rollout: a new config for a fleet that trains. It checks, shows what would change, signs and proposes; ps 0
  * leads from there, so this process may end at any moment.
  */
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <sodium.h>
-
 #include "base/clock.h"
-#include "base/config/diff.h"
-#include "base/config/keys.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "ps/rollout/change.h"
-#include "ps/rollout/keeper.h"
+#include "worker/remote/candidate.h"
 #include "worker/remote/commands.h"
-#include "worker/remote/shard_link.h"
+#include "worker/remote/desk_link.h"
 
-enum { MAX_SETTINGS = 128, MAX_AUDIT = 64 << 20 };
+enum { MAX_AUDIT = 64 << 20 };
 
-static const double PATIENCE_S = 5.0, LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
-
-/* A connection to ps 0, as an operator. */
-struct desk_link {
-    struct self self;
-    struct traffic traffic;
-    struct shard_link link;
-};
-
-static bool link_open(struct desk_link *link, const struct config *config, struct error *error)
-{
-    memset(link, 0, sizeof *link);
-    if (!self_create(&link->self, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error)) {
-        return false;
-    }
-    link->self.identity.digest = "";
-    link->self.identity.job = "";
-    if (!shard_link_create(&link->link, config, 0, &link->self, &link->traffic, NULL, error)) {
-        return false;
-    }
-    link->link.quiet = true;
-    link->link.patience_s = PATIENCE_S;
-    return true;
-}
-
-static void link_close(struct desk_link *link)
-{
-    shard_link_destroy(&link->link);
-    self_destroy(&link->self);
-}
-
-/* What ps 0 says; the answer lies in the link's channel. */
-static const struct message_rollout *ask(struct desk_link *link, struct error *error)
-{
-    struct channel *channel = &link->link.channel;
-    const struct message_report report = {.loss = -1.0f};
-    if (!shard_link_is_open(&link->link)) {
-        link->link.next_try_s = 0;
-        if (shard_link_try(&link->link, error) != LINK_OPEN) {
-            return NULL;
-        }
-    }
-    if (!channel_call(channel, MESSAGE_report, &report, MESSAGE_rollout, clock_monotonic_s() + PATIENCE_S, NULL,
-                      error)) {
-        shard_link_close(&link->link);
-        return NULL;
-    }
-    return &channel->message.rollout;
-}
-
-/* --- The new config ---------------------------------------------------------------------------------------------------- */
-
-/* new.json, under the same flags as this command. */
-static bool load_new(struct config *new, const struct config *here, const char *path, struct error *error)
-{
-    struct config_setting settings[MAX_SETTINGS];
-    char *texts[MAX_SETTINGS];
-    int count = 0;
-    bool done = true;
-    for (const struct config_key *key = config_keys; done && key->section != NULL && count < MAX_SETTINGS; key++) {
-        if (config_origin_of(here, key)->source == SOURCE_FLAG) {
-            texts[count] = config_key_text(key, here);
-            settings[count] = (struct config_setting){key->name, texts[count]};
-            done = texts[count] != NULL || error_set(error, "out of memory");
-            count++;
-        }
-    }
-    done = done && config_load(new, path, settings, count, error);
-    for (int i = 0; i < count; i++) {
-        free(texts[i]);
-    }
-    return done;
-}
-
-/*
- * The keys of single machines that come with the new version: those that the new file sets to something else than the
- * config file here does, and those that came with the version in force and are still in the new file. What says who a
- * machine is, or where it keeps things, can't come.
- */
-struct local_keys {
-    const struct config *here, *new, *before; /* before: with what came with the version in force */
-};
-
-static bool differs(const struct config_key *key, const struct config *one, const struct config *other)
-{
-    char *a = config_key_text(key, one), *b = config_key_text(key, other);
-    bool differ = a == NULL || b == NULL || strcmp(a, b) != 0;
-    free(a);
-    free(b);
-    return differ;
-}
-
-static bool comes_along(const struct config_key *key, const void *context)
-{
-    const struct local_keys *keys = context;
-    return key->scope == SCOPE_MACHINE && config_origin_of(keys->new, key)->source == SOURCE_FILE &&
-           (config_origin_of(keys->before, key)->source == SOURCE_FILE || differs(key, keys->here, keys->new));
-}
-
-/* *text: "" if none come; the caller frees it. */
-static bool find_local(const struct local_keys *keys, char **text, struct error *error)
-{
-    bool any = false;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
-        char path[CONFIG_PATH_SIZE];
-        if (!comes_along(key, keys)) {
-            continue;
-        }
-        any = true;
-        if (!change_goes_to_machines(key)) {
-            config_key_path(key, path);
-            return error_set(error, "%s: %s is each machine's own and can't be rolled out: leave it out",
-                             keys->new->path, path);
-        }
-    }
-    *text = any ? config_keys_text(keys->new, comes_along, keys) : strdup("");
-    return *text != NULL || error_set(error, "out of memory");
-}
-
-static void show_local(const struct local_keys *keys, bool differ)
-{
-    for (const struct config_key *key = config_keys; differ && key->section != NULL; key++) {
-        char path[CONFIG_PATH_SIZE];
-        bool comes = comes_along(key, keys);
-        bool came = key->scope == SCOPE_MACHINE && config_origin_of(keys->before, key)->source == SOURCE_FILE;
-        if (!comes && !came) {
-            continue;
-        }
-        char *before = came ? config_key_text(key, keys->before) : NULL;
-        char *after = comes ? config_key_text(key, keys->new) : NULL;
-        config_key_path(key, path);
-        if (before == NULL || after == NULL || strcmp(before, after) != 0) {
-            log_info("%-28s %s -> %s  (local)", path, before != NULL ? before : "each machine's own",
-                     after != NULL ? after : "each machine's own");
-        }
-        free(before);
-        free(after);
-    }
-}
-
-/* Shows what changes, and says no to what can't. */
-static bool check_changes(const struct config *running, const struct config *new, bool local_differs,
-                          enum rollout_kind *kind, struct error *error)
-{
-    struct config_diff diff;
-    if (!config_diff(&diff, running, new, SCOPE_JOB, error)) {
-        return false;
-    }
-    int count = diff.count;
-    for (int i = 0; i < count; i++) {
-        char line[1024];
-        config_diff_line(&diff.changes[i], line, sizeof line);
-        bool restarts = diff.changes[i].key->change == CHANGE_LIVE && !change_is_live(diff.changes[i].key);
-        log_info("%s%s", line, restarts ? ", by a restart" : "");
-    }
-    config_diff_free(&diff);
-    if (count == 0 && !local_differs) {
-        return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
-    }
-    if (new->fleet.version <= running->fleet.version) {
-        return error_set(error, "%s: fleet.version is %lld, and the fleet runs version %lld: give it a higher one",
-                         new->path, (long long)new->fleet.version, (long long)running->fleet.version);
-    }
-    return change_kind(running, new, local_differs, kind, error);
-}
-
-static void describe_author(char author[MANIFEST_MAX_NAME + 1])
-{
-    char host[128] = "";
-    const char *user = getenv("USER");
-    gethostname(host, sizeof host - 1);
-    snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user != NULL ? user : "unknown", host);
-}
-
-/* What the fleet runs, and what it is to run. */
-struct both {
-    const struct config *running, *new;
-    const char *job, *local; /* as they run */
-    const char *new_local;
-    bool may_lose;
-};
-
-static bool sign(const char *key_path, const struct both *both, uint8_t **bytes, size_t *size, struct error *error)
-{
-    uint8_t key[OPERATOR_SECRET_KEY];
-    char *target = config_job_text(both->new);
-    if (target == NULL) {
-        return error_set(error, "out of memory");
-    }
-    struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
-                                .may_lose = both->may_lose,
-                                .target = {.version = (uint64_t)both->new->fleet.version,
-                                           .text = target,
-                                           .text_size = strlen(target),
-                                           .local = both->new_local,
-                                           .local_size = strlen(both->new_local)},
-                                .fallback = {.version = (uint64_t)both->running->fleet.version,
-                                             .text = both->job,
-                                             .text_size = strlen(both->job),
-                                             .local = both->local,
-                                             .local_size = strlen(both->local)}};
-    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
-    describe_author(manifest.author);
-    bool done = operator_key_read_secret(key_path, key, error) && manifest_encode(&manifest, key, bytes, size, error);
-    sodium_memzero(key, sizeof key);
-    free(target);
-    return done;
-}
+static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
 
 /* --- Proposing and following ------------------------------------------------------------------------------------------- */
-
-static bool propose(struct desk_link *link, uint8_t *bytes, size_t size, double healthy_s, struct error *error)
-{
-    struct channel *channel = &link->link.channel;
-    const double deadline_s = clock_monotonic_s() + PATIENCE_S;
-    const struct message_propose proposal = {.healthy_s = healthy_s};
-    struct iovec bulk = {bytes, size};
-    const uint64_t request = ++channel->next_request;
-    if (!channel_send(channel, MESSAGE_propose, request, FRAME_LAST, &proposal, &bulk, 1, deadline_s, error) ||
-        !channel_receive(channel, deadline_s, error)) {
-        return false;
-    }
-    if (channel->frame.type == MESSAGE_error) {
-        return error_set(error, "ps 0 refuses it: %s", channel->message.error.sentence);
-    }
-    return channel->frame.type == MESSAGE_done ||
-           error_set(error, "ps 0 answered propose by %s", message_name(channel->frame.type));
-}
 
 /* Until it is decided. ps 0 may be gone for a while: it is what goes back. */
 static int follow(struct desk_link *link, uint64_t target)
@@ -263,7 +33,7 @@ static int follow(struct desk_link *link, uint64_t target)
     signals_catch();
     while (signals_pending() == 0) {
         double now_s = clock_monotonic_s();
-        const struct message_rollout *news = ask(link, &error);
+        const struct message_rollout *news = desk_link_ask(link, &error);
         if (news != NULL) {
             heard_s = now_s;
             if (strcmp(told, news->sentence) != 0) {
@@ -272,6 +42,12 @@ static int follow(struct desk_link *link, uint64_t target)
             }
             if (news->target == target && news->state == ROLLOUT_IDLE) {
                 return news->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;
+            }
+            if (news->target != target && news->state == ROLLOUT_IDLE) {
+                log_error("ps 0 knows nothing of version %" PRIu64 " any more: it was started again before it had told "
+                          "anybody of it, so roll it out again",
+                          target);
+                return COMMAND_FAILED;
             }
         } else if (now_s - heard_s >= LOST_S) {
             log_error("ps 0 was not heard of for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
@@ -314,7 +90,7 @@ struct fleet_texts {
 
 static bool ask_texts(struct desk_link *link, struct fleet_texts *texts, struct error *error)
 {
-    const struct message_rollout *news = ask(link, error);
+    const struct message_rollout *news = desk_link_ask(link, error);
     *texts = (struct fleet_texts){.job = NULL};
     if (news == NULL) {
         return false;
@@ -344,7 +120,7 @@ static const char *describe_kind(enum rollout_kind kind)
 }
 
 /* From what is known of both to the end of the rollout. */
-static int decide_and_follow(const struct command_call *call, struct desk_link *link, const struct both *both,
+static int decide_and_follow(const struct command_call *call, struct desk_link *link, const struct candidate *both,
                              double healthy_s, struct error *error)
 {
     char secret[PATH_MAX];
@@ -352,7 +128,7 @@ static int decide_and_follow(const struct command_call *call, struct desk_link *
     size_t size;
     int status = COMMAND_FAILED;
     enum rollout_kind kind;
-    if (!check_changes(both->running, both->new, strcmp(both->local, both->new_local) != 0, &kind, error)) {
+    if (!candidate_check(both->running, both->new, strcmp(both->local, both->new_local) != 0, &kind, error)) {
         return COMMAND_FAILED;
     }
     log_info("version %lld would follow version %lld, %s", (long long)both->new->fleet.version,
@@ -362,8 +138,8 @@ static int decide_and_follow(const struct command_call *call, struct desk_link *
         return COMMAND_DONE;
     }
     key_path(call, secret);
-    if (confirm(call, error) && sign(secret, both, &bytes, &size, error) &&
-        propose(link, bytes, size, healthy_s, error)) {
+    if (confirm(call, error) && candidate_sign(secret, both, &bytes, &size, error) &&
+        desk_link_propose(link, bytes, size, healthy_s, error)) {
         status = follow(link, (uint64_t)both->new->fleet.version);
         error->text[0] = '\0';
     }
@@ -389,19 +165,19 @@ static int roll_out(const struct command_call *call, struct desk_link *link, con
     struct config running = {.path = NULL}, before = {.path = NULL};
     struct error error = {""};
     struct fleet_texts texts;
-    struct local_keys keys = {call->config, new, &before};
+    struct candidate_keys keys = {call->config, new, &before};
     char *local = NULL;
     int status = COMMAND_FAILED;
     if (ask_texts(link, &texts, &error) && parse_text(&running, "the fleet's config", texts.job, &error) &&
         parse_text(&before, "the fleet's local keys", texts.local[0] != '\0' ? texts.local : "{}", &error) &&
-        find_local(&keys, &local, &error)) {
-        const struct both both = {.running = &running,
-                                  .new = new,
-                                  .job = texts.job,
-                                  .local = texts.local,
-                                  .new_local = local,
-                                  .may_lose = command_switch(call, "may_lose")};
-        show_local(&keys, strcmp(local, texts.local) != 0);
+        candidate_local(&keys, &local, &error)) {
+        const struct candidate both = {.running = &running,
+                                       .new = new,
+                                       .job = texts.job,
+                                       .local = texts.local,
+                                       .new_local = local,
+                                       .may_lose = command_switch(call, "may_lose")};
+        candidate_show_local(&keys, strcmp(local, texts.local) != 0);
         status = decide_and_follow(call, link, &both, healthy_s, &error);
     }
     free(local);
@@ -427,12 +203,12 @@ static int revert(const struct command_call *call, struct desk_link *link, doubl
         log_info("version %lld would be what version %lld was", (long long)texts.highest + 1,
                  (long long)earlier.fleet.version);
         earlier.fleet.version = (int64_t)texts.highest + 1;
-        const struct both both = {.running = &running,
-                                  .new = &earlier,
-                                  .job = texts.job,
-                                  .local = texts.local,
-                                  .new_local = texts.earlier_local,
-                                  .may_lose = command_switch(call, "may_lose")};
+        const struct candidate both = {.running = &running,
+                                       .new = &earlier,
+                                       .job = texts.job,
+                                       .local = texts.local,
+                                       .new_local = texts.earlier_local,
+                                       .may_lose = command_switch(call, "may_lose")};
         status = decide_and_follow(call, link, &both, healthy_s, &error);
     }
     free_texts(&texts);
@@ -446,7 +222,7 @@ static int revert(const struct command_call *call, struct desk_link *link, doubl
 static int show_status(struct desk_link *link)
 {
     struct error error;
-    const struct message_rollout *news = ask(link, &error);
+    const struct message_rollout *news = desk_link_ask(link, &error);
     if (news == NULL) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
@@ -464,10 +240,8 @@ static int abort_it(struct desk_link *link)
 {
     char author[MANIFEST_MAX_NAME + 1];
     struct error error;
-    describe_author(author);
-    const struct message_abort_rollout wish = {.who = author};
-    if (ask(link, &error) == NULL || !channel_call(&link->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
-                                                   clock_monotonic_s() + PATIENCE_S, NULL, &error)) {
+    candidate_author(author);
+    if (!desk_link_abort(link, author, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
@@ -537,12 +311,12 @@ static int run_rollout(const struct command_call *call)
         return misuse("which cluster? Its ps_hosts and worker_hosts stand in config.json, or in flags");
     }
     bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0 && strcmp(what, "revert") != 0;
-    if (is_file && !load_new(&new, call->config, what, &error)) {
+    if (is_file && !candidate_load(&new, call->config, what, &error)) {
         log_error("%s", error.text);
         return COMMAND_MISUSED;
     }
     int status = COMMAND_FAILED;
-    if (!link_open(&link, call->config, &error)) {
+    if (!desk_link_open(&link, call->config, &error)) {
         log_error("%s", error.text);
     } else {
         status = is_file                       ? roll_out(call, &link, &new, healthy_s)
@@ -550,7 +324,7 @@ static int run_rollout(const struct command_call *call)
                  : strcmp(what, "revert") == 0 ? revert(call, &link, healthy_s)
                                                : show_status(&link);
     }
-    link_close(&link);
+    desk_link_close(&link);
     config_free(&new);
     return status;
 }

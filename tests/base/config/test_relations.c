@@ -55,6 +55,17 @@ static void what_checkpoints_need(void **state)
         "config.json:2:16: output.max_to_keep: is about checkpoints, and there is no folder for them; set train_dir");
     accept(&config, "{}", FLAGS("save_steps", "100", "train_dir", "x"));
     config_free(&config);
+    /* In a cluster the keys are the job's, the folder is worker 0's, and a job's config alone has none. */
+    const char fleet[] = "{\"cluster\": {\"ps_hosts\": [\"a:1\"], \"worker_hosts\": [\"b:1\", \"c:1\"]},"
+                         "\"output\": {\"save_steps\": 100}}";
+    accept(&config, fleet, NO_FLAGS);
+    config_free(&config);
+    accept(&config, fleet, FLAGS("job_name", "ps"));
+    config_free(&config);
+    accept(&config, fleet, FLAGS("job_name", "worker", "task_index", "1"));
+    config_free(&config);
+    refuse(fleet, FLAGS("job_name", "worker", "task_index", "0"),
+           "config.json:1:92: output.save_steps: is about checkpoints, and there is no folder for them; set train_dir");
     accept(&config, "{\"output\": {\"save_model_secs\": 600, \"save_steps\": 0, \"train_dir\": \"\"}}", NO_FLAGS);
     config_free(&config);
     accept(&config, "{}", FLAGS("save_model_secs", "0"));

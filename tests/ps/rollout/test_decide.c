@@ -34,8 +34,11 @@ static int leave(void **state)
 
 static void say(struct member who, enum rollout_phase phase, double now_s)
 {
-    const struct rollout_report report = {
-        .phase = phase, .version = 1, .target = rollout.target, .sentence = phase == PHASE_FAILED ? "can't" : ""};
+    const struct rollout_report report = {.phase = phase,
+                                          .version = 1,
+                                          .target = rollout.target,
+                                          .ready = true,
+                                          .sentence = phase == PHASE_FAILED ? "can't" : ""};
     rollout_heard(&rollout, who, &report, now_s);
 }
 
@@ -226,6 +229,100 @@ static void a_loss_that_flickers_is_let_pass(void **state)
     vitals.loss = 0.5;
     rollout_tick(&rollout, &vitals, 6.5);
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
+}
+
+/* A ps that was lost comes back with none of it scheduled, and the others would begin with it. */
+static void a_model_that_is_restored_while_members_switch_goes_back(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    vitals.generation = 4;
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &vitals, 0.5);
+    rollout_tick(&rollout, &vitals, 0.6);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    vitals.generation = 5;
+    vitals.global_step = 990;
+    all_say(PHASE_SWITCHED, 1);
+    rollout_tick(&rollout, &vitals, 1);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_non_null(strstr(rollout.reason, "the model was restored while members switched"));
+}
+
+/* A short healthy_s proves nothing while no gradient of the new parameters has come. */
+static void a_watch_waits_for_steps_that_tell(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    vitals.under_way = 3;
+    begin_at_0();
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &vitals, 0.5);
+    all_say(PHASE_SWITCHED, 1);
+    rollout_tick(&rollout, &vitals, 1);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    for (int second = 2; second < 9; second++) { /* slow: half a step a second */
+        all_say(PHASE_SWITCHED, second);
+        vitals.global_step = fine.global_step + second / 2;
+        rollout_tick(&rollout, &vitals, second);
+        assert_int_equal(rollout.state, second < 8 ? ROLLOUT_WATCHING : ROLLOUT_IDLE);
+    }
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+}
+
+/* After a restore steps are made again that were made before: that is no standstill, and the proof begins anew. */
+static void steps_that_are_made_again_count(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    watch_from_1();
+    vitals.global_step = 400;
+    for (int second = 2; second < 40 && rollout.state == ROLLOUT_WATCHING; second++) {
+        all_say(PHASE_SWITCHED, second);
+        rollout_tick(&rollout, &vitals, second);
+        vitals.global_step += second > 5;
+    }
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+    assert_true(vitals.global_step < 500);
+}
+
+/* Whoever is not there any more, or has no model, is no healthy member. */
+static void a_watch_waits_for_whoever_is_not_ready(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    const struct rollout_report absent = {
+        .phase = PHASE_SWITCHED, .version = 1, .target = 2, .ready = false, .sentence = ""};
+    watch_from_1();
+    for (int second = 2; second < 12; second++) {
+        all_say(PHASE_SWITCHED, second);
+        rollout_heard(&rollout, chief, &absent, second);
+        vitals.global_step += 10;
+        rollout_tick(&rollout, &vitals, second);
+        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    }
+}
+
+static void who_was_away_catches_up(void **state)
+{
+    (void)state;
+    rollout.target = 7;
+    rollout.fallback = 4;
+    rollout.kind = ROLLOUT_LIVE;
+    assert_int_equal(rollout_catch_up(&rollout, 7, 7), ORDER_NOTHING);
+    assert_int_equal(rollout_catch_up(&rollout, 7, 4), ORDER_SWITCH);
+    assert_int_equal(rollout_catch_up(&rollout, 7, 3), ORDER_CATCH_UP);
+    assert_int_equal(rollout_catch_up(&rollout, 7, 8), ORDER_NOTHING); /* ahead: it waits */
+    assert_int_equal(rollout_catch_up(&rollout, 4, 7), ORDER_BACK);
+    assert_int_equal(rollout_catch_up(&rollout, 4, 3), ORDER_CATCH_UP);
+    assert_int_equal(rollout_catch_up(&rollout, 4, 6), ORDER_CATCH_UP); /* gone back from before 7 came */
+    assert_int_equal(rollout_catch_up(&rollout, 4, 8), ORDER_NOTHING);
+    assert_int_equal(rollout_catch_up(&rollout, 5, 3), ORDER_NOTHING); /* ps 0 is on neither */
+    rollout.kind = ROLLOUT_JOB;
+    assert_int_equal(rollout_catch_up(&rollout, 7, 4), ORDER_CATCH_UP);
+    assert_int_equal(rollout_catch_up(&rollout, 4, 7), ORDER_CATCH_UP);
 }
 
 static void a_leader_that_was_away_goes_back(void **state)
@@ -464,6 +561,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
         cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),
+        cmocka_unit_test_setup_teardown(a_model_that_is_restored_while_members_switch_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(a_watch_waits_for_steps_that_tell, enter, leave),
+        cmocka_unit_test_setup_teardown(steps_that_are_made_again_count, enter, leave),
+        cmocka_unit_test_setup_teardown(a_watch_waits_for_whoever_is_not_ready, enter, leave),
+        cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_starts_anew_and_its_leader_last, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_that_does_no_good_goes_back, enter, leave),

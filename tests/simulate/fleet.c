@@ -1,0 +1,616 @@
+#include "tests/simulate/fleet.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sodium.h>
+
+#include "base/cli/command.h"
+#include "base/config/keys.h"
+#include "base/config/probation.h"
+#include "base/config/versions.h"
+#include "net/handshake.h"
+#include "net/operator_key.h"
+#include "ps/job/job.h"
+#include "ps/rollout/decide.h"
+#include "ps/rollout/manifest.h"
+#include "tests/simulate/oracle.h"
+#include "tests/simulate/world.h"
+#include "worker/remote/commands.h"
+#include "worker/remote/desk_link.h"
+
+#define WRAP(type, name, ...)                                                                                          \
+    type __real_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__);                                                                                   \
+    type __wrap_##name(__VA_ARGS__)
+
+#define CONFIG "/etc/config.json"
+
+enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
+
+static const double AT_REST_S = 5, OPERATOR_S = 400;
+
+/* What is to happen when a version comes into force. */
+enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL };
+
+/* A version by its number: 1 is what all begin with. */
+struct content {
+    struct config config; /* values only; owns nothing */
+    enum fate fate;
+    bool is_signed;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    uint64_t fallback;
+    uint64_t job; /* the version that its job began with: live and local changes keep it */
+};
+
+/* What a member is on, and what is on its disk. */
+struct fleet_member {
+    uint64_t version;    /* its process is in */
+    uint64_t started_in; /* by its config at the start */
+    bool has[MOST_VERSIONS];
+    struct {
+        uint64_t incarnation, started_in;
+    } lives[MOST_LIVES]; /* the latest */
+    int life;
+};
+
+static struct fleet {
+    bool rolls;
+    struct config base; /* owned */
+    uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY], other_key[OPERATOR_SECRET_KEY];
+    struct content versions[MOST_VERSIONS];
+    struct fleet_member members[WORLD_MAX_MACHINES];
+    int member_count;
+    struct machine *operator, * intruder;
+    bool aborts; /* what the operator's machine does */
+    uint64_t next_version, highest_kept;
+    int candidates, intrusions; /* that are still to come */
+    double next_s, intrusion_s, abort_s, operator_until_s;
+    struct machine *small;        /* a member without memory, for this candidate */
+    const struct rollout *leader; /* ps 0's */
+    int leader_life;
+    enum rollout_state state; /* seen last */
+    double since_s;           /* all is as it should be at the end */
+    int64_t since_step;
+    uint8_t manifest[MANIFEST_MAX_BYTES]; /* the last one that the operator signed */
+    size_t manifest_size;
+} fleet;
+
+bool fleet_rolls(void)
+{
+    return fleet.rolls;
+}
+
+void fleet_forget(void)
+{
+    fleet.rolls = false;
+}
+
+static struct content *content_of(uint64_t version)
+{
+    if (version == 0 || version >= MOST_VERSIONS) {
+        fail("%s comes to version %llu, which nobody made", world.here != NULL ? world.here->name : "somebody",
+             (unsigned long long)version);
+        return &fleet.versions[1];
+    }
+    return &fleet.versions[version];
+}
+
+/* --- The machines at the beginning ------------------------------------------------------------------------------------- */
+
+static bool is_for_all(const struct config_key *key, const void *context)
+{
+    (void)context;
+    return strcmp(key->name, "job_name") != 0 && strcmp(key->name, "task_index") != 0;
+}
+
+static int run_operator(struct machine *machine);
+static int run_intruder(struct machine *machine);
+
+static struct machine *add_guest(const char *name, int (*run)(struct machine *machine))
+{
+    struct machine *machine = &world.machines[world.machine_count];
+    machine->number = world.machine_count++;
+    machine->port = (uint16_t)(9000 + machine->number);
+    machine->main = run;
+    machine->disk = disk_new();
+    snprintf(machine->name, sizeof machine->name, "%s", name);
+    return machine;
+}
+
+static void put_key(struct machine *machine, const char *path, const char *head, const uint8_t *key, size_t size)
+{
+    char text[256], hex[2 * OPERATOR_SECRET_KEY + 1];
+    sodium_bin2hex(hex, sizeof hex, key, size);
+    int length = snprintf(text, sizeof text, "trainer operator %s key 1\n%s\n", head, hex);
+    disk_put(machine->disk, path, text, (size_t)length);
+}
+
+/* Keys by the run's own chance, so that signatures are replayed, too. */
+static void make_keys(void)
+{
+    uint8_t seed[crypto_sign_SEEDBYTES], unused[OPERATOR_PUBLIC_KEY];
+    for (size_t i = 0; i < sizeof seed; i++) {
+        seed[i] = (uint8_t)chance(256);
+    }
+    crypto_sign_seed_keypair(fleet.public_key, fleet.secret_key, seed);
+    seed[0] ^= 1;
+    crypto_sign_seed_keypair(unused, fleet.other_key, seed);
+}
+
+void fleet_begin(const struct config_setting *settings, int count)
+{
+    struct error error;
+    config_free(&fleet.base);
+    fleet = (struct fleet){.rolls = true, .member_count = world.machine_count, .next_version = 2};
+    fleet.candidates = 1 + (int)chance(MOST_CANDIDATES);
+    fleet.intrusions = chance(3) == 0 ? 1 + (int)chance(MOST_INTRUSIONS) : 0;
+    fleet.abort_s = INFINITY;
+    if (!config_parse(&fleet.base, "the fleet's config", (const uint8_t *)"{}", 2, settings, count, &error)) {
+        fail("the run's own config is wrong: %s", error.text);
+        return;
+    }
+    fleet.base.fleet.version = 1;
+    free(fleet.base.fleet.name);
+    fleet.base.fleet.name = strdup("north");
+    struct content *first = &fleet.versions[1];
+    *first = (struct content){.config = fleet.base, .is_signed = true, .job = 1};
+    config_digest(&first->config, first->digest, &error);
+    make_keys();
+    fleet.operator= add_guest("operator", run_operator);
+    fleet.intruder = add_guest("intruder", run_intruder);
+    char *text = config_keys_text(&fleet.base, is_for_all, NULL);
+    for (int i = 0; i < world.machine_count; i++) {
+        struct machine *machine = &world.machines[i];
+        disk_put(machine->disk, "/etc", NULL, 0);
+        disk_put(machine->disk, CONFIG, text, strlen(text));
+        put_key(machine, "/etc/operator.pub", "public", fleet.public_key, sizeof fleet.public_key);
+        fleet.members[i].has[1] = true;
+    }
+    free(text);
+    put_key(fleet.operator, "/etc/operator.key", "secret", fleet.secret_key, sizeof fleet.secret_key);
+}
+
+/* --- Members ----------------------------------------------------------------------------------------------------------- */
+
+bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
+                struct error *error)
+{
+    struct fleet_member *member = &fleet.members[machine->number];
+    probation_check(CONFIG);
+    if (!config_load(config, CONFIG, settings, count, error)) {
+        fail("%s can't read its config any more: %s", machine->name, error->text);
+        return false;
+    }
+    member->version = member->started_in = (uint64_t)config->fleet.version;
+    say("is in version %llu", (unsigned long long)member->version);
+    return true;
+}
+
+bool fleet_dies_of(const struct config *config)
+{
+    return fleet.rolls && content_of((uint64_t)config->fleet.version)->fate == FATE_KILLS;
+}
+
+bool fleet_is_small(const struct machine *machine)
+{
+    return fleet.small == machine;
+}
+
+bool fleet_trial_fails(const char *path)
+{
+    char text[8192];
+    const char *version = disk_get(world.here->disk, path, text, sizeof text) ? strstr(text, "\"version\":") : NULL;
+    if (version == NULL) {
+        fail("the trial of worker 0 has no config");
+        return true;
+    }
+    return content_of(strtoull(version + 10, NULL, 10))->fate == FATE_FAILS_ITS_TRIAL;
+}
+
+/* The leader's decisions. */
+WRAP(bool, rollout_create, struct rollout *rollout, int ps, int workers)
+{
+    if (fleet.rolls && world.here->number == 0) {
+        fleet.leader = rollout;
+        fleet.leader_life = world.here->life;
+        fleet.state = ROLLOUT_IDLE;
+    }
+    return __real_rollout_create(rollout, ps, workers);
+}
+
+static const struct rollout *leader(void)
+{
+    const struct machine *machine = &world.machines[0];
+    return machine->runs && machine->life == fleet.leader_life ? fleet.leader : NULL;
+}
+
+WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
+     double now_s, char sentence[256])
+{
+    bool done = __real_rollout_begin(rollout, plan, vitals, now_s, sentence);
+    if (done && plan->target <= fleet.highest_kept) {
+        fail("a rollout of version %llu begins, and version %llu was here already", (unsigned long long)plan->target,
+             (unsigned long long)fleet.highest_kept);
+    }
+    return done;
+}
+
+/* --- What members keep and take ---------------------------------------------------------------------------------------- */
+
+WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const char *text, size_t size,
+     struct error *error)
+{
+    char digest[CONFIG_DIGEST_HEX + 1];
+    uint8_t hash[CONFIG_DIGEST_HEX / 2];
+    const struct content *content = content_of(number);
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)text, size, NULL, 0);
+    sodium_bin2hex(digest, sizeof digest, hash, sizeof hash);
+    if (!content->is_signed || strcmp(content->digest, digest) != 0) {
+        fail("%s keeps version %llu, which the operator never signed", world.here->name, (unsigned long long)number);
+    }
+    bool done = __real_versions_add(versions, number, text, size, error);
+    if (done && number < MOST_VERSIONS) {
+        fleet.members[world.here->number].has[number] = true;
+        fleet.highest_kept = number > fleet.highest_kept ? number : fleet.highest_kept;
+    }
+    return done;
+}
+
+static uint64_t version_on_disk(const struct machine *machine)
+{
+    char text[64];
+    return disk_get(machine->disk, CONFIG ".d/current", text, sizeof text) ? strtoull(text, NULL, 10) : 1;
+}
+
+WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, struct error *error)
+{
+    const uint64_t from = version_on_disk(world.here);
+    const struct content *content = content_of(number);
+    if (!content->is_signed) {
+        fail("%s takes version %llu, which the operator never signed", world.here->name, (unsigned long long)number);
+    }
+    if (number < from && content_of(from)->fallback != number) {
+        fail("%s goes from version %llu back to %llu, which is not its fallback", world.here->name,
+             (unsigned long long)from, (unsigned long long)number);
+    }
+    for (int i = 0; number > from && i < fleet.member_count; i++) {
+        if (!fleet.members[i].has[number]) {
+            fail("%s takes version %llu, and %s does not have it yet", world.here->name, (unsigned long long)number,
+                 world.machines[i].name);
+        }
+    }
+    bool done = __real_versions_switch(versions, number, error);
+    say("switches from version %llu to %llu%s%s", (unsigned long long)from, (unsigned long long)number,
+        done ? "" : ": ", done ? "" : error->text);
+    if (done) {
+        fleet.members[world.here->number].version = number;
+    }
+    return done;
+}
+
+WRAP(uint64_t, handshake_new_incarnation, void)
+{
+    uint64_t incarnation = __real_handshake_new_incarnation();
+    struct fleet_member *member = &fleet.members[world.here->number];
+    member->lives[member->life].incarnation = incarnation;
+    member->lives[member->life].started_in = member->started_in;
+    member->life = (member->life + 1) % MOST_LIVES;
+    return incarnation;
+}
+
+void fleet_check_push(int worker, uint64_t incarnation)
+{
+    const struct fleet_member *ps = &fleet.members[world.here->number], *other = &fleet.members[oracle.ps + worker];
+    for (int i = 0; fleet.rolls && i < MOST_LIVES; i++) {
+        const uint64_t version = other->lives[i].started_in;
+        if (other->lives[i].incarnation == incarnation && content_of(ps->started_in)->job != content_of(version)->job) {
+            fail("%s, started in version %llu, takes a push of worker %d, started in version %llu", world.here->name,
+                 (unsigned long long)ps->started_in, worker, (unsigned long long)version);
+        }
+    }
+}
+
+/* --- The operator ------------------------------------------------------------------------------------------------------ */
+
+/* What the operator signs; the program's own command does it. */
+WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
+     size_t *size, struct error *error)
+{
+    bool done = __real_manifest_encode(manifest, secret_key, bytes, size, error);
+    if (!done || memcmp(secret_key, fleet.secret_key, OPERATOR_SECRET_KEY) != 0 ||
+        strcmp(manifest->fleet, fleet.base.fleet.name) != 0) {
+        return done;
+    }
+    const struct manifest_config *to = &manifest->target, *from = &manifest->fallback;
+    struct content *content = content_of(to->version), *before = content_of(from->version);
+    bool local = to->local_size != from->local_size || memcmp(to->local, from->local, to->local_size) != 0;
+    bool rate = content->config.train.learning_rate != before->config.train.learning_rate; /* NOLINT: as written */
+    bool job = content->config.train.optimizer != before->config.train.optimizer ||
+               content->config.cluster.min_workers != before->config.cluster.min_workers;
+    content->is_signed = true;
+    content->fallback = from->version;
+    content->job = job || (rate && local) ? to->version : before->job;
+    snprintf(content->digest, sizeof content->digest, "%s", to->digest);
+    memcpy(fleet.manifest, *bytes, *size);
+    fleet.manifest_size = *size;
+    say("version %llu is signed: rate %g, optimizer %d, fate %d; to go back to: version %llu",
+        (unsigned long long)to->version, content->config.train.learning_rate, (int)content->config.train.optimizer,
+        (int)content->fate, (unsigned long long)from->version);
+    return done;
+}
+
+static int run_operator(struct machine *machine)
+{
+    struct config config;
+    struct error error;
+    char file[] = "/etc/new.json", word[] = "abort";
+    char *operands[] = {fleet.aborts ? word : file};
+    (void)machine;
+    if (!config_load(&config, CONFIG, NULL, 0, &error)) {
+        say("error: %s", error.text);
+        return 2;
+    }
+    struct command_call call = {.command = &command_rollout,
+                                .config = &config,
+                                .operands = operands,
+                                .operand_count = 1,
+                                .values = {NULL, "true", NULL, NULL, chance(2) == 0 ? "1" : "3"}};
+    int status = command_rollout.run(&call);
+    config_free(&config);
+    return status;
+}
+
+/* A new version of what ps 0 is on, with one thing changed or two. */
+static void draw_candidate(void)
+{
+    static const double rates[] = {1, 0.5, 2};
+    const uint64_t version = fleet.next_version++;
+    struct content *content = &fleet.versions[version];
+    *content = (struct content){.config = fleet.versions[fleet.members[0].version].config};
+    struct config *config = &content->config;
+    config->fleet.version = (int64_t)version;
+    const uint64_t what = chance(8);
+    if (what < 4 || what == 7) { /* NOLINTNEXTLINE: powers of two, as written */
+        while (config->train.learning_rate == fleet.versions[fleet.members[0].version].config.train.learning_rate) {
+            config->train.learning_rate = rates[chance(3)];
+        }
+    }
+    if (what == 4 || what == 7) {
+        config->cluster.recovery_wait_secs += 0.25;
+    }
+    if (what == 5) {
+        config->train.optimizer =
+            config->train.optimizer == OPTIMIZER_SGD ? OPTIMIZER_MOMENTUM : OPTIMIZER_SGD; /* of momentum 0: the same */
+    }
+    if (what == 6) {
+        config->cluster.min_workers = 1 + config->cluster.min_workers % oracle.workers;
+        config->cluster.recovery_wait_secs += oracle.workers == 1 ? 0.25 : 0;
+    }
+    if (chance(4) == 0 && what < 4) {
+        content->fate = FATE_DIVERGES;
+        config->train.learning_rate = BAD_RATE;
+    } else if (chance(4) == 0 && what >= 4) {
+        content->fate = chance(2) == 0 ? FATE_KILLS : FATE_FAILS_ITS_TRIAL;
+    } else if (chance(8) == 0) {
+        fleet.small = &world.machines[chance((uint64_t)fleet.member_count)];
+    }
+    if (content->fate == FATE_FAILS_ITS_TRIAL && (what == 4 || (what == 6 && oracle.workers == 1))) {
+        content->fate = FATE_KILLS; /* local keys have no trial */
+    }
+    char *text = config_keys_text(config, is_for_all, NULL);
+    disk_put(fleet.operator->disk, "/etc/new.json", text, strlen(text));
+    free(text);
+}
+
+static void start_operator(bool aborts)
+{
+    fleet.aborts = aborts;
+    machine_start(fleet.operator);
+    world.here = fleet.operator;
+    say("%s", aborts ? "wants to abort" : "comes with a new version");
+    world.here = NULL;
+}
+
+/* --- The intruder ------------------------------------------------------------------------------------------------------ */
+
+enum intrusion { INTRUSION_KEY, INTRUSION_FLEET, INTRUSION_AGAIN, INTRUSION_TORN, INTRUSIONS };
+
+/* Something that makes sense, but was not signed by the operator for this fleet. */
+static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **bytes, size_t *size,
+                  struct error *error)
+{
+    struct config config;
+    char *target = NULL, south[] = "south";
+    if (!config_parse(&config, "what ps 0 told", (const uint8_t *)told->job, strlen(told->job), NULL, 0, error)) {
+        return false;
+    }
+    char *name = config.fleet.name;
+    config.fleet.name = elsewhere ? south : name;
+    config.fleet.version = (int64_t)told->highest + 1;
+    config.train.learning_rate *= 2;
+    target = config_job_text(&config);
+    config.fleet.name = name;
+    config_free(&config);
+    struct manifest manifest = {
+        .author = "nobody",
+        .target = {.version = told->highest + 1, .text = target, .text_size = target != NULL ? strlen(target) : 0},
+        .fallback = {.version = told->version,
+                     .text = told->job,
+                     .text_size = strlen(told->job),
+                     .local = told->local,
+                     .local_size = strlen(told->local)}};
+    manifest.target.local = told->local;
+    manifest.target.local_size = strlen(told->local);
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", elsewhere ? south : fleet.base.fleet.name);
+    bool done = target != NULL &&
+                manifest_encode(&manifest, elsewhere ? fleet.secret_key : fleet.other_key, bytes, size, error);
+    free(target);
+    return done;
+}
+
+static bool copy_last(uint8_t **bytes, size_t *size)
+{
+    *size = fleet.manifest_size;
+    *bytes = *size > 0 ? malloc(*size) : NULL;
+    return *bytes != NULL && memcpy(*bytes, fleet.manifest, *size) != NULL;
+}
+
+static void intrude(struct desk_link *link)
+{
+    struct error error;
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
+    const struct message_rollout *told = desk_link_ask(link, &error);
+    bool made = told != NULL && (how == INTRUSION_KEY || how == INTRUSION_FLEET
+                                     ? forge(told, how == INTRUSION_FLEET, &bytes, &size, &error)
+                                     : copy_last(&bytes, &size));
+    if (made && how == INTRUSION_TORN) {
+        if (chance(2) == 0) {
+            size = chance(size);
+        } else {
+            bytes[chance(size)] ^= (uint8_t)(1 + chance(255));
+        }
+    }
+    if (made) {
+        say("proposes manifest %d of %zu bytes", (int)how, size);
+        if (desk_link_propose(link, bytes, size, 1, &error) && how != INTRUSION_AGAIN) {
+            fail("ps 0 begins what the operator did not sign for this fleet: %d", (int)how);
+        }
+        say("is answered: %s", error.text);
+    }
+    free(bytes);
+}
+
+static int run_intruder(struct machine *machine)
+{
+    struct config config;
+    struct error error = {""};
+    struct desk_link link;
+    (void)machine;
+    if (!config_load(&config, CONFIG, NULL, 0, &error)) {
+        return 2;
+    }
+    if (desk_link_open(&link, &config, &error)) {
+        intrude(&link);
+    }
+    desk_link_close(&link);
+    config_free(&config);
+    return 0;
+}
+
+/* --- The run ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_idle(void)
+{
+    return leader() != NULL && leader()->state == ROLLOUT_IDLE;
+}
+
+static bool is_training(void)
+{
+    const struct job *job = oracle_job(0);
+    return job != NULL && job->state == JOB_TRAINING;
+}
+
+bool fleet_turned(void)
+{
+    const struct rollout *rollout = fleet.rolls ? leader() : NULL;
+    bool turned = rollout != NULL && rollout->state != fleet.state;
+    if (turned && rollout->state == ROLLOUT_IDLE && oracle_is_mixed()) {
+        fail("the rollout of version %llu is over, and a step had not one learning rate on all shards",
+             (unsigned long long)rollout->target);
+    }
+    fleet.state = rollout != NULL ? rollout->state : fleet.state;
+    return turned;
+}
+
+static void begin_next(void)
+{
+    fleet.candidates--;
+    fleet.small = NULL;
+    draw_candidate();
+    start_operator(false);
+    fleet.operator_until_s = world.now_s + OPERATOR_S;
+    fleet.next_s = world.now_s + 1;
+    fleet.abort_s = chance(8) == 0 ? world.now_s + 12 * chance_real() : INFINITY;
+}
+
+void fleet_step(void)
+{
+    if (!fleet.operator->runs && world.now_s >= fleet.abort_s) {
+        fleet.abort_s = INFINITY;
+        start_operator(true);
+    } else if (fleet.candidates > 0 && !fleet.operator->runs && world.now_s >= fleet.next_s && is_idle() &&
+               is_training()) {
+        begin_next();
+    }
+    if (fleet.intrusions > 0 && !fleet.intruder->runs && world.now_s >= fleet.intrusion_s && is_training()) {
+        fleet.intrusions--;
+        fleet.intrusion_s = world.now_s + 15 * chance_real();
+        machine_start(fleet.intruder);
+    }
+    if (fleet.operator->runs && world.now_s >= fleet.operator_until_s) {
+        fail("the operator still waits after %.0f s", OPERATOR_S);
+    }
+}
+
+bool fleet_is_done(void)
+{
+    return fleet.candidates == 0 && !fleet.operator->runs && is_idle() && fleet.abort_s > world.now_s + 1e9;
+}
+
+/* Is this member where it should be at the end? */
+static bool is_settled(int i)
+{
+    const struct fleet_member *member = &fleet.members[i], *first = &fleet.members[0];
+    return world.machines[i].runs && member->version == first->version &&
+           version_on_disk(&world.machines[i]) == first->version;
+}
+
+bool fleet_is_at_rest(void)
+{
+    bool all = fleet.candidates == 0 && !fleet.operator->runs && is_idle() && is_training();
+    for (int i = 0; i < fleet.member_count && all; i++) {
+        all = is_settled(i);
+    }
+    if (!all) {
+        fleet.since_s = 0;
+        return false;
+    }
+    if (fleet.since_s == 0) {
+        fleet.since_s = world.now_s;
+        fleet.since_step = oracle_job(0)->global_step;
+    }
+    if (world.now_s < fleet.since_s + AT_REST_S || oracle_job(0)->global_step < fleet.since_step + 3) {
+        return false;
+    }
+    const struct rollout *rollout = leader();
+    const uint64_t version = fleet.members[0].version;
+    if (content_of(version)->fate != FATE_GOOD) {
+        fail("the fleet ends on version %llu, which does no good", (unsigned long long)version);
+    }
+    if (rollout->outcome != OUTCOME_NONE &&
+        version != (rollout->outcome == OUTCOME_DONE ? rollout->target : rollout->fallback)) {
+        fail("the fleet ends on version %llu; that of version %llu came to %d", (unsigned long long)version,
+             (unsigned long long)rollout->target, (int)rollout->outcome);
+    }
+    return true;
+}
+
+void fleet_blame(void)
+{
+    char text[400] = "";
+    size_t used = 0;
+    for (int i = 0; i < fleet.member_count && used < sizeof text - 40; i++) {
+        const struct machine *machine = &world.machines[i];
+        used += (size_t)snprintf(text + used, sizeof text - used, "; %s: %llu (disk: %llu)%s", machine->name,
+                                 (unsigned long long)fleet.members[i].version,
+                                 (unsigned long long)version_on_disk(machine), machine->runs ? "" : " gone");
+    }
+    fail("no rest: rollout %s%s%s", leader() != NULL ? rollout_state_name(leader()->state) : "without a leader",
+         is_training() ? ", it trains" : ", no training", text);
+}
