@@ -8,6 +8,7 @@ VERSION   := 0.1.0
 CC        := $(or $(CROSS_CC),gcc)
 CLANG     := clang
 PREFIX    ?= /usr/local
+UNITDIR   ?= $(PREFIX)/lib/systemd/system
 DESTDIR   ?=
 ARGS      ?=
 T         ?=
@@ -320,6 +321,10 @@ install: build/trainer
 	install -D -m 644 config.json $(DESTDIR)$(PREFIX)/share/doc/trainer/config.json
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/trainer/README.md
 	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/trainer/LICENSE
+	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|/usr/local/|$(PREFIX)/|' 'deploy/trainer@.service' >'$(DESTDIR)$(UNITDIR)/trainer@.service'
+	chmod 644 '$(DESTDIR)$(UNITDIR)/trainer@.service'
 
 # --- Tests -------------------------------------------------------------------------------------------------------------
 
@@ -453,7 +458,7 @@ help:
 	@echo "make simulate-teeth   bugs planted in it, one after another: are they noticed?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
-	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR="
+	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR=, and systemd's unit to UNITDIR=$(UNITDIR)"
 	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 

@@ -142,8 +142,13 @@ def test_installs_to_a_folder(root, trainer, tmp_path):
         check=True, cwd=root, env={**os.environ, "MAKEFLAGS": ""}, stdout=subprocess.DEVNULL,
     )
     assert output_of(str(tmp_path / "usr/bin/trainer"), "version")
-    for name in ("config.json", "README.md", "LICENSE"):
+    for name in ("config.json", "README.md", "LICENSE", "gpu.conf"):
         assert (tmp_path / "usr/share/doc/trainer" / name).exists()
+    unit = tmp_path / "usr/lib/systemd/system/trainer@.service"
+    assert unit.stat().st_mode & 0o777 == 0o644
+    assert "\nExecStart=/usr/bin/trainer --config=" in unit.read_text() and "/usr/local/" not in unit.read_text()
+    original = (root / "deploy/trainer@.service").read_text()
+    assert unit.read_text() == original.replace("/usr/local/", "/usr/")
 
 
 def test_help_names_every_target(root):

@@ -10,6 +10,8 @@
 #include "ps/rollout/lineage.h"
 #include "ps/rollout/stage.h"
 
+enum { TRIES = 100 /* orders that pass before what was refused is tried again: its reason may be gone */ };
+
 static void audit_of(const struct keeper *keeper, const char *what, uint64_t version, const char *outcome)
 {
     char name[MEMBER_TEXT];
@@ -200,13 +202,22 @@ static void do_once(struct keeper *keeper, enum rollout_order order)
 static void catch_up(struct keeper *keeper, const struct keeper_order *order)
 {
     struct error error;
-    if (order->manifest == NULL || keeper->tried == ORDER_CATCH_UP) {
+    char before[sizeof keeper->sentence] = "";
+    const bool again = keeper->tried == ORDER_CATCH_UP;
+    if (order->manifest == NULL || (again && ++keeper->refusals % TRIES != 0)) {
         return;
+    }
+    if (again) {
+        snprintf(before, sizeof before, "%s", keeper->sentence);
     }
     forget(keeper);
     bool done = stage_catch_up(keeper, order, &error);
+    keeper->tried = ORDER_CATCH_UP;
+    if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* as was said before */
+        fail(keeper, error.text);
+        return;
+    }
     bool stays_out = done && !change_has_member(&keeper->configs[0], keeper->who);
-    keeper->tried = ORDER_CATCH_UP; /* what is refused once is refused again */
     audit_of(keeper, "catch up", order->in_force, done ? "begun" : error.text);
     if (!done) {
         log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: %s",
@@ -267,7 +278,6 @@ static void go_back(struct keeper *keeper, const struct keeper_order *order)
  */
 static void act_without(struct keeper *keeper, const struct keeper_order *order)
 {
-    enum { TRIES = 100 };
     if (!goes_back(order->order)) {
         keeper->phase = PHASE_FAILED;
     } else if (keeper->version == keeper->target) {

@@ -64,7 +64,7 @@ struct keeper {
     struct config then;                     /* what this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
-    uint32_t refusals;        /* since it came back in a target that it can't stage any more */
+    uint32_t refusals;        /* of what will be tried again */
     enum rollout_order tried; /* the last order of its phase that ended badly, or well */
     char sentence[256];
 };

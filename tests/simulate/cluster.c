@@ -292,10 +292,11 @@ static void befall(void *context, uint64_t argument)
         say("clocks jump, to %.3f s ahead", one->clock_ahead_s);
         break;
     case 8:
-        say("disk is full");
+        one = fleet_rolls() ? one : chief();
+        say("disk of %s is full", one->name);
         run.disk_was_full = true;
-        disk_fill(chief()->disk, true);
-        world_at(until_calm(4), fill_disk, chief(), 0);
+        disk_fill(one->disk, true);
+        world_at(until_calm(4), fill_disk, one, 0);
         break;
     case 9:
         say("the network is slow");
