@@ -264,7 +264,7 @@ static void *visit(void *context)
     struct visitor *visitor = context;
     struct error error;
     if (let_in(visitor, &error)) {
-        profile_thread("connection of %.19s", connection_name(visitor->connection));
+        profile_thread("for %.27s", connection_name(visitor->connection));
         serve(visitor);
     } else if (!visitor->admitted) {
         log_warning("%s", error.text);

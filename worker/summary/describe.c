@@ -9,7 +9,8 @@
 enum { EXPERIMENT = 2, START = 3, END = 4 };
 enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_NUMBER = 3, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 };
 
-static const char *const metrics[] = {"loss", "train/accuracy", "validation/accuracy", "test/accuracy"};
+/* The page shows the first one without being asked. */
+static const char *const metrics[] = {"validation/accuracy", "test/accuracy", "train/accuracy", "loss"};
 
 void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step)
 {
@@ -75,9 +76,24 @@ static void put_event(struct event *event, const char *tag, double wall_s, int f
     proto_free(&data);
 }
 
-void describe_experiment(struct event *event, double wall_s)
+/* Is it one of those that a run is told by, whatever their values, or not at its default? */
+static bool is_telling(const struct config_key *key, const struct config *config, const struct config *defaults)
+{
+    char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);
+    bool filled_in = strcmp(key->name, "lr_decay_steps") == 0 && config->train.lr_decay == 1;
+    bool telling = strcmp(key->name, "optimizer") == 0 || strcmp(key->name, "layers") == 0 ||
+                   (!filled_in && text && initial && strcmp(text, initial) != 0);
+    free(text);
+    free(initial);
+    return telling;
+}
+
+void describe_experiment(struct event *event, const struct config *config, double wall_s)
 {
     struct proto experiment = {0};
+    struct config defaults;
+    struct error error;
+    bool known = config_defaults(&defaults, &error);
     proto_double(&experiment, 3, wall_s);
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         if (is_hyper_parameter(key)) {
@@ -85,6 +101,9 @@ void describe_experiment(struct event *event, double wall_s)
             proto_text(&experiment, 1, key->name);
             proto_text(&experiment, 3, key->description);
             proto_integer(&experiment, 4, type_of(key));
+            if (known && is_telling(key, config, &defaults)) {
+                proto_integer(&experiment, 7, 1); /* "differs": the page puts it first */
+            }
             proto_end(&experiment, info);
         }
     }
@@ -93,6 +112,9 @@ void describe_experiment(struct event *event, double wall_s)
         proto_text(&experiment, 2, metrics[i]);
         proto_end(&experiment, name);
         proto_end(&experiment, info);
+    }
+    if (known) {
+        config_free(&defaults);
     }
     put_event(event, "_hparams_/experiment", wall_s, EXPERIMENT, &experiment);
     proto_free(&experiment);

@@ -13,9 +13,10 @@ void describe_config(struct event *event, const struct config *config, double wa
 
 /*
  * Events for TensorBoard's HParams page: the experiment (which hyper-parameters and metrics there are), the run's values,
- * and how it ended. Hyper-parameters are the job-scoped keys of model, train and data.
+ * and how it ended. Hyper-parameters are the job-scoped keys of model, train and data; those
+ * that are not at their default stand first.
  */
-void describe_experiment(struct event *event, double wall_s);
+void describe_experiment(struct event *event, const struct config *config, double wall_s);
 void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s);
 void describe_run_end(struct event *event, bool succeeded, double wall_s);
 

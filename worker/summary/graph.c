@@ -2,6 +2,7 @@
 #include "worker/summary/graph.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { GRAPH_NODE = 1, GRAPH_VERSIONS = 4, NODE_NAME = 1, NODE_OP = 2, NODE_INPUT = 3, NODE_ATTRIBUTE = 5 };
 enum { TYPE_FLOAT = 1, TYPE_INT32 = 3, ATTRIBUTE_TYPE = 6, ATTRIBUTE_SHAPE = 7, PRODUCER = 27, NAME = 64 };
@@ -60,7 +61,8 @@ static void put_source(struct proto *graph, const char *name, const char *op, in
     proto_end(graph, node);
 }
 
-static void put_layer(struct proto *graph, const struct model *model, int layer, char input[NAME])
+static void put_layer(struct proto *graph, const struct model *model, const struct config *config, int layer,
+                      char input[NAME])
 {
     static const char *const operators[] = {[ACTIVATION_RELU] = "Relu",
                                             [ACTIVATION_SIGMOID] = "Sigmoid",
@@ -78,6 +80,31 @@ static void put_layer(struct proto *graph, const struct model *model, int layer,
     if (layer + 1 < model->layer_count) {
         snprintf(input, NAME, "layer%d/%s", layer, operators[model->activation]);
         put_node(graph, input, operators[model->activation], (const char *[]){sum, NULL});
+        if (config->train.dropout > 0) {
+            char active[NAME];
+            memcpy(active, input, sizeof active);
+            snprintf(input, NAME, "layer%d/dropout", layer);
+            put_node(graph, input, "Dropout", (const char *[]){active, NULL});
+        }
+    }
+}
+
+/* The mean cross-entropy, and with L2 its sum with that; `loss` becomes the name of what is trained on. */
+static void put_loss(struct proto *graph, const struct model *model, const struct config *config, const char *logits,
+                     char loss[NAME])
+{
+    const char *weights[CONFIG_MAX_LAYERS] = {NULL};
+    put_node(graph, "loss/cross_entropy", "SparseSoftmaxCrossEntropyWithLogits",
+             (const char *[]){logits, "labels", NULL});
+    put_node(graph, "loss/mean", "Mean", (const char *[]){"loss/cross_entropy", NULL});
+    snprintf(loss, NAME, "loss/mean");
+    if (config->train.l2 > 0) {
+        for (int layer = 0; layer < model->layer_count; layer++) {
+            weights[layer] = model->variables[2 * layer].name;
+        }
+        put_node(graph, "loss/l2", "L2Loss", weights);
+        put_node(graph, "loss/total", "Add", (const char *[]){"loss/mean", "loss/l2", NULL});
+        snprintf(loss, NAME, "loss/total");
     }
 }
 
@@ -90,15 +117,14 @@ static void put_training(struct proto *graph, const struct model *model, const s
         [OPTIMIZER_ADAM] = "ApplyAdam",           [OPTIMIZER_RMSPROP] = "ApplyRMSProp",
         [OPTIMIZER_FTRL] = "ApplyFtrl",
     };
+    char loss[NAME];
     put_node(graph, "softmax", "Softmax", (const char *[]){logits, NULL});
-    put_node(graph, "loss/cross_entropy", "SparseSoftmaxCrossEntropyWithLogits",
-             (const char *[]){logits, "labels", NULL});
-    put_node(graph, "loss/mean", "Mean", (const char *[]){"loss/cross_entropy", NULL});
+    put_loss(graph, model, config, logits, loss);
     for (int i = 0; i < model->variable_count; i++) {
         char name[NAME];
         snprintf(name, sizeof name, "train/%s", model->variables[i].name);
         put_node(graph, name, operators[config->train.optimizer],
-                 (const char *[]){model->variables[i].name, "loss/mean", NULL});
+                 (const char *[]){model->variables[i].name, loss, NULL});
     }
 }
 
@@ -108,7 +134,7 @@ void graph_encode(struct proto *graph, const struct model *model, const struct c
     put_source(graph, "images", "Placeholder", TYPE_FLOAT, 2, (int64_t[]){-1, model->widths[0]});
     put_source(graph, "labels", "Placeholder", TYPE_INT32, 1, (int64_t[]){-1});
     for (int layer = 0; layer < model->layer_count; layer++) {
-        put_layer(graph, model, layer, input);
+        put_layer(graph, model, config, layer, input);
     }
     put_training(graph, model, config, input);
     size_t versions = proto_begin(graph, GRAPH_VERSIONS);

@@ -104,7 +104,7 @@ static void put_preamble(struct summary *summary)
     proto_free(&graph);
     describe_config(&summary->event, options->config, wall_s, options->global_step);
     put_event(summary);
-    describe_experiment(&summary->event, wall_s);
+    describe_experiment(&summary->event, options->config, wall_s);
     put_event(summary);
     describe_run_start(&summary->event, options->config, options->digest, wall_s);
     put_event(summary);
