@@ -172,14 +172,7 @@ struct proto_reader proto_read(const void *bytes, size_t size)
     return (struct proto_reader){.bytes = bytes, .size = size};
 }
 
-static bool spoil(struct proto_reader *reader)
-{
-    reader->damaged = true;
-    return false;
-}
-
-/* Most are one byte long; the others are read here. */
-static bool read_varint(struct proto_reader *reader, uint64_t *value)
+bool proto_read_varint(struct proto_reader *reader, uint64_t *value)
 {
     uint64_t number = 0;
     for (int shift = 0; shift < 64 && reader->at < reader->size; shift += 7) {
@@ -190,25 +183,13 @@ static bool read_varint(struct proto_reader *reader, uint64_t *value)
             return true;
         }
     }
-    return spoil(reader);
-}
-
-bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
-{
-    if (reader->damaged || reader->at == reader->size) {
-        return false;
-    }
-    if (reader->bytes[reader->at] < 0x80) {
-        *value = reader->bytes[reader->at++];
-        return true;
-    }
-    return read_varint(reader, value);
+    return proto_spoil(reader);
 }
 
 static bool next_fixed(struct proto_reader *reader, size_t size, uint64_t *value)
 {
     if (reader->size - reader->at < size) {
-        return spoil(reader);
+        return proto_spoil(reader);
     }
     *value = 0;
     for (size_t i = 0; i < size; i++) {
@@ -217,43 +198,19 @@ static bool next_fixed(struct proto_reader *reader, size_t size, uint64_t *value
     return true;
 }
 
-static bool next_bytes(struct proto_reader *reader, struct proto_field *field)
+bool proto_next_other(struct proto_reader *reader, struct proto_field *field)
 {
-    uint64_t size;
-    if (!proto_next_varint(reader, &size) || size > reader->size - reader->at) {
-        return spoil(reader);
-    }
-    field->bytes = reader->bytes + reader->at;
-    field->size = (size_t)size;
-    reader->at += (size_t)size;
-    return true;
-}
-
-bool proto_next(struct proto_reader *reader, struct proto_field *field)
-{
-    uint64_t key;
-    if (!proto_next_varint(reader, &key)) {
-        return false;
-    }
-    field->number = (int)(key >> 3 & 0x1FFFFFFF);
-    field->wire = (enum proto_wire)(key & 7);
-    field->value = 0;
-    field->bytes = NULL;
-    field->size = 0;
-    if (field->number == 0 || key >> 32 != 0) {
-        return spoil(reader);
-    }
     switch (field->wire) {
     case PROTO_VARINT:
-        return proto_next_varint(reader, &field->value) || spoil(reader);
+        return proto_next_varint(reader, &field->value) || proto_spoil(reader);
     case PROTO_FIXED64:
         return next_fixed(reader, 8, &field->value);
     case PROTO_FIXED32:
         return next_fixed(reader, 4, &field->value);
     case PROTO_BYTES:
-        return next_bytes(reader, field);
+        break;
     }
-    return spoil(reader); /* groups, which nobody writes any more, and what does not exist */
+    return proto_spoil(reader); /* groups, which nobody writes any more, and what does not exist */
 }
 
 float proto_float_of(uint64_t bits)

@@ -58,11 +58,59 @@ struct proto_field {
 
 struct proto_reader proto_read(const void *bytes, size_t size);
 
-/* The next field; false at the end of the message, or where it is damaged. */
-bool proto_next(struct proto_reader *reader, struct proto_field *field);
+/* Parts of what follows, which is inline, for records come in millions. */
+bool proto_read_varint(struct proto_reader *reader, uint64_t *value);
+bool proto_next_other(struct proto_reader *reader, struct proto_field *field);
+
+/* Marks the message as damaged; always false. */
+static inline bool proto_spoil(struct proto_reader *reader)
+{
+    reader->damaged = true;
+    return false;
+}
 
 /* The next of a row of packed varints; false at the end or where they are damaged. */
-bool proto_next_varint(struct proto_reader *reader, uint64_t *value);
+static inline bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
+{
+    const uint8_t *next = reader->bytes + reader->at;
+    if (reader->damaged || reader->at == reader->size) {
+        return false;
+    }
+    if (next[0] < 0x80) {
+        *value = next[0];
+        reader->at++;
+        return true;
+    }
+    if (reader->size - reader->at > 1 && next[1] < 0x80) {
+        *value = (uint64_t)(next[0] & 0x7F) | (uint64_t)next[1] << 7;
+        reader->at += 2;
+        return true;
+    }
+    return proto_read_varint(reader, value);
+}
+
+/* The next field; false at the end of the message, or where it is damaged. */
+static inline bool proto_next(struct proto_reader *reader, struct proto_field *field)
+{
+    uint64_t key, size;
+    if (!proto_next_varint(reader, &key)) {
+        return false;
+    }
+    *field = (struct proto_field){.number = (int)(key >> 3 & 0x1FFFFFFF), .wire = (enum proto_wire)(key & 7)};
+    if (field->number == 0 || key >> 32 != 0) {
+        return proto_spoil(reader);
+    }
+    if (field->wire != PROTO_BYTES) {
+        return proto_next_other(reader, field);
+    }
+    if (!proto_next_varint(reader, &size) || size > reader->size - reader->at) {
+        return proto_spoil(reader);
+    }
+    field->bytes = reader->bytes + reader->at;
+    field->size = (size_t)size;
+    reader->at += (size_t)size;
+    return true;
+}
 
 /* The bits of a PROTO_FIXED32 as what they mean. */
 float proto_float_of(uint64_t bits);

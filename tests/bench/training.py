@@ -3,7 +3,7 @@
 
     tests/bench/training.py [--trainer=build/trainer] [--data=DIR] [--seeds=5] [--peer=torch_until.py] [PART ...]
 
-PART: book, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each figure, with
+PART: book, deep, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each figure, with
 the floor that it owes where there is one; the exit status is 1 if a floor is missed. --peer: a script that does what
 `until` does with other means and prints "wall_s SECONDS" at the end; it runs in the same minutes, and the ratio is
 printed.
@@ -26,6 +26,9 @@ MLP_PARAMETERS = 784 * 500 + 500 + 500 * 10 + 10
 DATA_BYTES = 70000 * (784 + 4)
 BOOK = ("--layers=784,500,10", "--batch_size=100", "--optimizer=sgd", "--learning_rate=0.8", "--lr_decay=0.99",
         "--l2=1e-4", "--ema_decay=0.99", "--train_steps=30000")
+
+DEEP = ("--layers=784,2400,10", "--batch_size=128", "--optimizer=adam", "--learning_rate=0.001", "--dropout=0.5",
+        "--label_smoothing=0.1", "--ema_decay=0.999", "--validation_size=0", "--train_steps=11725", "--lr_cosine_steps=11725")
 
 
 class Bench:
@@ -57,12 +60,17 @@ class Bench:
     def book(self):
         self.accuracy("784-500-10, the book's recipe", BOOK, 98.3, aim=98.45)
 
+    def deep(self):
+        """Within 2 million parameters, on all 60,000 images. Chosen on the validation images among runs of 20 to 25 epochs
+        with one or two hidden layers: as good as the best of them within their noise, in a third of the time."""
+        self.accuracy("784-2400-10, dropout, label smoothing, cosine, 25 epochs", DEEP, 98.6, aim=98.9)
+
     def softmax(self):
         self.accuracy("softmax regression", ("--layers=784,10", "--optimizer=sgd", "--learning_rate=0.5", "--lr_decay=0.95",
                                              "--train_steps=20000"), 92.3)
 
     def optimizers(self):
-        for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam"):
+        for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
             self.accuracy(f"784-500-10, {optimizer} as it comes", (f"--optimizer={optimizer}",), 97.8)
 
     def until(self):
@@ -111,7 +119,7 @@ class Bench:
 
 
 def main():
-    parts = ("book", "softmax", "optimizers", "until", "memory", "checkpoints")
+    parts = ("book", "deep", "softmax", "optimizers", "until", "memory", "checkpoints")
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainer", default=root / "build/trainer")

@@ -24,7 +24,11 @@ struct features {
 
 static bool is_name(const struct proto_field *key, const char *name)
 {
-    return key->size == strlen(name) && memcmp(key->bytes, name, key->size) == 0;
+    size_t i = 0;
+    while (i < key->size && name[i] != '\0' && (uint8_t)name[i] == key->bytes[i]) {
+        i++;
+    }
+    return i == key->size && name[i] == '\0';
 }
 
 static struct feature *feature_for(struct features *features, const struct example_names *names,

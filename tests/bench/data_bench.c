@@ -1,0 +1,73 @@
+/*
+ * How fast TFRecord files are read, on one core, from the page cache:
+ *
+ *     data_bench FILE [ROUNDS]
+ *
+ * prints one JSON line: GB/s of records alone (framing and both CRCs), and with their Examples taken apart; medians.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "worker/data/tfrecord/example.h"
+#include "worker/data/tfrecord/reader.h"
+
+enum { MOST_ROUNDS = 100 };
+
+/* Bytes of content per second, in GB; negative after an error, which is told. */
+static double read_once(const char *path, bool decode)
+{
+    static const struct example_names names = {"image_raw", "label"};
+    struct tfrecord_reader *reader;
+    struct example example = {.memory = NULL};
+    struct error error;
+    const uint8_t *record;
+    size_t size;
+    if (!tfrecord_open(&reader, path, &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        return -1;
+    }
+    double begun_s = clock_monotonic_s();
+    enum tfrecord_status status;
+    bool good = true;
+    while (good && (status = tfrecord_next(reader, &record, &size, &error)) != TFRECORD_END) {
+        good = status == TFRECORD_RECORD && (!decode || example_decode(&example, record, size, &names, &error));
+    }
+    double seconds = clock_monotonic_s() - begun_s, bytes = (double)tfrecord_position(reader);
+    tfrecord_close(reader);
+    example_free(&example);
+    if (!good) {
+        fprintf(stderr, "%s\n", error.text);
+        return -1;
+    }
+    return bytes / seconds / 1e9;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+int main(int count, char **arguments)
+{
+    int rounds = count > 2 ? atoi(arguments[2]) : 7;
+    double rates[2][MOST_ROUNDS];
+    if (count < 2 || rounds < 1 || rounds > MOST_ROUNDS) {
+        fprintf(stderr, "data_bench FILE [ROUNDS, at most %d]\n", MOST_ROUNDS);
+        return 2;
+    }
+    for (int i = 0; i < rounds; i++) {
+        for (int decode = 0; decode < 2; decode++) {
+            rates[decode][i] = read_once(arguments[1], decode);
+            if (rates[decode][i] < 0) {
+                return 1;
+            }
+        }
+    }
+    for (int decode = 0; decode < 2; decode++) {
+        qsort(rates[decode], (size_t)rounds, sizeof **rates, by_size);
+    }
+    printf("{\"records\": %.3f, \"examples\": %.3f}\n", rates[0][rounds / 2], rates[1][rounds / 2]);
+    return 0;
+}
