@@ -1,4 +1,4 @@
-/* trainer diff: in what two checkpoints differ. Tensors are read in chunks: large models need no more memory. */
+/* trainer diff: in what two checkpoints differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +9,10 @@
 #include "ps/checkpoint.h"
 #include "ps/safetensors.h"
 #include "worker/export/commands.h"
+#include "worker/export/operands.h"
 #include "worker/export/tensor_norms.h"
 #include "worker/export/tensor_text.h"
-#include "worker/export/trained.h"
-
-enum { CHUNK_FLOATS = 1 << 15 };
+#include "worker/export/tensor_walk.h"
 
 /* Not what JSON can say: NaN and infinity become null. */
 static void add_number(cJSON *object, const char *name, double value)
@@ -33,8 +32,11 @@ struct difference {
     struct tensor_norms norms;
 };
 
-static void compare_chunk(struct difference *difference, const float *a, const float *b, size_t count)
+/* tensor_visit; context: struct difference. */
+static void compare(void *context, const float *const pieces[TENSOR_WALK_MOST], size_t count)
 {
+    struct difference *difference = context;
+    const float *a = pieces[0], *b = pieces[1];
     for (size_t i = 0; i < count; i++) {
         double apart = (double)a[i] - (double)b[i];
         difference->unequal += memcmp(&a[i], &b[i], sizeof a[i]) != 0;
@@ -45,25 +47,6 @@ static void compare_chunk(struct difference *difference, const float *a, const f
     }
     difference->count += count;
     tensor_norms_add(&difference->norms, a, count);
-}
-
-/* chunk: [2 x CHUNK_FLOATS] */
-static bool compare(struct checkpoint_file *const files[2], const struct safetensors_tensor *a,
-                    const struct safetensors_tensor *b, struct difference *difference, float *chunk,
-                    struct error *error)
-{
-    uint64_t count = a->size / sizeof(float);
-    memset(difference, 0, sizeof *difference);
-    for (uint64_t first = 0; first < count;) {
-        size_t some = count - first < CHUNK_FLOATS ? (size_t)(count - first) : CHUNK_FLOATS;
-        if (!checkpoint_read_tensor(files[0], a, first, some, chunk, error) ||
-            !checkpoint_read_tensor(files[1], b, first, some, chunk + CHUNK_FLOATS, error)) {
-            return false;
-        }
-        compare_chunk(difference, chunk, chunk + CHUNK_FLOATS, some);
-        first += some;
-    }
-    return true;
 }
 
 static bool same_shape(const struct safetensors_tensor *a, const struct safetensors_tensor *b)
@@ -167,22 +150,22 @@ static void diff_metadata(struct diff_output *output, const struct safetensors *
     }
 }
 
-static bool diff_tensors(struct diff_output *output, struct checkpoint_file *const files[2], float *chunk,
-                         struct error *error)
+static bool diff_tensors(struct diff_output *output, struct checkpoint_file *const files[2], struct error *error)
 {
     const struct safetensors *a = checkpoint_file_tensors(files[0]), *b = checkpoint_file_tensors(files[1]);
     bool done = true;
     for (int i = 0; i < a->tensor_count && done; i++) {
         char *name = tensor_copy_text(&a->tensors[i].name);
         const struct safetensors_tensor *other = name ? safetensors_find(b, name) : NULL;
-        struct difference difference;
+        const struct tensor_place places[2] = {{files[0], &a->tensors[i]}, {files[1], other}};
+        struct difference difference = {.count = 0};
         if (!name) {
             done = error_set(error, "no memory to compare");
         } else if (!other) {
             say_missing(output, name, "A");
         } else if (!same_shape(&a->tensors[i], other)) {
             say_shapes(output, name, &a->tensors[i], other);
-        } else if ((done = compare(files, &a->tensors[i], other, &difference, chunk, error))) {
+        } else if ((done = tensor_walk(places, 2, compare, &difference, error))) {
             say_difference(output, name, &difference);
         }
         free(name);
@@ -200,10 +183,6 @@ static bool diff_tensors(struct diff_output *output, struct checkpoint_file *con
 static bool diff(struct diff_output *output, struct checkpoint_file *const files[2], struct error *error)
 {
     const struct safetensors *a = checkpoint_file_tensors(files[0]), *b = checkpoint_file_tensors(files[1]);
-    float *chunk = malloc((size_t)2 * CHUNK_FLOATS * sizeof *chunk);
-    if (!chunk) {
-        return error_set(error, "no memory to compare");
-    }
     if (output->as_json) {
         output->tensors = cJSON_CreateArray();
         output->metadata = cJSON_CreateArray();
@@ -212,8 +191,7 @@ static bool diff(struct diff_output *output, struct checkpoint_file *const files
     }
     diff_metadata(output, a, b, false);
     diff_metadata(output, b, a, true);
-    bool done = diff_tensors(output, files, chunk, error);
-    free(chunk);
+    bool done = diff_tensors(output, files, error);
     if (done && output->as_json) {
         cJSON *fields = cJSON_CreateObject();
         cJSON_AddStringToObject(fields, "a", checkpoint_path(files[0]));
@@ -231,18 +209,16 @@ static bool diff(struct diff_output *output, struct checkpoint_file *const files
 
 static int run_diff(const struct command_call *call)
 {
-    struct checkpoint_file *files[2] = {NULL, NULL};
+    struct checkpoint_file *files[2];
     struct diff_output output = {.as_json = command_switch(call, "json")};
     struct error error;
-    if (output.as_json) {
-        log_setup(LOG_JSON, LOG_WARNING);
+    int status = checkpoint_operands(call, files, 2,
+                                     "diff needs two checkpoints: files, or folders that were trained in, whose "
+                                     "newest are taken");
+    if (status != COMMAND_DONE) {
+        return status;
     }
-    if (call->operand_count != 2) {
-        log_error("diff needs two checkpoints: files, or folders that were trained in, whose newest are taken");
-        return COMMAND_MISUSED;
-    }
-    bool done = trained_find(&files[0], call->operands[0], ".", &error) &&
-                trained_find(&files[1], call->operands[1], ".", &error) && diff(&output, files, &error);
+    bool done = diff(&output, files, &error);
     if (!done) {
         log_error("%s", error.text);
     }
@@ -251,11 +227,6 @@ static int run_diff(const struct command_call *call)
     return done && output.unequal == 0 ? COMMAND_DONE : COMMAND_FAILED;
 }
 
-static const struct command_flag json_flag[] = {
-    {"json", NULL, "one JSON object"},
-    {NULL, NULL, NULL},
-};
-
 const struct command command_diff = {
     .name = "diff",
     .operands = "A B",
@@ -263,6 +234,6 @@ const struct command command_diff = {
     .summary = "in what two checkpoints differ: tensor by tensor, and what they say of themselves",
     .details = "A and B are files, or folders that were trained in. The exit status is 0 if all tensors are the same "
                "bit for bit, else 1.",
-    .flags = json_flag,
+    .flags = checkpoint_flags,
     .run = run_diff,
 };

@@ -1,4 +1,4 @@
-/* trainer inspect: what is in a checkpoint. Tensors are read in chunks: a large model needs no more memory. */
+/* trainer inspect: what is in a checkpoint. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,26 +8,15 @@
 #include "ps/checkpoint.h"
 #include "ps/safetensors.h"
 #include "worker/export/commands.h"
+#include "worker/export/operands.h"
 #include "worker/export/tensor_norms.h"
 #include "worker/export/tensor_text.h"
-#include "worker/export/trained.h"
+#include "worker/export/tensor_walk.h"
 
-enum { CHUNK_FLOATS = 1 << 15 };
-
-static bool measure(struct checkpoint_file *file, const struct safetensors_tensor *tensor, struct tensor_norms *norms,
-                    float *chunk, struct error *error)
+/* tensor_visit; context: struct tensor_norms. */
+static void measure(void *context, const float *const pieces[TENSOR_WALK_MOST], size_t floats)
 {
-    uint64_t count = tensor->size / sizeof(float);
-    memset(norms, 0, sizeof *norms);
-    for (uint64_t first = 0; first < count;) {
-        size_t some = count - first < CHUNK_FLOATS ? (size_t)(count - first) : CHUNK_FLOATS;
-        if (!checkpoint_read_tensor(file, tensor, first, some, chunk, error)) {
-            return false;
-        }
-        tensor_norms_add(norms, chunk, some);
-        first += some;
-    }
-    return true;
+    tensor_norms_add(context, pieces[0], floats);
 }
 
 static cJSON *tensor_json(const struct safetensors_tensor *tensor, const struct tensor_norms *norms)
@@ -84,18 +73,17 @@ static void show_tensor(const struct safetensors_tensor *tensor, const struct te
 static bool inspect(struct checkpoint_file *file, bool as_json, struct error *error)
 {
     const struct safetensors *tensors = checkpoint_file_tensors(file);
-    float *chunk = malloc(CHUNK_FLOATS * sizeof *chunk);
     cJSON *list = as_json ? cJSON_CreateArray() : NULL;
-    bool done = chunk || error_set(error, "no memory to read tensors");
-    if (done && !as_json) {
+    bool done = true;
+    if (!as_json) {
         printf("%-20s %s\n", "file", checkpoint_path(file));
         show_metadata(tensors);
         printf("\n%-40s %-12s %10s %11s %10s %10s %10s\n", "tensor", "shape", "l2 norm", "mean", "stddev", "minimum",
                "maximum");
     }
     for (int i = 0; i < tensors->tensor_count && done; i++) {
-        struct tensor_norms norms;
-        done = measure(file, &tensors->tensors[i], &norms, chunk, error);
+        struct tensor_norms norms = {.count = 0};
+        done = tensor_walk(&(struct tensor_place){file, &tensors->tensors[i]}, 1, measure, &norms, error);
         if (done && as_json) {
             cJSON_AddItemToArray(list, tensor_json(&tensors->tensors[i], &norms));
         } else if (done) {
@@ -112,34 +100,26 @@ static bool inspect(struct checkpoint_file *file, bool as_json, struct error *er
         list = NULL;
     }
     cJSON_Delete(list);
-    free(chunk);
     return done;
 }
 
 static int run_inspect(const struct command_call *call)
 {
-    struct checkpoint_file *file = NULL;
+    struct checkpoint_file *file;
     struct error error;
-    bool as_json = command_switch(call, "json");
-    if (as_json) {
-        log_setup(LOG_JSON, LOG_WARNING);
+    int status = checkpoint_operands(call, &file, 1,
+                                     "inspect needs a checkpoint: a file, or a folder that was trained in, "
+                                     "whose newest is taken");
+    if (status != COMMAND_DONE) {
+        return status;
     }
-    if (call->operand_count == 0) {
-        log_error("inspect needs a checkpoint: a file, or a folder that was trained in, whose newest is taken");
-        return COMMAND_MISUSED;
-    }
-    bool done = trained_find(&file, call->operands[0], ".", &error) && inspect(file, as_json, &error);
+    bool done = inspect(file, command_switch(call, "json"), &error);
     if (!done) {
         log_error("%s", error.text);
     }
     checkpoint_close(file);
     return done ? COMMAND_DONE : COMMAND_FAILED;
 }
-
-static const struct command_flag json_flag[] = {
-    {"json", NULL, "one JSON object"},
-    {NULL, NULL, NULL},
-};
 
 const struct command command_inspect = {
     .name = "inspect",
@@ -148,6 +128,6 @@ const struct command command_inspect = {
     .summary = "what is in a checkpoint: step, config, digest, tensors, their shapes and norms",
     .details = "CHECKPOINT is a file, or a folder that was trained in: then its newest. The digest has been verified "
                "before anything is shown.",
-    .flags = json_flag,
+    .flags = checkpoint_flags,
     .run = run_inspect,
 };
