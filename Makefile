@@ -193,6 +193,9 @@ unit_programs := $(tests:%.c=build/san/%)
 # What tests in other languages talk to.
 test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
 
+# Calls that a test makes fail.
+build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc recv recvmsg send sendmsg)
+
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
 

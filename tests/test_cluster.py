@@ -119,13 +119,24 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
 @pytest.mark.parametrize("validate_steps", (0, 490, 500))
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, validate_steps):
     """Nobody stops for them, and a validation, which needs a snapshot of its own, does not take their place."""
-    flags = ("--train_steps=2000", "--save_steps=500", "--max_to_keep=0", f"--validate_steps={validate_steps}")
+    flags = ("--train_steps=2000", "--save_steps=500", "--max_to_keep=0", f"--validate_steps={validate_steps}",
+             "--batch_size=400")
     with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.wait_all()
         assert set(checkpoints(tmp_path / "kept")) == {500, 1000, 1500, 2000}
         assert {tensors(path)[1]["global_step"] for path in checkpoints(tmp_path / "kept").values()} == \
             {"500", "1000", "1500", "2000"}
+
+
+def test_checkpoints_by_steps_that_come_too_fast_are_said_to_be_skipped(trainer, tmp_path):
+    flags = ("--train_steps=3000", "--save_steps=2", "--max_to_keep=0", "--validate_steps=0")
+    with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
+        cluster.start_all("--train_dir=kept")
+        cluster.wait_all()
+        assert 3000 in checkpoints(tmp_path / "kept")
+        assert len(checkpoints(tmp_path / "kept")) < 1500
+        assert "it was past before that of step" in cluster.text("worker 0")
 
 
 def test_a_restarted_chief_resets_nothing(trainer, tmp_path):

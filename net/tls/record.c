@@ -17,7 +17,7 @@ size_t record_secret_size(enum record_cipher cipher)
     return mbedtls_md_get_size(hash_of(cipher));
 }
 
-void record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
+bool record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
                          size_t size)
 {
     static const char prefix[] = "tls13 ";
@@ -30,39 +30,40 @@ void record_expand_label(enum record_cipher cipher, const uint8_t *secret, const
     memcpy(info + used, label, length);
     used += length;
     info[used++] = 0; /* no context */
-    int result = mbedtls_hkdf_expand(hash_of(cipher), secret, record_secret_size(cipher), info, used, bytes, size);
-    assert(result == 0);
-    (void)result;
+    return mbedtls_hkdf_expand(hash_of(cipher), secret, record_secret_size(cipher), info, used, bytes, size) == 0;
 }
 
-static void derive(struct record_key *key)
+static bool derive(struct record_key *key)
 {
     uint8_t bytes[32];
-    record_expand_label(key->cipher, key->secret, "key", bytes, sizeof bytes);
-    record_expand_label(key->cipher, key->secret, "iv", key->iv, sizeof key->iv);
+    bool derived = record_expand_label(key->cipher, key->secret, "key", bytes, sizeof bytes) &&
+                   record_expand_label(key->cipher, key->secret, "iv", key->iv, sizeof key->iv);
     key->sequence = 0;
-    if (key->cipher == RECORD_AES_256_GCM_SHA384) {
+    if (derived && key->cipher == RECORD_AES_256_GCM_SHA384) {
         crypto_aead_aes256gcm_beforenm(&key->aes, bytes);
-    } else {
+    } else if (derived) {
         memcpy(key->chacha, bytes, sizeof key->chacha);
     }
     sodium_memzero(bytes, sizeof bytes);
+    return derived;
 }
 
-void record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret)
+bool record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret)
 {
     key->cipher = cipher;
     memcpy(key->secret, secret, record_secret_size(cipher));
-    derive(key);
+    return derive(key);
 }
 
-void record_key_next(struct record_key *key)
+bool record_key_next(struct record_key *key)
 {
     uint8_t secret[RECORD_MOST_SECRET];
-    record_expand_label(key->cipher, key->secret, "traffic upd", secret, record_secret_size(key->cipher));
-    memcpy(key->secret, secret, record_secret_size(key->cipher));
+    bool derived = record_expand_label(key->cipher, key->secret, "traffic upd", secret, record_secret_size(key->cipher));
+    if (derived) {
+        memcpy(key->secret, secret, record_secret_size(key->cipher));
+    }
     sodium_memzero(secret, sizeof secret);
-    derive(key);
+    return derived && derive(key);
 }
 
 bool record_key_is_spent(const struct record_key *key)

@@ -45,11 +45,11 @@ struct record_key {
 /* Bytes of a traffic secret of that cipher. */
 size_t record_secret_size(enum record_cipher cipher);
 
-/* Begins with a traffic secret. */
-void record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret);
+/* Begins with a traffic secret. Fails where there is no memory: then the key is good for nothing. */
+bool record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret);
 
-/* Goes on to the next generation of keys, as KeyUpdate wants it (7.2). */
-void record_key_next(struct record_key *key);
+/* Goes on to the next generation of keys, as KeyUpdate wants it (7.2). Fails as record_key_set does. */
+bool record_key_next(struct record_key *key);
 
 /* True once a key has done its share (5.5: 2^24.5 full records with AES-GCM; the margin is ours). */
 bool record_key_is_spent(const struct record_key *key);
@@ -67,8 +67,8 @@ size_t record_seal(struct record_key *key, uint8_t type, uint8_t *record, size_t
  */
 ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t sealed, uint8_t *plain, uint8_t *type);
 
-/* HKDF-Expand-Label (7.1) with an empty context. size: at most 64. */
-void record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
+/* HKDF-Expand-Label (7.1) with an empty context. size: at most 64. Fails where there is no memory. */
+bool record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
                          size_t size);
 
 #endif

@@ -60,23 +60,28 @@ static void seal(struct connection *connection, uint8_t type, size_t size)
     profile_note_cipher(begin_ns);
 }
 
+static ptrdiff_t fail_keys(struct connection *connection, struct error *error)
+{
+    return link_fail(connection, CONNECTION_BROKEN, error, "out of memory for new keys of the connection with %s",
+                     connection->name);
+}
+
 /* The keys of what we send are spent, or the peer wants others. */
-static void update_keys(struct connection *connection)
+static bool update_keys(struct connection *connection)
 {
     static const uint8_t message[] = {HANDSHAKE_KEY_UPDATE, 0, 0, 1, 0 /* and the peer need not follow */};
     struct tls *tls = connection->tls;
     memcpy(out_record(connection) + RECORD_HEADER, message, sizeof message);
     seal(connection, RECORD_HANDSHAKE, sizeof message);
-    record_key_next(&tls->out);
     tls->update_wanted = false;
+    return record_key_next(&tls->out);
 }
 
 static ptrdiff_t write_tls(struct connection *connection, const void *bytes, size_t size, struct error *error)
 {
     struct tls *tls = connection->tls;
-    (void)error;
-    if (tls->filled == 0 && (tls->update_wanted || record_key_is_spent(&tls->out))) {
-        update_keys(connection);
+    if (tls->filled == 0 && (tls->update_wanted || record_key_is_spent(&tls->out)) && !update_keys(connection)) {
+        return fail_keys(connection, error);
     }
     size_t room = RECORD_CONTENT - tls->filled;
     size_t taken = size < room ? size : room;
@@ -155,7 +160,9 @@ static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *co
                 return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a wrong key update", error);
             }
             tls->update_wanted = tls->update_wanted || content[4] == 1;
-            record_key_next(&tls->in);
+            if (!record_key_next(&tls->in)) {
+                return fail_keys(connection, error);
+            }
         } else if (content[0] != HANDSHAKE_NEW_SESSION_TICKET) {
             return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message out of place",
                           error);

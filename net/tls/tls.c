@@ -357,7 +357,7 @@ static bool begin(struct handshake *handshake, bool server, double deadline_s, s
 }
 
 /* From here on records are ours: mbedTLS has read no further than the handshake's last one. */
-static void establish(const struct handshake *handshake, bool server)
+static bool establish(const struct handshake *handshake, bool server, struct error *error)
 {
     struct tls *tls = handshake->connection->tls;
     enum record_cipher cipher =
@@ -365,9 +365,10 @@ static void establish(const struct handshake *handshake, bool server)
             ? RECORD_AES_256_GCM_SHA384
             : RECORD_CHACHA20_POLY1305_SHA256;
     assert(handshake->has_secret[0] && handshake->has_secret[1]);
-    record_key_set(&tls->in, cipher, handshake->secrets[!server]);
-    record_key_set(&tls->out, cipher, handshake->secrets[server]);
-    tls->established = true;
+    tls->established = record_key_set(&tls->in, cipher, handshake->secrets[!server]) &&
+                       record_key_set(&tls->out, cipher, handshake->secrets[server]);
+    return tls->established || error_set(error, "out of memory for the keys of a connection with %s",
+                                         handshake->connection->name);
 }
 
 bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
@@ -388,10 +389,7 @@ bool tls_open(struct connection *connection, const struct credentials *credentia
     }
     connection->tls = tls;
     connection->operations = &link_tls;
-    bool done = begin(handshake, server, deadline_s, error);
-    if (done) {
-        establish(handshake, server);
-    }
+    bool done = begin(handshake, server, deadline_s, error) && establish(handshake, server, error);
     mbedtls_ssl_free(&handshake->ssl);
     sodium_memzero(handshake, sizeof *handshake);
     free(handshake);

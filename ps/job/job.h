@@ -34,6 +34,7 @@
 enum {
     JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
     JOB_MAX_ACTIONS = 16,      /* that one event leaves */
+    JOB_ASK_MS = 500,          /* who is told JOB_ASK_AGAIN does so more often than that */
     JOB_PROBE_MS = 1000,       /* a worker has so long to show that it lives, when another claims its place */
     JOB_TICK_MS = 1000,        /* ticks that are further apart than this tell of a ps that stood still */
     JOB_END_MS = 4000,         /* workers have so long to leave once the job is over */
@@ -79,6 +80,7 @@ struct job_worker {
     int64_t taken_step; /* synchronous: the last step that its gradient was part of; -1: none */
     uint64_t newcomer;  /* an incarnation that claims the place; 0: none */
     double probe_s;     /* since when the older one is being probed for it */
+    double asked_s;     /* when it asked last */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */

@@ -51,26 +51,27 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
 
 /*
  * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Judged when its time is over and not before: what is heard
- * of it may be what it sent before it was killed, read by a ps that was held up; then its connections end meanwhile.
+ * of it may be what it sent before it was killed; then its connections end meanwhile. A gap between two questions means
+ * that the newcomer went away, or that this ps was held up and has last words and ends still to read: the time begins
+ * anew.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *sentence)
 {
     struct job_worker *worker = &job->workers[index];
-    bool abandoned = now_s - worker->probe_s > 2 * JOB_PROBE_MS / 1000.0;
-    if (worker->newcomer == 0 || (worker->newcomer != incarnation && abandoned)) {
+    if (worker->newcomer == 0 || now_s - worker->asked_s > JOB_ASK_MS / 1000.0) {
         worker->newcomer = incarnation;
         worker->probe_s = now_s;
         job_act(job, JOB_PROBE, index);
-        return JOB_ASK_AGAIN;
-    }
-    if (worker->newcomer == incarnation && now_s - worker->probe_s < JOB_PROBE_MS / 1000.0) {
-        return JOB_ASK_AGAIN;
-    }
-    if (worker->newcomer == incarnation && worker->heard_s <= worker->probe_s) {
-        return 0;
     }
     if (worker->newcomer == incarnation) {
+        worker->asked_s = now_s;
+        if (now_s - worker->probe_s < JOB_PROBE_MS / 1000.0) {
+            return JOB_ASK_AGAIN;
+        }
+        if (worker->heard_s <= worker->probe_s) {
+            return 0;
+        }
         worker->newcomer = 0;
         job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
     }

@@ -67,6 +67,7 @@ struct chief {
     atomic_bool end;
     bool holds;         /* no checkpoints: a rollout may go back to the last one. Locked */
     struct order order; /* locked */
+    int64_t ordered;    /* step of the last order; -1: there was none. Locked */
     atomic_llong global_step;
     double rate_s; /* when the step was looked at last */
     int64_t rate_step;
@@ -274,6 +275,7 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     }
     pthread_mutex_lock(&chief->mutex);
     chief->order.number = 0;
+    chief->ordered = -1;
     do {
         end = begin_once(chief, status, start, error);
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
@@ -307,6 +309,18 @@ static int64_t next_to_save(const struct chief *chief, int64_t step)
     return left < chief->options.plan->last_step - step ? step + left : -1;
 }
 
+/* Checkpoints between the last one that was ordered and this one will not be. Locked. */
+static void tell_of_skipped(struct chief *chief, int64_t step)
+{
+    int64_t every = chief->supervisor.save_steps;
+    if (chief->ordered >= 0 && step > chief->ordered + every) {
+        log_warning("no checkpoint of step %lld: it was past before that of step %lld had been fetched from the ps; a "
+                    "larger --save_steps leaves time for each",
+                    (long long)(chief->ordered + every), (long long)chief->ordered);
+    }
+    chief->ordered = step;
+}
+
 /* Tells the shards of the next checkpoint by steps. Locked. */
 static void order_next(struct chief *chief)
 {
@@ -322,6 +336,7 @@ static void order_next(struct chief *chief)
     if (order.step >= 0 &&
         transfer_snapshot(&chief->shards, order.number, order.step, 0, &answer, &error) == PUSH_PULL_DONE) {
         chief->order = order;
+        tell_of_skipped(chief, order.step);
     }
 }
 
@@ -519,6 +534,7 @@ bool chief_restore(struct chief *chief, struct error *error)
     }
     pthread_mutex_lock(&chief->mutex);
     chief->order.number = 0;
+    chief->ordered = -1;
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
     if (end == PUSH_PULL_DONE) {
         uint32_t newest;

@@ -138,7 +138,7 @@ static void peer_asks_for_new_keys(void **state)
     for (int i = 0; i < ROUNDS; i++) {
         if (i % 8 == 3) {
             send_record(connection, RECORD_HANDSHAKE, update, sizeof update);
-            record_key_next(&connection->tls->out);
+            assert_true(record_key_next(&connection->tls->out));
         }
         swap_blocks(connection, i);
     }

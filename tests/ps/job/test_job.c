@@ -266,15 +266,19 @@ static void test_a_second_process_is_probed(void **state)
     assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
     job_heard(&scene.job, 1, 2, scene.now_s); /* it answers */
     assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    scene.now_s += 0.71;
+    scene.now_s += 0.4;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.31;
     assert_int_equal(hello(&scene, 1, 9, &sentence), REFUSAL_DUPLICATE);
     assert_non_null(strstr(sentence.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt, and this time it is silent. */
     scene.now_s += 5;
     assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    scene.now_s += 0.99;
+    scene.now_s += 0.49;
     assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    scene.now_s += 0.02;
+    scene.now_s += 0.49;
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.03;
     assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
     play(&scene);
     assert_int_equal(scene.cuts, 1);
@@ -302,6 +306,47 @@ static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **sta
     scene.now_s += 0.01;
     job_disconnected(&scene.job, 1, 2, scene.now_s);
     assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    job_destroy(&scene.job);
+}
+
+/* The ps is held up until the second is long over: then what it hears may be old, and it asks once more. */
+static void test_a_ps_that_was_held_up_probes_anew(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error sentence;
+    begin(&scene, 2);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    play(&scene);
+    scene.now_s += 3;
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    play(&scene);
+    assert_int_equal(scene.probes, 2);
+    scene.now_s += 0.01;
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    job_destroy(&scene.job);
+}
+
+/* Whoever comes while a claim is being looked at is told that the place is taken; one that was given up blocks nobody. */
+static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error sentence;
+    begin(&scene, 2);
+    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.3;
+    assert_int_equal(hello(&scene, 1, 10, &sentence), REFUSAL_DUPLICATE);
+    scene.now_s += 0.3;
+    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.45;
+    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.45;
+    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    scene.now_s += 0.11;
+    assert_int_equal(hello(&scene, 1, 10, &sentence), 0);
     job_destroy(&scene.job);
 }
 
@@ -451,6 +496,8 @@ int main(void)
         cmocka_unit_test(test_not_finite_is_refused_and_counted),
         cmocka_unit_test(test_a_second_process_is_probed),
         cmocka_unit_test(test_the_last_words_of_a_dead_process_are_no_sign_of_life),
+        cmocka_unit_test(test_a_ps_that_was_held_up_probes_anew),
+        cmocka_unit_test(test_a_newcomer_that_went_away_blocks_nobody),
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_staleness_makes_the_fast_wait),

@@ -1,0 +1,257 @@
+/*
+ * Calls of the system that fail in the middle of loading a key, shaking hands over TLS, and talking: a connection comes
+ * to be and carries what it should, or both ends say why not, soon, and leave nothing behind; the next one is well.
+ *
+ * Linked with --wrap (see the Makefile). Leaks, and memory used that was not there, are the sanitizers' to find.
+ */
+#include "net/connection.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "tests/net/loopback.h"
+#include "tests/random.h"
+
+/* ---- calls that fail ---- */
+
+enum kind { ALLOCATION, RECEIVE, SEND, KINDS };
+
+static struct {
+    enum kind kind;
+    atomic_long first, end; /* calls that fail, counted from 1 */
+    atomic_long calls[KINDS];
+} shortage;
+
+static bool fails(enum kind kind)
+{
+    long call = atomic_fetch_add(&shortage.calls[kind], 1) + 1;
+    return kind == shortage.kind && call >= atomic_load(&shortage.first) && call < atomic_load(&shortage.end);
+}
+
+static void fail_calls(enum kind kind, long first, long count)
+{
+    shortage.kind = kind;
+    atomic_store(&shortage.first, first);
+    atomic_store(&shortage.end, first + count);
+    for (int i = 0; i < KINDS; i++) {
+        atomic_store(&shortage.calls[i], 0);
+    }
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+ssize_t __real_recv(int fd, void *bytes, size_t size, int flags);
+ssize_t __real_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __real_send(int fd, const void *bytes, size_t size, int flags);
+ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+ssize_t __wrap_recv(int fd, void *bytes, size_t size, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_send(int fd, const void *bytes, size_t size, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
+
+static bool has_no(enum kind kind, int reason)
+{
+    bool failed = fails(kind);
+    errno = failed ? reason : errno;
+    return failed;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return has_no(ALLOCATION, ENOMEM) ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return has_no(ALLOCATION, ENOMEM) ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return has_no(ALLOCATION, ENOMEM) ? NULL : __real_realloc(old, size);
+}
+
+ssize_t __wrap_recv(int fd, void *bytes, size_t size, int flags)
+{
+    return has_no(RECEIVE, ECONNRESET) ? -1 : __real_recv(fd, bytes, size, flags);
+}
+
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return has_no(RECEIVE, ECONNRESET) ? -1 : __real_recvmsg(fd, message, flags);
+}
+
+ssize_t __wrap_send(int fd, const void *bytes, size_t size, int flags)
+{
+    return has_no(SEND, EPIPE) ? -1 : __real_send(fd, bytes, size, flags);
+}
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    return has_no(SEND, EPIPE) ? -1 : __real_sendmsg(fd, message, flags);
+}
+
+/*
+ * mbedTLS 3.6 frees a transform that it could not fill without what had been filled (library/ssl_tls13_keys.c, label
+ * `cleanup` of the functions that compute transforms): one cipher's context is lost where memory ran out just then.
+ */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:gcm_ctx_alloc\nleak:chachapoly_ctx_alloc\n";
+}
+
+/* ---- one conversation ---- */
+
+static char folder[64], key[96];
+
+static int make_key(void **state)
+{
+    (void)state;
+    struct error error;
+    loopback_make_folder(folder);
+    snprintf(key, sizeof key, "%s/fleet.key", folder);
+    if (!credentials_create_fleet_key(key, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return 0;
+}
+
+static int remove_key(void **state)
+{
+    (void)state;
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+enum { TALK = 100 * 1000 }; /* bytes each way, several records */
+
+static void echo(struct connection **connection, void *context)
+{
+    static uint8_t bytes[TALK];
+    struct iovec part = {bytes, sizeof bytes};
+    struct error *error = context;
+    double deadline_s = clock_monotonic_s() + 5;
+    if (connection_read(*connection, bytes, sizeof bytes, deadline_s, error)) {
+        connection_write(*connection, &part, 1, deadline_s, error);
+    }
+}
+
+/* False: *error says why. The server's thread is always joined, and its own error is never empty if it failed. */
+static bool converse(const struct credentials *server_key, struct error *error)
+{
+    static uint8_t sent[TALK], received[TALK];
+    struct loopback loopback = {.listener = -1};
+    struct error served = {""};
+    struct credentials *credentials = NULL;
+    struct connection *connection = NULL;
+    struct member ps0 = {MEMBER_PS, 0};
+    double deadline_s = clock_monotonic_s() + 5;
+    struct iovec part = {sent, sizeof sent};
+    for (int i = 0; i < TALK; i++) {
+        sent[i] = (uint8_t)(i * 31);
+    }
+    if (!credentials_load(&credentials, key, error)) {
+        return false;
+    }
+    loopback_start(&loopback, server_key, echo, &served);
+    bool well = connection_connect(&connection, &loopback.address, &ps0, credentials, NULL, deadline_s, error) &&
+                connection_write(connection, &part, 1, deadline_s, error) &&
+                connection_read(connection, received, sizeof received, deadline_s, error);
+    connection_close(connection);
+    if (!well) { /* it may have failed before it connected; whoever waits for a connection gets one */
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in to = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)loopback.address.port),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        connect(fd, (struct sockaddr *)&to, sizeof to);
+        close(fd);
+    }
+    loopback_end(&loopback);
+    credentials_free(credentials);
+    assert_true(loopback.served || loopback.error.text[0] != '\0');
+    if (well) {
+        assert_memory_equal(sent, received, sizeof sent);
+    }
+    return well;
+}
+
+static void try_all(enum kind kind, const char *name)
+{
+    struct credentials *server_key;
+    struct error error = {""};
+    assert_true(credentials_load(&server_key, key, &error));
+    fail_calls(kind, 0, 0);
+    assert_true(converse(server_key, &error));
+    const long calls = atomic_load(&shortage.calls[kind]);
+    assert_true(calls > 0);
+    /* About a hundred of them, others each time, once and for good. */
+    struct test_random dice = test_random_begin(name);
+    const long stride = calls > 100 ? calls / 100 : 1;
+    long failures = 0, tried = 0;
+    double longest_s = 0;
+    for (long n = 1 + test_random_below(&dice, (int)stride); n <= calls; n += stride) {
+        for (int often = 0; often < 2; often++) {
+            double begin_s = clock_monotonic_s();
+            error.text[0] = '\0';
+            fail_calls(kind, n, often ? calls : 1);
+            if (!converse(server_key, &error)) {
+                assert_true(error.text[0] != '\0');
+                failures++;
+            }
+            tried++;
+            double took_s = clock_monotonic_s() - begin_s;
+            longest_s = took_s > longest_s ? took_s : longest_s;
+        }
+    }
+    fail_calls(kind, 0, 0);
+    if (!converse(server_key, &error)) {
+        fail_msg("after all that: %s", error.text);
+    }
+    credentials_free(server_key);
+    print_message("%s: %ld calls in a conversation, %ld of %ld shortages ended it, the longest after %.2f s\n", name,
+                  calls, failures, tried, longest_s);
+    assert_true(failures > 0);
+    assert_true(longest_s < 4.5); /* nobody waits for his deadline */
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    try_all(ALLOCATION, "allocations");
+}
+
+static void test_receiving(void **state)
+{
+    (void)state;
+    try_all(RECEIVE, "receiving");
+}
+
+static void test_sending(void **state)
+{
+    (void)state;
+    try_all(SEND, "sending");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_receiving),
+        cmocka_unit_test(test_sending),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
