@@ -258,15 +258,16 @@ fuzz: $(fuzz_programs)
 
 # The roles' own code, against the system's libc; what it asks of the system is replaced by tests/simulate (see world.h).
 # Optimised and without sanitizers, for it is to run thousands of clusters a minute.
+simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
 ROLLOUTS ?= 1000
 simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
-$(call remember,build/simulate/flags,$(CC) $(simulated) $(cppflags) $(link_with))
+$(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
 simulator_sources := $(wildcard tests/simulate/*.c)
-simulator_objects := $(simulator_sources:%.c=build/simulate/%.o)
-simulated_objects := $(patsubst %.c,build/simulate/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c base/signals.c base/restart.c,$(sources)))
+simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
+simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c base/signals.c base/restart.c,$(sources)))
 replaced := malloc calloc realloc free strdup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
@@ -282,28 +283,45 @@ watched := job_create job_destroy job_push job_end_restore job_end shard_create 
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 comma := ,
 
-build/simulate/%.o: %.c build/simulate/flags $(musl_libs)
+$(simulation)/%.o: %.c $(simulation)/flags $(musl_libs)
 	@mkdir -p $(@D)
 	@echo "cc $< (simulator)"
 	@$(CC) $(simulated) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
 
-build/simulate/rooms.a: $(simulated_objects)
+$(simulation)/rooms.a: $(simulated_objects)
 	@rm -f $@
 	@ar rcs $@ $^
 
-build/simulate/simulate: $(simulator_objects) build/simulate/rooms.a $(native_libs)
-	@$(CC) $(simulated) -o $@ $(simulator_objects) build/simulate/rooms.a $(simulator_link)
+$(simulation)/simulate: $(simulator_objects) $(simulation)/rooms.a $(native_libs)
+	@$(CC) $(simulated) -o $@ $(simulator_objects) $(simulation)/rooms.a $(simulator_link)
 
-simulate: build/simulate/simulate
-	@build/simulate/simulate --seeds=$(SEEDS)
-	@build/simulate/simulate --rollout --seeds=$(ROLLOUTS)
-	@build/simulate/simulate --shortage --seeds=$(SHORTAGES)
+simulate: $(simulation)/simulate
+	@$(simulation)/simulate --seeds=$(SEEDS)
+	@$(simulation)/simulate --rollout --seeds=$(ROLLOUTS)
+	@$(simulation)/simulate --shortage --seeds=$(SHORTAGES)
 
 # Does it notice? Bugs planted one at a time (tests/simulate/teeth/*.patch), in copies under build/.
-simulate-teeth: build/simulate/simulate
+simulate-teeth: $(simulation)/simulate
 	@SIMULATE_COMPILE="$(CC) $(simulated) -iquote . $(cppflags) -c" \
 		SIMULATE_LINK_FIRST="$(CC) $(simulated)" \
-		SIMULATE_LINK_LAST="$(simulator_objects) build/simulate/rooms.a $(simulator_link)" tests/simulate/teeth/run $(T)
+		SIMULATE_LINK_LAST="$(simulator_objects) $(simulation)/rooms.a $(simulator_link)" tests/simulate/teeth/run $(T)
+
+# Which share of the roles' lines the simulated clusters run. The library that counts writes real files: of what it calls,
+# nothing is replaced.
+simulate-coverage: $(native_libs)
+	@$(MAKE) simulation=build/simulate-coverage simulated="-std=gnu11 -O1 -g --coverage $(mathflags) $(warnings)" build/simulate-coverage/simulate
+	@find build/simulate-coverage -name '*.gcda' -delete
+	@build/simulate-coverage/simulate --seeds=$(SEEDS)
+	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)
+	@build/simulate-coverage/simulate --shortage --seeds=$(SHORTAGES)
+	@tests/simulate/coverage build/simulate-coverage ps net
+
+build/simulate-coverage/libgcov.a:
+	@mkdir -p $(@D)
+	@objcopy $(foreach name,$(replaced),--redefine-sym $(name)=__real_$(name)) $$($(CC) -print-file-name=libgcov.a) $@
+
+build/simulate-coverage/simulate: simulator_link += -Lbuild/simulate-coverage
+build/simulate-coverage/simulate: build/simulate-coverage/libgcov.a
 
 # --- Running -----------------------------------------------------------------------------------------------------------
 
@@ -459,13 +477,14 @@ help:
 	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
 	@echo "make simulate-teeth   bugs planted in it, one after another: are they noticed?"
+	@echo "make simulate-coverage   which share of the lines of ps and net it runs"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
 	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR=, and systemd's unit to UNITDIR=$(UNITDIR)"
 	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 
-.PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate install clean distclean help
+.PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate simulate-teeth simulate-coverage install clean distclean help
 
 -include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fake_objects:.o=.d) $(fake_plain:.o=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

@@ -196,6 +196,42 @@ def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
             assert cluster.members[worker].poll() is None
 
 
+def processor_seconds(process):
+    """What a process has used so far: user and system time (proc(5), stat)."""
+    fields = open(f"/proc/{process.pid}/stat").read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
+    """Everybody waits, names who is awaited, and uses next to no processor; then training goes on at once."""
+    away_s = 300 if FULL else 15
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.1",
+             "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
+        cluster.start_all()
+        wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint")
+        cluster.kill("ps 1")
+        time.sleep(2)
+        others = [process for name, process in cluster.members.items() if name != "ps 1"]
+        before = [processor_seconds(process) for process in others]
+        said = {name: len(cluster.text(name)) for name in cluster.members}
+        time.sleep(away_s)
+        used = [processor_seconds(process) - since for process, since in zip(others, before)]
+        assert max(used) < 0.02 * away_s + 0.1, used
+        for name in ("worker 0", "worker 1"):
+            new = cluster.text(name)[said[name]:]
+            assert f"waiting for ps 1 ({cluster.ps_hosts[1]}), " in new, new
+            assert new.count("\n") < away_s / 4, new
+        kept, generation = max(checkpoints(tmp_path / "kept")), reached(cluster, "ps 0", "generation")
+        cluster.start("ps 1")
+        begun = time.monotonic()
+        wait_for(lambda: all(member["generation"] > generation and (member["global_step"] or 0) > kept + 3
+                             for name, member in cluster.status()[1].items() if name.startswith("ps")), "training", 20)
+        print(f"training again {time.monotonic() - begun:.2f} s after the restart; processor seconds {used}")
+        assert all(process.poll() is None for process in others)
+
+
 def test_a_synchronous_run_through_lost_ps_has_the_bits_of_one_process(trainer, tmp_path):
     dice, steps, flags = generator(), 3000, ("--optimizer=adam", "--lr_decay=0.9")
     with Cluster(trainer, tmp_path, ps=2, workers=2, flags=sync(steps, *flags, "--save_steps=100")) as cluster:

@@ -26,6 +26,8 @@ struct tally {
     char why[512];
 };
 
+void __gcov_dump(void) __attribute__((weak)); /* there only in `make simulate-coverage` */
+
 static double real_seconds(void);
 
 static enum trouble trouble = TROUBLE_FAULTS;
@@ -64,6 +66,9 @@ static void work(struct tally *tally, uint64_t end, double until_s)
         pid_t pid = fork();
         if (pid == 0) {
             work_once(tally, seed);
+            if (__gcov_dump != NULL) {
+                __gcov_dump();
+            }
             _exit(0);
         }
         waitpid(pid, &status, 0);
