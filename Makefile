@@ -379,7 +379,7 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@touch $@
 
 # Ratios against what a user would pick instead, into tests/bench/RESULTS.md.
-bench: build/trainer $(bench_programs) build/venv-bench/ready
+bench: build/trainer $(bench_programs) build/simulate/simulate build/venv-bench/ready
 	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
 
 # Remakes the reference figures that the unit tests compare with.

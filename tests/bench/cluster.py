@@ -132,12 +132,8 @@ class Bench:
 
     def sync(self):
         flags = ("--issync=1", "--layers=784,500,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1")
-        try:
-            self.cluster(2, *flags, "--train_steps=10", "--validation_size=0")
-        except SystemExit:
-            print("sync: this version trains asynchronously only", file=sys.stderr)
-            return
-        self.beside("synchronous, 784-500-10, batch 100", 2, "mlp", [("", flags, None, None)], sync=True)
+        self.beside("synchronous, 784-500-10, batch 100", 2, "mlp",
+                    [("", flags, 2.5, 4), (", bfloat16", (*flags, "--wire_dtype=bfloat16"), 4, 6)], sync=True)
 
     def until(self):
         """Adam 0.001 from the start of all processes to a model that gets 97% of the test set. The run looks at the

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What faults cost a cluster of real processes on this machine, over TLS, and how fast the simulator makes them up.
+
+    tests/bench/faults.py [--trainer=build/trainer] [--simulate=build/simulate/simulate] [--rounds=3] [PART ...]
+
+PART: worker, ps, checkpoints, simulator; all of them by default. One JSON line for each figure. Every figure of a fault
+is the worst of its rounds.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from clusters import Cluster  # noqa: E402
+from figures import missed, show  # noqa: E402
+from runs import checkpoints, wait_for  # noqa: E402
+
+LEASE_S = 2.0
+FOREVER = ("--train_steps=100000000", f"--lease_secs={LEASE_S}", "--learning_rate=0.02", "--issync=1")
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.trainer = pathlib.Path(options.trainer).resolve()
+        self.wrap = options.wrap.split()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainer-bench-"))
+        self.clusters = 0
+
+    def cluster(self, *flags, ps=2, workers=3):
+        self.clusters += 1
+        return Cluster(self.trainer, self.folder / str(self.clusters), ps=ps, workers=workers, flags=(*FOREVER, *flags))
+
+    def worker(self):
+        """From a worker's death to the first step without it."""
+        stalls = []
+        with self.cluster("--layers=784,10") as cluster:
+            step = lambda: cluster.status()[1]["ps 0"]["global_step"] or 0
+            cluster.start_all()
+            for _ in range(self.options.rounds):
+                wait_for(lambda: all(cluster.status()[1][name]["state"] == "training" for name in ("worker 1", "worker 2")),
+                         "all workers")
+                time.sleep(0.5)
+                cluster.kill("worker 2")
+                begun = time.monotonic()
+                time.sleep(0.3)  # what was under way when it died has ended
+                last = step()
+                wait_for(lambda: step() > last, "step without worker 2", 20)
+                stalls.append(time.monotonic() - begun)
+                cluster.start("worker 2")
+        show(f"synchronous, a worker of three killed, lease {LEASE_S:g} s: no step for", round(max(stalls), 2), most=LEASE_S + 1,
+             unit="s", each=[round(each, 2) for each in stalls])
+
+    def ps(self):
+        """From the restart of a killed ps to steps of the new generation on all shards."""
+        times = []
+        with self.cluster("--train_dir=kept", "--save_model_secs=0.2", "--recovery_wait_secs=0.2", workers=2) as cluster:
+            cluster.start_all()
+            kept = cluster.folder / "kept"
+            wait_for(lambda: checkpoints(kept), "checkpoint")
+            for _ in range(self.options.rounds):
+                time.sleep(0.5)
+                generation = cluster.status()[1]["ps 0"]["generation"]
+                step = max(checkpoints(kept))
+                cluster.kill("ps 1")
+                time.sleep(1)
+                cluster.start("ps 1")
+                begun = time.monotonic()
+                wait_for(lambda: all(member["generation"] > generation and (member["global_step"] or 0) > step
+                                     for name, member in cluster.status()[1].items() if name.startswith("ps")), "training", 20)
+                times.append(time.monotonic() - begun)
+        show("a killed ps: from its restart to training again", round(max(times), 2), most=3, unit="s",
+             each=[round(each, 2) for each in times])
+
+    def rate(self, *flags):
+        """Global steps per second of the bench's network, 1 ps and 2 workers."""
+        command = [*self.wrap, self.trainer, "cluster", "--ps=1", "--workers=2", "--log_format=json", "--issync=1",
+                   "--layers=784,500,10", "--batch_size=100", "--num_threads=1", "--min_workers=2", "--validation_size=0",
+                   "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic", "--train_steps=1500", *flags]
+        result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+        found = re.search(r'"global_steps_per_s":([\d.]+)', result.stdout.splitlines()[-1] if result.stdout else "")
+        if result.returncode != 0 or not found:
+            sys.exit(f"{command}: status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        return float(found[1])
+
+    def checkpoints(self):
+        """With a checkpoint each second and without any, in turn."""
+        costs = []
+        for i in range(self.options.rounds):
+            without = self.rate("--train_dir=")
+            written = self.rate(f"--train_dir=kept{i}", "--save_model_secs=1")
+            costs.append(100 * (1 - written / without))
+        show("1 ps + 2 workers, synchronous: a checkpoint every second costs", round(statistics.median(costs), 1), most=5,
+             unit="% of steps/s", each=[round(each, 1) for each in costs])
+
+    def simulator(self):
+        program = pathlib.Path(self.options.simulate).resolve()
+        for words, flags in (("faults", ()), ("calls that fail", ("--shortage",))):
+            output = subprocess.run([*self.wrap, program, "--seeds=2000", *flags], check=True, capture_output=True, text=True).stdout
+            clusters, faults, events, rate = re.search(
+                r"simulate: (\d+) clusters, (\d+) [a-z ]+, (\d+) events in [\d.]+ s \((\d+) events/s\)", output).groups()
+            show(f"simulator, {words}", int(rate), unit="events/s", clusters=int(clusters), faults=int(faults), events=int(events))
+
+
+def main():
+    parts = {"worker": Bench.worker, "ps": Bench.ps, "checkpoints": Bench.checkpoints, "simulator": Bench.simulator}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", default=ROOT / "build/trainer")
+    parser.add_argument("--simulate", default=ROOT / "build/simulate/simulate")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)))
+    parser.add_argument("--wrap", default=os.environ.get("BENCH_WRAP", ""), help="a command to run each measurement under")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}")
+    bench = Bench(options)
+    for part in options.parts or parts:
+        parts[part](bench)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
