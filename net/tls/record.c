@@ -58,7 +58,8 @@ bool record_key_set(struct record_key *key, enum record_cipher cipher, const uin
 bool record_key_next(struct record_key *key)
 {
     uint8_t secret[RECORD_MOST_SECRET];
-    bool derived = record_expand_label(key->cipher, key->secret, "traffic upd", secret, record_secret_size(key->cipher));
+    bool derived =
+        record_expand_label(key->cipher, key->secret, "traffic upd", secret, record_secret_size(key->cipher));
     if (derived) {
         memcpy(key->secret, secret, record_secret_size(key->cipher));
     }

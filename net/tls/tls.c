@@ -367,8 +367,8 @@ static bool establish(const struct handshake *handshake, bool server, struct err
     assert(handshake->has_secret[0] && handshake->has_secret[1]);
     tls->established = record_key_set(&tls->in, cipher, handshake->secrets[!server]) &&
                        record_key_set(&tls->out, cipher, handshake->secrets[server]);
-    return tls->established || error_set(error, "out of memory for the keys of a connection with %s",
-                                         handshake->connection->name);
+    return tls->established ||
+           error_set(error, "out of memory for the keys of a connection with %s", handshake->connection->name);
 }
 
 bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,

@@ -177,7 +177,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
         struct sockaddr_in to = {.sin_family = AF_INET,
                                  .sin_port = htons((uint16_t)loopback.address.port),
                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        connect(fd, (struct sockaddr *)&to, sizeof to);
+        (void)connect(fd, (struct sockaddr *)&to, sizeof to);
         close(fd);
     }
     loopback_end(&loopback);
