@@ -42,6 +42,7 @@ enum optimizer_kind {
     OPTIMIZER_KINDS
 };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
+enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_ON_GPU + N: gpu:N */
 enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512, CPU_KERNELS_NEON };
 enum precision { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BFLOAT16 };
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
@@ -129,8 +130,9 @@ struct config_train {
     char *warm_start; /* a checkpoint whose parameters a new run begins with; "" = none */
     int num_threads;  /* 0 = the CPUs this process may use */
     enum device_kind device;
-    int device_index; /* of gpu:N */
-    char *towers;     /* "gpu:0,gpu:1"; "" = device alone */
+    int device_index;                     /* of gpu:N */
+    char *towers;                         /* "gpu:0,gpu:1"; "" = device alone */
+    int placement[CONFIG_MAX_LAYERS - 1]; /* of each layer of weights: LAYER_ANYWHERE (as device has it), ... */
     bool allow_soft_placement;
     bool log_device_placement;
     double gpu_memory_fraction;

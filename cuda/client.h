@@ -69,6 +69,7 @@ bool gpu_client_open_end(struct gpu_client *client, struct error *error);
 const struct gpu_areas *
 gpu_client_areas(const struct gpu_client *client);                   /* after gpu_client_open_end, until the stop */
 const char *gpu_client_description(const struct gpu_client *client); /* device_describe's */
+int gpu_client_precision(const struct gpu_client *client);           /* device_precision's, an enum precision */
 
 /* images: [count, widths[0]], labels: [count]; copied. */
 bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,

@@ -65,6 +65,7 @@ struct protocol_reply {
     struct error error;
     struct device_outcome outcome; /* of TRAIN and STEP */
     char description[256];         /* of OPEN */
+    int32_t precision;             /* of OPEN: device_precision's */
     int32_t driver_version;        /* of LIST, as cuDriverGetVersion */
     int32_t device_count;
     struct driver_device devices[PROTOCOL_MAX_DEVICES];

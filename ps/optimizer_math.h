@@ -98,4 +98,47 @@ OPTIMIZER_INLINE void optimizer_average(const struct update *update, float param
     *average -= (*average - parameter) * (1.0f - update->ema_decay);
 }
 
+/* Element `at` of all vectors by one update, as the loops of ps/optimizer_loops.h have it; vectors that it has not: any. */
+OPTIMIZER_INLINE void optimizer_element(const struct update *shared, float gradient, float *parameters, float *slot0,
+                                        float *slot1, float *averages, size_t at)
+{
+    const struct update update = *shared;
+    float parameter = parameters[at];
+    if (update.l2 != 0.0f || update.shrink != 1.0f) {
+        gradient = optimizer_gradient(&update, gradient, parameter);
+        parameter *= update.shrink;
+    }
+    switch (update.kind) {
+    case OPTIMIZER_SGD:
+        optimizer_sgd(&update, gradient, &parameter);
+        break;
+    case OPTIMIZER_MOMENTUM:
+        if (update.nesterov) {
+            optimizer_nesterov(&update, gradient, &parameter, &slot0[at]);
+        } else {
+            optimizer_momentum(&update, gradient, &parameter, &slot0[at]);
+        }
+        break;
+    case OPTIMIZER_ADAGRAD:
+        optimizer_adagrad(&update, gradient, &parameter, &slot0[at]);
+        break;
+    case OPTIMIZER_ADADELTA:
+        optimizer_adadelta(&update, gradient, &parameter, &slot0[at], &slot1[at]);
+        break;
+    case OPTIMIZER_ADAM:
+        optimizer_adam(&update, gradient, &parameter, &slot0[at], &slot1[at]);
+        break;
+    case OPTIMIZER_RMSPROP:
+        optimizer_rmsprop(&update, gradient, &parameter, &slot0[at], &slot1[at]);
+        break;
+    default:
+        optimizer_ftrl(&update, gradient, &parameter, &slot0[at], &slot1[at]);
+        break;
+    }
+    if (update.ema_decay >= 0.0f) {
+        optimizer_average(&update, parameter, &averages[at]);
+    }
+    parameters[at] = parameter;
+}
+
 #endif

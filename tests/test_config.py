@@ -108,6 +108,8 @@ VALUES = [
     ("train.allow_soft_placement", [True, False], [1, "true"]),
     ("train.gpu_memory_fraction", [1, 0.01], [0, 1.1, "half"]),
     ("train.gpu_timeout_secs", [0.1, 3600], [0, 0.05, 3601]),
+    ("train.placement", [{}, {"layer1": "cpu:0"}, {"layer0": "gpu:1", "layer1": "cpu:0"}],
+     [{"layer1": "cpu"}, {"layer15": "cpu:0"}, {"layer01": "cpu:0"}, {"layer1": 0}, {"layer0": "gpu:64"}, "cpu:0", ["cpu:0"]]),
     ("train.precision", ["float32", "tf32", "bfloat16"], ["float16", 32]),
     ("model.layers", [[784, 10], [1] * 16], [[], [1], [1] * 17, [0, 1], [1, "2"], 784, "784,10"]),
     ("cluster.issync", [True, False], [1, "true"]),

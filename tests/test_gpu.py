@@ -10,7 +10,9 @@ import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import time
 
 import pytest
@@ -99,14 +101,41 @@ def test_version_tells_architectures_and_driver(run):
     assert "PTX" in line and "NVIDIA driver 580" in line
 
 
+ARCHITECTURES = {75, 80, 86, 87, 89, 90, 100, 120}
+
+
 def test_it_holds_code_for_every_architecture_it_names(root):
+    """By the headers of the file's entries: 16 bytes of its own, then for each a kind (1: PTX, 2: machine code), the header's
+    and the content's size, and 28 bytes in the architecture."""
+    data = (root / "build/gpu/kernels.fatbin").read_bytes()
+    magic, _, header, size = struct.unpack_from("<IHHQ", data)
+    assert (magic, header + size) == (0xBA55ED50, len(data))
+    found, at = [], header
+    while at < len(data):
+        kind, _, entry, content = struct.unpack_from("<HHIQ", data, at)
+        found.append((kind, *struct.unpack_from("<I", data, at + 28)))
+        at += entry + content
+    assert sorted(found) == [(1, 90)] + [(2, architecture) for architecture in sorted(ARCHITECTURES)]
+
+
+def test_cuobjdump_finds_the_same(root):
     cuobjdump = shutil.which("cuobjdump", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
     if not cuobjdump:
-        pytest.skip("no cuobjdump")
+        pytest.skip("this CUDA toolkit has no cuobjdump")
     text = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", root / "build/gpu/kernels.fatbin"],
                           capture_output=True, text=True).stdout
-    assert {int(arch) for arch in re.findall(r"sm_(\d+)\.cubin", text)} == {75, 80, 86, 87, 89, 90, 100, 120}
-    assert re.search(r"sm_90\.ptx", text)
+    assert {int(arch) for arch in re.findall(r"sm_(\d+)\.cubin", text)} == ARCHITECTURES
+    assert re.findall(r"sm_(\d+)\.ptx", text) == ["90"]
+
+
+def test_without_a_gpu_its_tests_and_its_bench_say_so(root):
+    none = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run([root / "tests/cuda/run"], capture_output=True, text=True, cwd=root, env=none)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "make test-gpu: CUDA_VISIBLE_DEVICES hides all GPUs\n"
+    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py"], capture_output=True, text=True, cwd=root, env=none)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == "gpu: nothing is measured, CUDA_VISIBLE_DEVICES hides all GPUs\n"
 
 
 def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
@@ -222,6 +251,76 @@ def test_placement_is_logged(trainer, gpu, tmp_path):
     assert train(trainer, *GPU, "--train_steps=1", cwd=tmp_path).named("placement") == []
 
 
+# --- Layers placed by hand ---------------------------------------------------------------------------------------------
+
+
+def place(tmp_path, layers, **train):
+    (tmp_path / "config.json").write_text(json.dumps({"train": {"placement": layers, **train}}))
+
+
+@pytest.mark.parametrize("layer", ["layer0", "layer1"])
+def test_a_layer_on_the_cpu(trainer, gpu, tmp_path, layer):
+    place(tmp_path, {layer: "cpu:0"})
+    flags = ("--train_steps=40", "--log_steps=10", "--log_device_placement")
+    placed = train(trainer, *GPU, *flags, "--train_dir=placed", cwd=tmp_path)
+    assert "with layers on the CPU" in engine_of(placed)
+    devices = {event["name"]: event["device"] for event in placed.named("placement")}
+    for name in ("layer0", "layer1"):
+        for what in (f"{name}/weights", f"{name}/MatMul", f"gradients/{name}/MatMul", f"{name}/biases/update"):
+            assert devices[what] == ("cpu:0" if name == layer else "gpu:0"), what
+    assert devices["loss"] == "gpu:0"
+    (tmp_path / "config.json").unlink()
+    on_cpu = train(trainer, *NET, "--train_steps=80", "--log_steps=10", "--device=cpu", cwd=tmp_path)
+    assert curve(placed) == pytest.approx(curve(on_cpu)[:4], rel=2e-3)
+    after = train(trainer, *NET, "--device=cpu", "--train_steps=60", "--log_steps=10", "--train_dir=placed", cwd=tmp_path)
+    assert curve(after) == pytest.approx(curve(on_cpu)[4:6], rel=2e-3)
+    place(tmp_path, {layer: "cpu:0"})
+    after = train(trainer, *GPU, "--train_steps=80", "--log_steps=10", "--train_dir=placed", cwd=tmp_path)
+    assert after.named("start")[0]["restored_from"].endswith("model-0000000060.safetensors")
+    assert curve(after) == pytest.approx(curve(on_cpu)[6:], rel=2e-3)
+
+
+def test_a_layer_on_the_gpu(trainer, gpu, tmp_path):
+    """And all others on the CPU."""
+    place(tmp_path, {"layer1": "gpu:0"}, device="cpu")
+    flags = ("--train_steps=20", "--log_steps=10", "--log_device_placement")
+    placed = train(trainer, *NET, *flags, "--noallow_soft_placement", cwd=tmp_path)
+    assert engine_of(placed).startswith("gpu:0")
+    devices = {event["name"]: event["device"] for event in placed.named("placement")}
+    assert (devices["layer0/MatMul"], devices["layer1/MatMul"]) == ("cpu:0", "gpu:0")
+    (tmp_path / "config.json").unlink()
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(placed) == pytest.approx(curve(on_cpu), rel=2e-3)
+
+
+def test_placement_where_there_is_no_gpu(trainer, tmp_path, gpu, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    flags = (*NET, "--train_steps=5", "--log_device_placement")
+    place(tmp_path, {"layer0": "cpu:0", "layer1": "cpu:0"})
+    result = train(trainer, *flags, "--device=gpu", "--noallow_soft_placement", cwd=tmp_path)
+    assert engine_of(result).startswith("CPU") and result.stderr == ""
+    place(tmp_path, {"layer1": "gpu:0"})
+    result = train(trainer, *flags, "--device=cpu", cwd=tmp_path)
+    assert warning_of(result).startswith("the CPU is used, for gpu:0 of train.placement can't be: CUDA_VISIBLE_DEVICES")
+    assert {event["device"] for event in result.named("placement")} == {"cpu:0"}
+    result = train(trainer, *flags, "--device=cpu", "--noallow_soft_placement", cwd=tmp_path, status=1)
+    assert "gpu:0 of train.placement can't be used: CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
+
+
+@pytest.mark.parametrize("layers, train_keys, message", [
+    ({"layer2": "cpu:0"}, {}, 'has layer2, and model.layers makes layer0 to layer1'),
+    ({"hidden": "cpu:0"}, {}, '"hidden" is no layer: layer0 is the one above the images'),
+    ({"layer1": "tpu:0"}, {}, 'layer1 must be on cpu:0 or gpu:N with N from 0 to 63, not "tpu:0"'),
+    ({"layer0": "gpu:0", "layer1": "gpu:1"}, {}, "has layer1 on gpu:1 and others on gpu:0: a model has one GPU"),
+    ({"layer1": "cpu:0"}, {"towers": "gpu:0,gpu:1", "micro_batches": 2}, "goes with one device, and train.towers names several"),
+])
+def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, message):
+    place(tmp_path, layers, **train_keys)
+    result = subprocess.run([trainer, "--layers=784,24,10"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert re.search(r"config\.json:1:\d+: train\.placement: ", result.stderr) and message in result.stderr, result.stderr
+
+
 # --- Training ----------------------------------------------------------------------------------------------------------
 
 
@@ -279,13 +378,49 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(trainer, gpu, tmp_path):
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_precision_is_what_was_asked_for_or_an_error(trainer, gpu, tmp_path, precision):
-    result = train(trainer, *GPU, f"--precision={precision}", "--train_steps=100", cwd=tmp_path, status=None)
-    if result.status == 0:
-        assert re.search(precision[:4], engine_of(result)), engine_of(result)
-    else:
-        assert result.status == 1 and "precision" in result.stderr and len(result.stderr.splitlines()) == 1
+@pytest.mark.parametrize("precision, close", [("tf32", 5e-3), ("bfloat16", 5e-2)])
+def test_precision_is_what_was_asked_for(trainer, gpu, tmp_path, precision, close):
+    """A short training, its checkpoint, the evaluation of that, and float32 going on from there."""
+    if REAL and float(devices(trainer)["devices"][0]["compute_capability"]) < 8:
+        pytest.skip("a GPU without tensor cores for that")
+    flags = ("--log_steps=10", "--train_dir=kept")
+    result = train(trainer, *GPU, f"--precision={precision}", "--train_steps=60", *flags, cwd=tmp_path)
+    assert engine_of(result).endswith(f"for its precision), {precision}")
+    on_cpu = train(trainer, *NET, "--train_steps=120", "--log_steps=10", "--device=cpu", cwd=tmp_path)
+    assert curve(result) == pytest.approx(curve(on_cpu)[:6], rel=close)
+    assert curve(result) != pytest.approx(curve(on_cpu)[:6], rel=1e-6)
+
+    def accuracy(*flags):
+        found = subprocess.run([trainer, "eval", "kept", *NET, *flags, "--log_format=json"], cwd=tmp_path,
+                               capture_output=True, text=True, check=True)
+        return json.loads(found.stdout.splitlines()[-1])["test_accuracy"]
+
+    assert accuracy("--device=gpu", f"--precision={precision}") == pytest.approx(accuracy("--device=cpu"), abs=0.02)
+    after = train(trainer, *GPU, "--train_steps=120", *flags, cwd=tmp_path)
+    assert curve(after) == pytest.approx(curve(on_cpu)[6:], rel=2 * close)
+
+
+@only_fake
+def test_precision_where_there_are_no_tensor_cores_for_it(trainer, gpu, tmp_path):
+    gpu(CAPABILITY=75)
+    flags = ("--precision=tf32", "--train_steps=10")
+    result = train(trainer, *GPU, *flags, cwd=tmp_path, status=1)
+    assert "compute capability 7.5, and precision tf32 needs 8.0" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    result = train(trainer, *SOFT, *flags, cwd=tmp_path)
+    assert warning_of(result) == "gpu:0 computes in float32, for it has no tensor cores for --precision=tf32"
+    assert engine_of(result).endswith("float32")
+
+
+def test_precision_without_a_gpu(trainer, tmp_path, gpu, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    flags = (*NET, "--precision=bfloat16", "--train_steps=3")
+    result = train(trainer, *flags, "--device=cpu", cwd=tmp_path, status=2)
+    assert "--precision: bfloat16 is of a GPU's tensor cores, and device is cpu" in result.stderr
+    result = train(trainer, *flags, "--device=gpu", cwd=tmp_path)
+    assert warning_of(result).startswith("the CPU is used, in float32 and not bfloat16, for --device=gpu:0 can't be")
+    result = train(trainer, *flags, "--device=auto", "--noallow_soft_placement", cwd=tmp_path, status=1)
+    assert "--precision=bfloat16 can't be had: CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
 
 
 @pytest.mark.parametrize("batch", [1, 33, 257])

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "ps/placement.h"
+#include "worker/layer_placement.h"
 
 /* Where something is: "job", task, "gpu:0". */
 struct place {
@@ -49,11 +50,22 @@ static void tell_variable(const struct engine_options *options, const struct var
     }
 }
 
-static void tell_layer(int layer, const char *prefix, const char *operation, const struct place *place)
+/* What the engine is made of, and the layers of it that are on the CPU all the same. */
+struct places {
+    struct place engine, cpu;
+    uint32_t cpu_layers;
+};
+
+static const struct place *place_of(const struct places *places, int layer)
+{
+    return places->cpu_layers >> layer & 1 ? &places->cpu : &places->engine;
+}
+
+static void tell_layer(int layer, const char *prefix, const char *operation, const struct places *places)
 {
     char name[64];
     snprintf(name, sizeof name, "%slayer%d/%s", prefix, layer, operation);
-    tell(name, operation, place);
+    tell(name, operation, place_of(places, layer));
 }
 
 void device_log(const struct engine_options *options, const char *device)
@@ -61,28 +73,32 @@ void device_log(const struct engine_options *options, const char *device)
     const struct model *model = options->model;
     const struct config *config = options->config;
     bool remote = config->cluster.job_name == JOB_WORKER;
-    struct place here = {remote ? "worker" : "local", remote ? config->cluster.task_index : 0, device};
+    const char *job = remote ? "worker" : "local";
+    int task = remote ? config->cluster.task_index : 0;
+    struct places places = {.engine = {job, task, device},
+                            .cpu = {job, task, "cpu:0"},
+                            .cpu_layers = layer_placement_of(&config->train, model->layer_count).cpu_layers};
     if (!config->train.log_device_placement) {
         return;
     }
     for (int i = 0; i < model->variable_count; i++) {
-        tell_variable(options, &model->variables[i], &here, "Variable");
+        tell_variable(options, &model->variables[i], place_of(&places, i / 2), "Variable");
     }
     for (int layer = 0; layer < model->layer_count; layer++) {
-        tell_layer(layer, "", "MatMul", &here);
-        tell_layer(layer, "", "BiasAdd", &here);
+        tell_layer(layer, "", "MatMul", &places);
+        tell_layer(layer, "", "BiasAdd", &places);
         if (layer + 1 < model->layer_count) {
-            tell_layer(layer, "", config_activation_name(model->activation), &here);
+            tell_layer(layer, "", config_activation_name(model->activation), &places);
         }
     }
     if (options->only_forward) {
         return;
     }
-    tell("loss", "SparseSoftmaxCrossEntropy", &here);
+    tell("loss", "SparseSoftmaxCrossEntropy", &places.engine);
     for (int layer = model->layer_count - 1; layer >= 0; layer--) {
-        tell_layer(layer, "gradients/", "MatMul", &here);
+        tell_layer(layer, "gradients/", "MatMul", &places);
     }
     for (int i = 0; i < model->variable_count; i++) {
-        tell_variable(options, &model->variables[i], &here, "ApplyGradient");
+        tell_variable(options, &model->variables[i], place_of(&places, i / 2), "ApplyGradient");
     }
 }

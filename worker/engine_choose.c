@@ -8,17 +8,18 @@
 #include "worker/device_log.h"
 #include "worker/gpu/engine.h"
 #include "worker/gpu/towers.h"
+#include "worker/layer_placement.h"
 
 /*
  * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets the
  * driver's own word why there is none.
  */
-static bool is_worth_it(const struct config_train *train, struct error *why)
+static bool is_worth_it(enum device_kind device, struct error *why)
 {
     struct gpu_probe probe;
     gpu_probe(&probe);
-    const char *remedy = train->device == DEVICE_AUTO ? "" : ": use --device=cpu";
-    if (!probe.usable && (train->device == DEVICE_AUTO || probe.hidden)) {
+    const char *remedy = device == DEVICE_AUTO ? "" : ": use --device=cpu";
+    if (!probe.usable && (device == DEVICE_AUTO || probe.hidden)) {
         return error_set(why, "%s%s", probe.reason, remedy);
     }
     if (!gpu_client_is_built()) {
@@ -28,11 +29,16 @@ static bool is_worth_it(const struct config_train *train, struct error *why)
     return true;
 }
 
+static struct layer_placement placement_of(const struct engine_options *options)
+{
+    return layer_placement_of(&options->config->train, options->model->layer_count);
+}
+
 /* NULL: why. */
 static struct gpu_client *begin(const struct engine_options *options, struct error *why)
 {
     struct gpu_client *client;
-    if (!is_worth_it(&options->config->train, why) ||
+    if (!is_worth_it(placement_of(options).device, why) ||
         !gpu_client_start(&client, options->config->train.gpu_timeout_secs, why)) {
         return NULL;
     }
@@ -52,7 +58,7 @@ static bool has_towers(const struct engine_options *options)
 void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
 {
     struct error error;
-    bool on_gpu = options->config->train.device != DEVICE_CPU && !has_towers(options);
+    bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options);
     prelude->client = on_gpu ? begin(options, &error) : NULL;
 }
 
@@ -80,11 +86,19 @@ static bool create_for_streaming(struct engine **engine, const struct engine_opt
                                  struct engine_prelude *prelude, struct error *why)
 {
     char device[16];
-    snprintf(device, sizeof device, "gpu:%d", options->config->train.device_index);
+    snprintf(device, sizeof device, "gpu:%d", placement_of(options).gpu);
     if (prelude) {
         engine_prelude_end(prelude);
     }
-    return is_worth_it(&options->config->train, why) && towers_engine_create(engine, options, device, why);
+    return is_worth_it(placement_of(options).device, why) && towers_engine_create(engine, options, device, why);
+}
+
+/* What else is different when the CPU does a GPU's work: ", in float32, not tf32". */
+static const char *of_precision(const struct config_train *train)
+{
+    return train->precision == PRECISION_TF32       ? ", in float32 and not tf32"
+           : train->precision == PRECISION_BFLOAT16 ? ", in float32 and not bfloat16"
+                                                    : "";
 }
 
 static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)
@@ -100,7 +114,9 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
                    struct error *error)
 {
     const struct config_train *train = &options->config->train;
+    struct layer_placement placement = placement_of(options);
     struct error why;
+    char wanted[48];
     if (has_towers(options)) {
         if (!towers_engine_create(engine, options, train->towers, error)) {
             return false;
@@ -108,22 +124,25 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         device_log(options, train->towers);
         return true;
     }
-    if (train->device == DEVICE_CPU || (train->device == DEVICE_AUTO && options->only_forward)) {
+    if (placement.device == DEVICE_CPU || (placement.device == DEVICE_AUTO && options->only_forward)) {
         return create_on_cpu(engine, options, error);
     }
+    snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
     if (options->streaming ? create_for_streaming(engine, options, prelude, &why)
                            : create_on_gpu(engine, options, prelude, &why)) {
         char name[16];
-        snprintf(name, sizeof name, "gpu:%d", train->device_index);
+        snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);
         return true;
     }
-    if (train->device == DEVICE_AUTO) {
-        log_info("device     cpu: %s", why.text);
+    if (placement.device == DEVICE_AUTO && (train->precision == PRECISION_FLOAT32 || train->allow_soft_placement)) {
+        log_info("device     cpu%s: %s", of_precision(train), why.text);
     } else if (train->allow_soft_placement) {
-        log_warning("the CPU is used, for --device=gpu:%d can't be: %s", train->device_index, why.text);
+        log_warning("the CPU is used%s, for %s can't be: %s", of_precision(train), wanted, why.text);
+    } else if (placement.device == DEVICE_AUTO) {
+        return error_set(error, "--precision=%s can't be had: %s", config_precision_name(train->precision), why.text);
     } else {
-        return error_set(error, "--device=gpu:%d can't be used: %s", train->device_index, why.text);
+        return error_set(error, "%s can't be used: %s", wanted, why.text);
     }
     return create_on_cpu(engine, options, error);
 }

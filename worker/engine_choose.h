@@ -22,7 +22,7 @@ void engine_prelude_end(
 /*
  * Creates the engine for config->train.device, from what the prelude began (NULL: nothing). auto takes the CPU where
  * there is no GPU to use, and says so in one log line; gpu does the same with a warning if train.allow_soft_placement is
- * set, and else fails, saying why. train.towers comes before both; a device of theirs that is not there is an error.
+ * set, and else fails, saying why; so does auto where train.precision asks for what only a GPU has. train.towers comes before both; a device of theirs that is not there is an error.
  */
 bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
                    struct error *error);

@@ -170,6 +170,7 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
         [KEY_LAYERS] = "N,N,...",
         [KEY_HOSTS] = "HOST:PORT,...",
         [KEY_DEVICE] = "auto|cpu|gpu|gpu:N",
+        [KEY_LAYER_DEVICES] = "LAYER=DEVICE,...",
     };
     size_t used = (size_t)snprintf(text, size, "%s", names[key->type]);
     for (int i = 0; key->type == KEY_WORD && key->words[i] != NULL && used < size; i++) {

@@ -166,6 +166,9 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "what computes; auto takes a GPU if there is one"},
     {"train", "towers", KEY_TEXT, AT(train.towers), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "devices that share out the micro_batches of a step, gpu:0,gpu:1 say; empty = device alone"},
+    {"train", "placement", KEY_LAYER_DEVICES, AT(train.placement), .initial = "", .scope = SCOPE_MACHINE,
+     .change = CHANGE_LOCAL, .no_flag = true,
+     .description = "layers that are computed elsewhere than device says: {\"layer1\": \"cpu:0\"}"},
     {"train", "allow_soft_placement", KEY_SWITCH, AT(train.allow_soft_placement), .initial = "true",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "the CPU goes on where the GPU asked for is not there or fails; false: that ends the run"},
@@ -180,7 +183,7 @@ const struct config_key config_keys[] = {
      .description = "a GPU that takes so much longer than ten times what such work took before counts as hung"},
     {"train", "precision", KEY_WORD, AT(train.precision), .words = precisions, .initial = "float32",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "of a GPU's matrix products; tf32 and bfloat16 are refused as yet"},
+     .description = "what a GPU's tensor cores round the operands of matrix products to; sums are float32, and so is the CPU"},
     {"train", "cpu_kernels", KEY_WORD, AT(train.cpu_kernels), .words = kernels, .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "instruction set to compute with; auto = the best here"},
 

@@ -14,15 +14,16 @@
 #include "base/error.h"
 
 enum key_type {
-    KEY_SWITCH, /* bool */
-    KEY_COUNT,  /* int */
-    KEY_LONG,   /* int64_t */
-    KEY_NUMBER, /* double */
-    KEY_TEXT,   /* char * */
-    KEY_WORD,   /* an enum, numbered as `words` */
-    KEY_LAYERS, /* int [CONFIG_MAX_LAYERS]; how many at `companion` */
-    KEY_HOSTS,  /* struct string_list */
-    KEY_DEVICE, /* enum device_kind; the index of gpu:N, an int, at `companion` */
+    KEY_SWITCH,        /* bool */
+    KEY_COUNT,         /* int */
+    KEY_LONG,          /* int64_t */
+    KEY_NUMBER,        /* double */
+    KEY_TEXT,          /* char * */
+    KEY_WORD,          /* an enum, numbered as `words` */
+    KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; how many at `companion` */
+    KEY_HOSTS,         /* struct string_list */
+    KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
+    KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/layer_devices.h */
 };
 
 /* Whose business a key is: all members of a job must agree on it, or each machine has its own. */

@@ -92,6 +92,51 @@ static bool check_steps(const struct config *config, struct error *error)
     return true;
 }
 
+/* A model's layers are on the CPU and on one GPU; sets whether any is put on that. */
+static bool check_placement(const struct config *config, bool *on_gpu, struct error *error)
+{
+    const struct config_train *train = &config->train;
+    int gpu = train->device == DEVICE_GPU ? train->device_index : -1, layers = config->model.layer_count - 1;
+    *on_gpu = false;
+    for (int i = 0; i < CONFIG_MAX_LAYERS - 1; i++) {
+        int named = train->placement[i] - LAYER_ON_GPU;
+        if (train->placement[i] == LAYER_ANYWHERE) {
+            continue;
+        }
+        *on_gpu |= named >= 0;
+        if (i >= layers) {
+            error_set(error, "has layer%d, and model.layers makes layer0 to layer%d", i, layers - 1);
+        } else if (train->towers[0] != '\0') {
+            error_set(error, "goes with one device, and train.towers names several: leave one of the two out");
+        } else if (named >= 0 && gpu >= 0 && named != gpu) {
+            error_set(error,
+                      "has layer%d on gpu:%d and others on gpu:%d: a model has one GPU and the CPU, so name gpu:%d or "
+                      "cpu:0",
+                      i, named, gpu, gpu);
+        } else {
+            gpu = named >= 0 ? named : gpu;
+            continue;
+        }
+        return blame(config, "train", "placement", error);
+    }
+    return true;
+}
+
+static bool check_devices(const struct config *config, struct error *error)
+{
+    const struct config_train *train = &config->train;
+    bool on_gpu;
+    if (!check_placement(config, &on_gpu, error)) {
+        return false;
+    }
+    if (train->precision != PRECISION_FLOAT32 && train->device == DEVICE_CPU && train->towers[0] == '\0' && !on_gpu) {
+        error_set(error, "%s is of a GPU's tensor cores, and device is cpu, which computes in float32: leave it out",
+                  config_precision_name(train->precision));
+        return blame(config, "train", "precision", error);
+    }
+    return true;
+}
+
 /* Early stopping looks at validation images; without any it would never happen. */
 static bool check_validation(const struct config *config, struct error *error)
 {
@@ -182,8 +227,9 @@ static bool check_elastic(const struct config *config, struct error *error)
 
 bool config_check_relations(const struct config *config, struct error *error)
 {
-    return check_hosts_disjoint(config, error) && check_steps(config, error) && check_validation(config, error) &&
-           check_checkpoints(config, error) && check_synchronous(config, error) && check_elastic(config, error);
+    return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
+           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
+           check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/layer_devices.h"
 #include "base/text/address.h"
 #include "base/cli/flags.h"
 #include "base/text/suggest.h"
@@ -102,6 +103,9 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
         break;
     case KEY_DEVICE:
         snprintf(text, size, "auto, cpu, gpu or gpu:N with N from 0 to %d", CONFIG_MAX_DEVICE);
+        break;
+    case KEY_LAYER_DEVICES:
+        snprintf(text, size, LAYER_DEVICES_ALLOWED);
         break;
     }
 }
@@ -381,6 +385,8 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
         return set_word(key, config, text, shown, error);
     case KEY_DEVICE:
         return set_device(key, config, text, shown, error);
+    case KEY_LAYER_DEVICES:
+        return layer_devices_from_text(field_of(key, config), text, error);
     case KEY_LAYERS:
     case KEY_HOSTS:
         break;
@@ -477,6 +483,11 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
             return set_device(key, config, value->valuestring, shown, error);
         }
         break;
+    case KEY_LAYER_DEVICES:
+        if (cJSON_IsObject(value)) {
+            return layer_devices_from_json(field_of(key, config), value, error);
+        }
+        break;
     case KEY_LAYERS:
         if (cJSON_IsArray(value)) {
             return json_to_layers(key, config, value, element, error);
@@ -542,6 +553,8 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
         return cJSON_CreateIntArray(value, companion_value(key, config));
     case KEY_HOSTS:
         return hosts_json(value);
+    case KEY_LAYER_DEVICES:
+        return layer_devices_json(value);
     case KEY_DEVICE:
         break;
     }
@@ -582,6 +595,9 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     }
     if (key->type == KEY_LAYERS) {
         return layers_text(value, companion_value(key, config));
+    }
+    if (key->type == KEY_LAYER_DEVICES) {
+        return layer_devices_text(value);
     }
     cJSON *json = config_key_json(key, config);
     char *text = json == NULL ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);

@@ -20,8 +20,6 @@
 
 struct device;
 
-enum device_precision { DEVICE_FLOAT32, DEVICE_TF32, DEVICE_BF16 };
-
 /* What is trained; all of it plain values, so that it can be handed from process to process. */
 struct device_shape {
     int32_t layer_count;               /* weight layers */
@@ -31,7 +29,9 @@ struct device_shape {
     int32_t averages;                  /* 0 or 1: moving averages are kept */
     int32_t batch_size;                /* the most images of one batch */
     int32_t micro_batches;             /* how many such batches make a step */
-    int32_t precision;                 /* enum device_precision */
+    int32_t precision;                 /* enum precision: what operands of matrix products are rounded to */
+    uint32_t host_layers;              /* bit l: layer l is computed by the CPU (host.h) */
+    int32_t soft_precision;            /* 1: float32 where the GPU has no tensor cores for that; 0: an error */
     uint32_t first_task;               /* micro-batch i draws as task first_task + i */
     uint64_t seed;
     float label_smoothing;
@@ -39,6 +39,12 @@ struct device_shape {
     double clip_norm;      /* of a batch's gradient (worker/clip.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may take on the device; 0: no bound of its own */
 };
+
+/*
+ * float32: products and sums in float32, by fused multiply-adds. tf32, bfloat16: on tensor cores, which add up in float32
+ * what is left of the operands after rounding (cuda/kernels/tensor.cuh); one kernel after the other then, for the
+ * persistent one is made of float32 alone.
+ */
 
 /* Of one step or many, as worker/engine.h's train_result. */
 struct device_outcome {
@@ -59,6 +65,9 @@ void device_close(struct device *device); /* NULL is fine */
 
 /* "NVIDIA H200 (sm_90), driver CUDA 13.0, persistent kernel on 125 multiprocessors, float32" */
 const char *device_describe(const struct device *device);
+
+/* The shape's, or float32 in its place (soft_precision). */
+int32_t device_precision(const struct device *device);
 
 /* True once a call of the driver failed in a way that no further call can mend. */
 bool device_lost(const struct device *device);

@@ -10,6 +10,7 @@ static const struct {
     [TILE_SMALL] = {KERNEL_SMALL_TILE, KERNEL_SMALL_BYTES},
     [TILE_MEDIUM] = {KERNEL_MEDIUM_TILE, KERNEL_MEDIUM_BYTES},
     [TILE_LARGE] = {KERNEL_LARGE_TILE, KERNEL_LARGE_BYTES},
+    [TILE_TENSOR] = {KERNEL_TENSOR_TILE, KERNEL_TENSOR_BYTES},
 };
 
 bool launch_load(struct device *device, struct error *error)
@@ -22,12 +23,15 @@ bool launch_load(struct device *device, struct error *error)
         [KERNEL_FORWARD + TILE_SMALL] = "forward_small",
         [KERNEL_FORWARD + TILE_MEDIUM] = "forward_medium",
         [KERNEL_FORWARD + TILE_LARGE] = "forward_large",
+        [KERNEL_FORWARD + TILE_TENSOR] = "forward_tensor",
         [KERNEL_DELTA + TILE_SMALL] = "delta_small",
         [KERNEL_DELTA + TILE_MEDIUM] = "delta_medium",
         [KERNEL_DELTA + TILE_LARGE] = "delta_large",
+        [KERNEL_DELTA + TILE_TENSOR] = "delta_tensor",
         [KERNEL_GRADIENT + TILE_SMALL] = "gradient_small",
         [KERNEL_GRADIENT + TILE_MEDIUM] = "gradient_medium",
         [KERNEL_GRADIENT + TILE_LARGE] = "gradient_large",
+        [KERNEL_GRADIENT + TILE_TENSOR] = "gradient_tensor",
         [KERNEL_TRAIN_4] = "train_sharded_4",
         [KERNEL_TRAIN_8] = "train_sharded_8",
     };
@@ -71,6 +75,9 @@ static int64_t tile_count(enum kernel_tile tile, int rows, int cols)
 /* Large tiles move the least data, if there are enough of them for every multiprocessor to have one. */
 static enum kernel_tile choose_tile(const struct device *device, int rows, int cols)
 {
+    if (device->network.precision != PRECISION_FLOAT32) {
+        return TILE_TENSOR;
+    }
     for (int tile = TILE_LARGE; tile > TILE_SMALL; tile--) {
         if (tile_count((enum kernel_tile)tile, rows, cols) >= device->about.multiprocessors) {
             return (enum kernel_tile)tile;
@@ -85,19 +92,43 @@ static bool launch_tiles(struct device *device, int kernel, enum kernel_tile til
     return launch(device, kernel + (int)tile, blocks, KERNEL_BLOCK_THREADS, tiles[tile].shared_bytes, arguments, error);
 }
 
+bool launch_forward_layer(struct device *device, struct kernel_network *network, struct kernel_source *source,
+                          int layer, int count, bool training, struct error *error)
+{
+    int32_t number = layer;
+    int32_t is_training = training;
+    int out = network->layer[number].out;
+    enum kernel_tile tile = choose_tile(device, count, out);
+    void *arguments[] = {network, source, &number, &is_training};
+    return launch_tiles(device, KERNEL_FORWARD, tile, tile_count(tile, count, out), arguments, error);
+}
+
 bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source, int count,
                     bool training, struct error *error)
 {
-    int32_t is_training = training;
-    for (int32_t number = 0; number < network->layers; number++) {
-        int out = network->layer[number].out;
-        enum kernel_tile tile = choose_tile(device, count, out);
-        void *arguments[] = {network, source, &number, &is_training};
-        if (!launch_tiles(device, KERNEL_FORWARD, tile, tile_count(tile, count, out), arguments, error)) {
+    for (int i = 0; i < network->layers; i++) {
+        if (!launch_forward_layer(device, network, source, i, count, training, error)) {
             return false;
         }
     }
     return true;
+}
+
+bool launch_softmax(struct device *device, struct kernel_source *source, struct error *error)
+{
+    int most = source->given ? source->given : device->shape.batch_size;
+    void *arguments[] = {&device->network, source};
+    return launch(device, KERNEL_SOFTMAX, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
+                  2 * KERNEL_WARP * (int)sizeof(double) + 16, arguments, error);
+}
+
+bool launch_delta(struct device *device, int layer, int count, struct error *error)
+{
+    int32_t number = layer;
+    int out = device->network.layer[number].out;
+    enum kernel_tile tile = choose_tile(device, count, out);
+    void *arguments[] = {&device->network, &number};
+    return launch_tiles(device, KERNEL_DELTA, tile, tile_count(tile, count, out), arguments, error);
 }
 
 bool launch_draw(struct device *device, struct kernel_source *source, struct error *error)
@@ -112,17 +143,12 @@ bool launch_batch(struct device *device, struct kernel_source *source, struct er
 {
     struct kernel_network *network = &device->network;
     int most = source->given ? source->given : device->shape.batch_size;
-    void *arguments[] = {&device->network, source};
     if (!launch_draw(device, source, error) || !launch_forward(device, network, source, most, true, error) ||
-        !launch(device, KERNEL_SOFTMAX, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
-                2 * KERNEL_WARP * (int)sizeof(double) + 16, arguments, error)) {
+        !launch_softmax(device, source, error)) {
         return false;
     }
-    for (int32_t number = network->layers - 2; number >= 0; number--) {
-        int out = network->layer[number].out;
-        enum kernel_tile tile = choose_tile(device, most, out);
-        void *delta_arguments[] = {&device->network, &number};
-        if (!launch_tiles(device, KERNEL_DELTA, tile, tile_count(tile, most, out), delta_arguments, error)) {
+    for (int i = network->layers - 2; i >= 0; i--) {
+        if (!launch_delta(device, i, most, error)) {
             return false;
         }
     }
@@ -181,7 +207,7 @@ static bool launch_rows(struct device *device, int kernel, int shared_bytes, voi
     return launch(device, kernel, rows, KERNEL_BLOCK_THREADS, shared_bytes, arguments, error);
 }
 
-static bool launch_apply(struct device *device, int how, float weight, struct error *error)
+bool launch_apply(struct device *device, int how, float weight, struct error *error)
 {
     int32_t what = how;
     void *arguments[] = {&device->network, &what, &weight};
@@ -263,14 +289,16 @@ static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, 
 static const char *never_sharded(const struct device *device, int cooperative)
 {
     const struct device_shape *shape = &device->shape;
-    return shape->layer_count != 2                       ? "for its layers"
-           : shape->widths[2] > SHARD_CLASSES            ? "for its many classes"
-           : device->network.image_stride > SHARD_PIXELS ? "for its large images"
-           : shape->clip_norm > 0.0                      ? "for the clipping of its gradients"
-           : shape->micro_batches > 1                    ? "for its micro-batches"
-           : shape->batch_size > SHARD_MOST_IMAGES       ? "for its large batch"
-           : !cooperative                                ? "as the device has no cooperative launch"
-                                                         : NULL;
+    return shape->host_layers != 0                          ? "with layers on the CPU"
+           : shape->layer_count != 2                        ? "for its layers"
+           : shape->widths[2] > SHARD_CLASSES               ? "for its many classes"
+           : device->network.image_stride > SHARD_PIXELS    ? "for its large images"
+           : shape->clip_norm > 0.0                         ? "for the clipping of its gradients"
+           : shape->micro_batches > 1                       ? "for its micro-batches"
+           : shape->batch_size > SHARD_MOST_IMAGES          ? "for its large batch"
+           : device->network.precision != PRECISION_FLOAT32 ? "for its precision"
+           : !cooperative                                   ? "as the device has no cooperative launch"
+                                                            : NULL;
 }
 
 bool launch_plan(struct device *device, const char **reason, struct error *error)

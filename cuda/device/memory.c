@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 enum {
@@ -253,6 +254,9 @@ bool device_data(struct device *device, const uint8_t *images, const int32_t *la
                                                        .task = device->shape.first_task,
                                                        .examples = (uint32_t)count,
                                                        .batch_size = (uint32_t)device->shape.batch_size}};
+    if (!host_data(device, images, count, error)) {
+        return false;
+    }
     /* They hold the old pointers. */
     for (int i = 0; i < DEVICE_GRAPHS; i++) {
         if (device->graphs[i]) {
@@ -289,6 +293,7 @@ bool device_write(struct device *device, enum store_vector vector, size_t first,
     if (count > 0) {
         DEVICE_TRY(device, error, copy_to_device, (at, values, count * sizeof *values, device->stream));
         DEVICE_TRY(device, error, stream_wait, (device->stream));
+        host_write(device, vector, first, count, values);
     }
     return true;
 }
@@ -303,6 +308,7 @@ bool device_read(struct device *device, enum store_vector vector, size_t first, 
     if (count > 0) {
         DEVICE_TRY(device, error, copy_to_host, (values, at, count * sizeof *values, device->stream));
         DEVICE_TRY(device, error, stream_wait, (device->stream));
+        host_read(device, vector, first, count, values);
     }
     return true;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 bool device_failed(struct device *device, const char *call, cu_result result, struct error *error)
@@ -28,20 +29,45 @@ const char *device_describe(const struct device *device)
     return device->description;
 }
 
+static const char *precision_name(int32_t precision)
+{
+    return precision == PRECISION_TF32 ? "tf32" : precision == PRECISION_BFLOAT16 ? "bfloat16" : "float32";
+}
+
+int32_t device_precision(const struct device *device)
+{
+    return device->shape.precision;
+}
+
 static bool check_shape(const struct device_shape *shape, struct error *error)
 {
     bool fine = shape->layer_count >= 1 && shape->layer_count < CONFIG_MAX_LAYERS && shape->batch_size >= 1 &&
-                shape->micro_batches >= 1 && shape->optimizer >= 0 && shape->optimizer < OPTIMIZER_KINDS;
+                shape->micro_batches >= 1 && shape->precision >= PRECISION_FLOAT32 &&
+                shape->precision <= PRECISION_BFLOAT16 && shape->optimizer >= 0 && shape->optimizer < OPTIMIZER_KINDS;
     for (int i = 0; fine && i <= shape->layer_count; i++) {
         fine = shape->widths[i] >= 1 && shape->widths[i] <= CONFIG_MAX_WIDTH;
     }
     if (!fine) {
         return error_set(error, "the GPU engine was asked for a model that no config allows: this is a bug");
     }
-    if (shape->precision != DEVICE_FLOAT32) {
-        return error_set(error, "the GPU engine computes in float32 only: set precision to float32");
-    }
     return true;
+}
+
+/* Tensor cores multiply these formats from compute capability 8.0 on. */
+static bool choose_precision(struct device *device, struct error *error)
+{
+    const struct driver_device *about = &device->about;
+    struct device_shape *shape = &device->shape;
+    if (shape->precision == PRECISION_FLOAT32 || about->major >= 8) {
+        return true;
+    }
+    if (shape->soft_precision) {
+        shape->precision = PRECISION_FLOAT32;
+        return true;
+    }
+    return error_set(error,
+                     "%s has compute capability %d.%d, and precision %s needs 8.0 or newer: use --precision=float32",
+                     about->name, about->major, about->minor, precision_name(shape->precision));
 }
 
 static void lay_out(struct device *device)
@@ -53,6 +79,8 @@ static void lay_out(struct device *device)
     model_layout(&device->model, &config);
     device->network = (struct kernel_network){.layers = shape->layer_count,
                                               .activation = shape->activation,
+                                              .precision = shape->precision,
+                                              .host_layers = shape->host_layers,
                                               .smoothing = shape->label_smoothing,
                                               .micro_batches = shape->micro_batches,
                                               .clip_norm = shape->clip_norm,
@@ -82,11 +110,11 @@ static void describe(struct device *device, const char *reason)
         snprintf(how, sizeof how, "persistent kernel on %d of %d multiprocessors", device->shards.blocks,
                  about->multiprocessors);
     } else {
-        snprintf(how, sizeof how, "CUDA graph of kernels (%s)", reason);
+        snprintf(how, sizeof how, "%s (%s)", device->host ? "single kernels" : "CUDA graph of kernels", reason);
     }
-    snprintf(device->description, sizeof device->description, "%s (sm_%d%d), driver for CUDA %d.%d, %s, float32",
+    snprintf(device->description, sizeof device->description, "%s (sm_%d%d), driver for CUDA %d.%d, %s, %s",
              about->name, about->major, about->minor, device->driver->version / 1000,
-             device->driver->version % 1000 / 10, how);
+             device->driver->version % 1000 / 10, how, precision_name(device->shape.precision));
 }
 
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
@@ -100,7 +128,8 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
     device->driver = driver;
     device->shape = *shape;
     device->allowed = shape->memory_limit;
-    if (!check_shape(shape, error) || !driver_device(driver, ordinal, &device->about, error)) {
+    if (!check_shape(shape, error) || !driver_device(driver, ordinal, &device->about, error) ||
+        !choose_precision(device, error)) {
         free(device);
         return false;
     }
@@ -109,7 +138,7 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
     if (result != CU_SUCCESS) {
         (void)device_failed(device, "cuDeviceGet", result, error);
     } else if (take_context(device, error) && launch_load(device, error) && launch_plan(device, &reason, error) &&
-               memory_take(device, error)) {
+               memory_take(device, error) && host_create(device, error)) {
         describe(device, reason);
         *out = device;
         return true;
@@ -129,6 +158,7 @@ void device_close(struct device *device)
         driver->stream_wait(device->stream);
     }
     memory_release(device);
+    host_destroy(device);
     for (int i = 0; i < DEVICE_GRAPHS; i++) {
         if (device->graphs[i]) {
             driver->graph_exec_destroy(device->graphs[i]);

@@ -75,6 +75,8 @@ struct device {
     bool sharded;
     struct kernel_shards shards;
 
+    struct host *host; /* layers that are not the device's (host.h); NULL: there are none */
+
     /* Pinned memory of the host. */
     struct kernel_progress *progress;
     struct update (*host_updates)[2]; /* [DEVICE_UPDATES] */
@@ -143,6 +145,12 @@ bool launch_load(struct device *device, struct error *error);
 bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source, int count,
                     bool training, struct error *error);
 
+bool launch_forward_layer(struct device *device, struct kernel_network *network, struct kernel_source *source,
+                          int layer, int count, bool training, struct error *error);
+bool launch_softmax(struct device *device, struct kernel_source *source, struct error *error);
+/* The deltas of hidden layer `layer`. */
+bool launch_delta(struct device *device, int layer, int count, struct error *error);
+
 /* From the draw to the deltas of all layers. */
 bool launch_batch(struct device *device, struct kernel_source *source, struct error *error);
 
@@ -156,6 +164,9 @@ bool launch_gradients(struct device *device, struct kernel_source *source, int m
 
 /* Clips the gradient and does what `how` (enum kernel_apply) says with it. */
 bool launch_clip(struct device *device, int how, float weight, struct error *error);
+
+/* Passes the gradient through as `how` (enum kernel_apply) says. */
+bool launch_apply(struct device *device, int how, float weight, struct error *error);
 
 /* One whole step of training: all its batches, and the update. */
 bool launch_step(struct device *device, struct error *error);

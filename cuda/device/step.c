@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 enum { LAYER_PIECES = 4 }; /* of the first layer's gradient, which is most of it */
@@ -76,6 +77,17 @@ static bool send_gradient(struct device *device, struct pieces *pieces, float *g
     return true;
 }
 
+/* With layers of the host's: all of it at once. */
+static bool gather_gradient(struct device *device, const uint8_t *images, struct pieces *pieces, float *gradient,
+                            struct error *error)
+{
+    return (device->progress->stopped ||
+            (host_gradients(device, &device->staged, images, GRADIENT_STORE, 1.0f, error) &&
+             host_send_gradients(device, error) &&
+             (device->network.clip_norm <= 0.0 || launch_clip(device, CLIP_IN_PLACE, 1.0f, error)))) &&
+           send_piece(device, pieces, 0, 0, 0, device->model.float_count, gradient, error);
+}
+
 bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
                  int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
                  struct error *error)
@@ -90,13 +102,16 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
         return false;
     }
     network->micro_batches = 1; /* of this batch the caller makes what it likes */
-    bool launched = launch_batch(device, &device->staged, error) && memory_fetch_progress(device, error);
+    bool launched = (device->host ? host_batch(device, &device->staged, images, error)
+                                  : launch_batch(device, &device->staged, error)) &&
+                    memory_fetch_progress(device, error);
     network->micro_batches = micro_batches;
     if (!launched) {
         return false;
     }
     DEVICE_TRY(device, error, event_record, (device->known, device->stream));
-    if (!send_gradient(device, &pieces, gradient, error)) {
+    if (device->host ? !gather_gradient(device, images, &pieces, gradient, error)
+                     : !send_gradient(device, &pieces, gradient, error)) {
         return false;
     }
     DEVICE_TRY(device, error, event_wait, (device->known));
@@ -145,7 +160,9 @@ bool device_forward(struct device *device, bool averaged, const uint8_t *images,
         int some = count - first < device->rows ? count - first : device->rows;
         if (!stage(device, images + (size_t)first * (size_t)device->shape.widths[0], NULL, some, 0, error) ||
             !memory_begin(device, 0, error) || !launch_draw(device, &device->staged, error) ||
-            !launch_forward(device, &network, &device->staged, some, false, error)) {
+            (device->host ? !host_forward(device, &network, &device->staged,
+                                          images + (size_t)first * (size_t)device->shape.widths[0], some, false, error)
+                          : !launch_forward(device, &network, &device->staged, some, false, error))) {
             return false;
         }
         if (!fetch_logits(device, last, some, logits + (size_t)first * (size_t)last->out, error)) {

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 static const int graph_steps[DEVICE_GRAPHS] = {DEVICE_GRAPH_STEPS, 1};
@@ -54,6 +55,18 @@ static bool launch_graphs(struct device *device, int steps, struct error *error)
     return true;
 }
 
+/* One after the other, with the CPU's part in each. */
+static bool step_with_host(struct device *device, int steps, struct error *error)
+{
+    device->progress->stopped = 0;
+    for (int i = 0; i < steps && !device->progress->stopped; i++) {
+        if (!host_step(device, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* At most DEVICE_UPDATES steps. */
 static bool train_some(struct device *device, int64_t first_step, int n, const struct update (*updates)[2],
                        struct error *error)
@@ -64,7 +77,9 @@ static bool train_some(struct device *device, int64_t first_step, int n, const s
     }
     DEVICE_TRY(device, error, copy_to_device,
                (device_address(device->updates), device->host_updates, (size_t)n * sizeof *updates, device->stream));
-    if (device->sharded ? !launch_sharded(device, n, error) : !launch_graphs(device, n, error)) {
+    if (device->host      ? !step_with_host(device, n, error)
+        : device->sharded ? !launch_sharded(device, n, error)
+                          : !launch_graphs(device, n, error)) {
         return false;
     }
     if (!memory_fetch_progress(device, error)) {

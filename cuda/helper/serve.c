@@ -111,6 +111,7 @@ static bool open_device(struct server *server, const struct protocol_command *co
     }
     server->shape = shape;
     device_share(server->device, server->transfer, server->transfer_bytes);
+    reply->precision = device_precision(server->device);
     snprintf(reply->description, sizeof reply->description, "%s", device_describe(server->device));
     return true;
 }

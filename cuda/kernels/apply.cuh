@@ -15,6 +15,7 @@ struct gradient_row {
     uint64_t first; /* of its floats in the flat vector */
     int floats;
     bool weights;
+    bool of_host; /* where its parameters are */
 };
 
 static __device__ __forceinline__ struct gradient_row row_of_block(const struct kernel_network &network)
@@ -27,7 +28,8 @@ static __device__ __forceinline__ struct gradient_row row_of_block(const struct 
     }
     const struct kernel_layer &layer = network.layer[number];
     bool weights = row < layer.in;
-    return {weights ? layer.weights + (uint64_t)row * layer.stride : layer.biases, layer.out, weights};
+    return {weights ? layer.weights + (uint64_t)row * layer.stride : layer.biases, layer.out, weights,
+            (network.host_layers >> number & 1) != 0};
 }
 
 /* Sum of what each thread has, by a block of KERNEL_BLOCK_THREADS, for thread 0 alone. scratch: [KERNEL_WARP]. */
@@ -92,6 +94,9 @@ static __device__ __forceinline__ void apply_row(const struct kernel_network &ne
         return;
     }
     const struct gradient_row row = row_of_block(network);
+    if (row.of_host && (how == APPLY_GRADIENT || how == APPLY_CLIPPED || how == APPLY_COLLECTED)) {
+        return;
+    }
     const struct update *update = network.updates + 2 * (progress.step - progress.first_step) + row.weights;
     const struct kernel_vectors &to = network.vectors;
     const float factor = how == APPLY_GRADIENT || how == APPLY_COLLECTED ? 1.0f : progress.factor;

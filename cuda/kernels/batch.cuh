@@ -5,10 +5,15 @@
 #include "cuda/kernels/elements.cuh"
 #include "cuda/kernels/machine.cuh"
 
-/* Called from places that are seldom come by: once is enough of it. */
+/* These two are called from places that are seldom come by: once is enough of them. */
 static __device__ __noinline__ void batch_order_make(struct sampler_order *order, struct sampler sampler, int64_t epoch)
 {
     sampler_order_make(order, &sampler, epoch);
+}
+
+static __device__ __noinline__ int32_t batch_index(const struct sampler_order *order, uint32_t position)
+{
+    return (int32_t)sampler_index(order, position);
 }
 
 /* The shuffled order that batch `step` of a task is taken from, where it begins there, and how many images it has. */
@@ -52,7 +57,7 @@ static __device__ __forceinline__ void draw_batch(const struct kernel_network &n
     __syncthreads();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < drawn->count) {
-        network.indexes[i] = source.given ? i : (int32_t)sampler_index(&drawn->order, drawn->first + i);
+        network.indexes[i] = source.given ? i : batch_index(&drawn->order, drawn->first + i);
     }
 }
 

@@ -1,14 +1,14 @@
 /*
  * The passes through a network of any depth and width, one kernel a layer and direction.
  *
- * Each comes in three sizes of tile; the host picks. Forward and backward kernels do nothing once the call has been
+ * Each comes in three sizes of tile, and for tensor cores; the host picks. Forward and backward kernels do nothing once the call has been
  * stopped. Images are read as bytes by whoever needs them: they are never stored as floats.
  */
 #ifndef CUDA_KERNELS_DENSE_CUH
 #define CUDA_KERNELS_DENSE_CUH
 
 #include "cuda/kernels/elements.cuh"
-#include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/tensor.cuh"
 
 /* ---- operands ---- */
 
@@ -75,6 +75,19 @@ struct matrix_and_one {
     }
 };
 
+/* One of two operands, as a kernel finds out when it runs: half the code of a product for each. */
+template <class First, class Second> struct either {
+    enum { ALONG_DEPTH = First::ALONG_DEPTH };
+    static_assert((int)First::ALONG_DEPTH == (int)Second::ALONG_DEPTH, "threads walk them alike");
+    bool is_first;
+    First first;
+    Second second;
+    __device__ __forceinline__ float operator()(int m, int l) const
+    {
+        return is_first ? first(m, l) : second(m, l);
+    }
+};
+
 /* ---- forward ---- */
 
 /* What becomes of a layer's sums: bias, activation, dropout. */
@@ -120,13 +133,22 @@ static __device__ __forceinline__ void forward_layer(const struct kernel_network
     const struct forward_finish finish = {&network, number, training != 0, progress.task, progress.step};
     const struct matrix_by_depth weights = {network.vectors.parameters + layer.weights, layer.stride, layer.in,
                                             layer.out};
-    if (number == 0) {
+    if constexpr (S::TENSOR) {
+        const struct kernel_layer &under = network.layer[max(number - 1, 0)];
+        const struct either<images_by_row, matrix_by_row> below = {
+            number == 0, {source.images, network.indexes, network.image_stride, count, layer.in},
+            {
+                training ? under.outputs : under.activations, under.pitch, count, layer.in
+            }
+        };
+        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
+    } else if (number == 0) {
         const struct images_by_row below = {source.images, network.indexes, network.image_stride, count, layer.in};
-        gemm_tile<S>(row, col, count, layer.out, layer.in, below, weights, finish);
+        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
     } else {
         const struct kernel_layer &under = network.layer[number - 1];
         const struct matrix_by_row below = {training ? under.outputs : under.activations, under.pitch, count, layer.in};
-        gemm_tile<S>(row, col, count, layer.out, layer.in, below, weights, finish);
+        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
     }
 }
 
@@ -168,7 +190,7 @@ template <class S> static __device__ __forceinline__ void delta_layer(const stru
     const struct matrix_by_row deltas = {above.deltas, above.pitch, count, above.out};
     const struct matrix_by_row weights = {network.vectors.parameters + above.weights, above.stride, above.in,
                                           above.out};
-    gemm_tile<S>(row, col, count, above.in, above.out, deltas, weights, finish);
+    product_tile<S>(network.precision, row, col, count, above.in, above.out, deltas, weights, finish);
 }
 
 /* ---- gradients ---- */
@@ -211,13 +233,22 @@ static __device__ __forceinline__ void gradient_tile(const struct kernel_network
         mode == GRADIENT_UPDATE ? network.updates + 2 * (progress.step - progress.first_step) : nullptr;
     const struct gradient_finish finish = {&network, &layer, updates, mode, weight};
     const struct matrix_by_depth deltas = {layer.deltas, layer.pitch, count, layer.out};
-    if (number == 0) {
+    if constexpr (S::TENSOR) {
+        const struct kernel_layer &under = network.layer[max(number - 1, 0)];
+        const struct either<images_by_pixel, matrix_and_one> below = {
+            number == 0, {source.images, network.indexes, network.image_stride, count, layer.in},
+            {
+                under.outputs, under.pitch, count, layer.in
+            }
+        };
+        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+    } else if (number == 0) {
         const struct images_by_pixel below = {source.images, network.indexes, network.image_stride, count, layer.in};
-        gemm_tile<S>(row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
     } else {
         const struct kernel_layer &under = network.layer[number - 1];
         const struct matrix_and_one below = {under.outputs, under.pitch, count, layer.in};
-        gemm_tile<S>(row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
     }
 }
 

@@ -14,6 +14,7 @@
 #include "cuda/kernels/params.h"
 
 template <int ROWS_, int COLS_, int DEPTH_, int TILE_, int SLICES_> struct gemm_shape {
+    static constexpr bool TENSOR = false;
     static constexpr int ROWS = ROWS_;
     static constexpr int COLS = COLS_;
     static constexpr int DEPTH = DEPTH_; /* of what is in shared memory at once */
@@ -127,24 +128,29 @@ static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, i
             sum[i][j] = 0.0f;
         }
     }
-    next_a.load(a, thread, first_row, first, depth);
-    next_b.load(b, thread, first_col, first, depth);
+    /* A turn's pieces are on their way while the turn before is multiplied; written so, there is one of each in the code. */
 #pragma unroll 1
-    for (int turn = 0; turn < turns; turn++) {
-        float *buffer = mine + turn % 2 * S::SLICE_FLOATS;
-        next_a.store(buffer, thread);
-        next_b.store(buffer + S::DEPTH * S::A_PITCH, thread);
-        __syncthreads(); /* and no other: who is a turn ahead writes the other buffer */
-        if (turn + 1 < turns) {
-            int l = first + (turn + 1) * S::DEPTH;
-            next_a.load(a, thread, first_row, l, depth);
-            next_b.load(b, thread, first_col, l, depth);
+    for (int turn = 0; turn <= turns; turn++) {
+        if (turn < turns) {
+            next_a.load(a, thread, first_row, first + turn * S::DEPTH, depth);
+            next_b.load(b, thread, first_col, first + turn * S::DEPTH, depth);
         }
-        gemm_multiply<S>(buffer, buffer + S::DEPTH * S::A_PITCH, row, col, sum);
+        if (turn > 0) {
+            const float *buffer = mine + (turn - 1) % 2 * S::SLICE_FLOATS;
+            gemm_multiply<S>(buffer, buffer + S::DEPTH * S::A_PITCH, row, col, sum);
+        }
+        if (turn < turns) {
+            float *buffer = mine + turn % 2 * S::SLICE_FLOATS;
+            next_a.store(buffer, thread);
+            next_b.store(buffer + S::DEPTH * S::A_PITCH, thread);
+        }
+        __syncthreads(); /* and no other: who is a turn ahead writes the other buffer */
     }
 #pragma unroll
     for (int part = 0; part < S::PARTS; part++) {
-        __syncthreads();
+        if (part > 0) {
+            __syncthreads();
+        }
         float *stage = shared + slice * S::STAGE_FLOATS;
 #pragma unroll
         for (int i = 0; i < 4; i++) {

@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
 DENSE_KERNELS(small)
 DENSE_KERNELS(medium)
 DENSE_KERNELS(large)
+DENSE_KERNELS(tensor)
 
 extern "C" __global__ void __launch_bounds__(SHARD_THREADS, 1)
     train_sharded_4(const __grid_constant__ struct kernel_network network,

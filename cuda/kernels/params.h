@@ -53,6 +53,7 @@ struct kernel_progress {
 struct kernel_network {
     int32_t layers;
     int32_t activation; /* enum activation */
+    int32_t precision;  /* enum precision, of the matrix products */
     float smoothing;
     int32_t micro_batches;
     struct kernel_layer layer[KERNEL_LAYERS];
@@ -63,10 +64,10 @@ struct kernel_network {
     double clip_norm; /* 0: no clipping */
     struct dropout dropout;
     int32_t image_stride; /* bytes */
-    int32_t padding;
-    int32_t *indexes; /* [batch]: images of the batch under way */
-    float *losses;    /* [batch] */
-    int32_t *correct; /* [batch]: 0 or 1 */
+    uint32_t host_layers; /* bit l: parameters of layer l are not here, but the host's (cuda/device/host.c) */
+    int32_t *indexes;     /* [batch]: images of the batch under way */
+    float *losses;        /* [batch] */
+    int32_t *correct;     /* [batch]: 0 or 1 */
     struct kernel_progress *progress;
     const struct update *updates; /* [steps][2], from first_step on */
 };
@@ -97,10 +98,10 @@ enum kernel_apply {
     CLIP_IN_PLACE,      /* it is clipped where it is */
 };
 
-/* Tiles of output that the kernels of matrix products work on; they are square. */
-enum kernel_tile { TILE_SMALL, TILE_MEDIUM, TILE_LARGE, TILES };
+/* Tiles of output that the kernels of matrix products work on; they are square. TILE_TENSOR: unless precision is float32. */
+enum kernel_tile { TILE_SMALL, TILE_MEDIUM, TILE_LARGE, TILE_TENSOR, TILES };
 
-/* Their sides, and dynamic shared memory of a block: cuda/kernels/gemm.cuh. Its threads: KERNEL_BLOCK_THREADS. */
+/* Their sides, and dynamic shared memory of a block: cuda/kernels/gemm.cuh and tensor.cuh. Its threads: KERNEL_BLOCK_THREADS. */
 enum {
     KERNEL_SMALL_TILE = 32,
     KERNEL_SMALL_BYTES = 36864,
@@ -108,6 +109,9 @@ enum {
     KERNEL_MEDIUM_BYTES = 17408,
     KERNEL_LARGE_TILE = 128,
     KERNEL_LARGE_BYTES = 32768,
+    KERNEL_TENSOR_TILE = 64,
+    KERNEL_TENSOR_BYTES = 18432,
+    TENSOR_DEPTH = 16, /* of one instruction, or two */
 };
 
 #endif

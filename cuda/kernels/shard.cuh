@@ -179,7 +179,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_draw(struct sh
     int32_t *labels = s.labels(step);
 #pragma unroll 1
     for (int i = threadIdx.x; i < count; i += SHARD_THREADS) {
-        int32_t index = (int32_t)sampler_index(&s.drawn()->order, s.position + i);
+        int32_t index = batch_index(&s.drawn()->order, s.position + i);
         indexes[i] = index;
         labels[i] = s.source->labels[index];
     }

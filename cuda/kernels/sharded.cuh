@@ -97,6 +97,7 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
 #pragma unroll
         for (int r = 0; r < shard<UNITS>::IMAGES; r++) {
             int i = group * shard<UNITS>::GROUP + r * KERNEL_WARP + threadIdx.x % KERNEL_WARP;
+#pragma unroll
             for (int u = 0; u < UNITS && i < images; u++) {
                 parts[(slice * s.shards->chunk + i) * UNITS + u] = sum[r][u];
             }
@@ -154,6 +155,7 @@ static __device__ __forceinline__ float shard_softmax_row(float *logits, int cla
                                                           float smoothing, int *correct)
 {
     int best = 0;
+#pragma unroll 2
     for (int c = 1; c < classes; c++) {
         best = !(logits[c] <= logits[best]) ? c : best;
     }
@@ -220,6 +222,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_deltas(const s
         int row = e / UNITS;
         int u = e % UNITS;
         float sum = 0.0f;
+#pragma unroll 2
         for (int c = 0; c < s.classes(); c++) {
             sum = __fmaf_rn(above[row * s.classes() + c], weights[u * s.classes() + c], sum);
         }
@@ -339,6 +342,7 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
             sum[p][u] = 0.0f;
         }
     }
+#pragma unroll 1
     for (int i = 0; i < chunks; i++) {
         if (i > 0) {
             buffer = shard_next(s, step, chunks, chunks - 1 + i);
@@ -365,6 +369,7 @@ template <int UNITS>
 static __device__ __forceinline__ const uint8_t *shard_logits(struct shard<UNITS> &s, int step, int chunks)
 {
     const uint8_t *buffer = nullptr;
+#pragma unroll 1
     for (int i = 0; i < chunks; i++) {
         buffer = shard_next(s, step, chunks, i);
         shard_forward(s, buffer, step, i * s.shards->chunk);
@@ -399,10 +404,12 @@ static __device__ __forceinline__ void train_sharded(const struct kernel_network
     }
     __syncthreads();
     shard_load(s, 0, 0);
+#pragma unroll 1
     for (int step = 0; step < shards.steps; step++) {
         int chunks = (s.count(step) + shards.chunk - 1) / shards.chunk;
         const uint8_t *buffer = shard_logits(s, step, chunks);
         unsigned long long *clear = s.sums(step + 2);
+#pragma unroll 1
         for (int e = blockIdx.x * SHARD_THREADS + threadIdx.x; e <= shards.capacity * s.classes();
              e += shards.blocks * SHARD_THREADS) {
             clear[e] = 0;

@@ -97,6 +97,11 @@ const char *device_describe(const struct device *device)
     return "stand-in";
 }
 
+int32_t device_precision(const struct device *device)
+{
+    return device->shape.precision;
+}
+
 bool device_lost(const struct device *device)
 {
     return device->lost;

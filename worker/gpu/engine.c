@@ -17,6 +17,7 @@
 #include "cuda/client.h"
 #include "worker/device_log.h"
 #include "worker/gpu/feed.h"
+#include "worker/layer_placement.h"
 
 static const double KEEP_SHARE = 0.02;
 
@@ -426,6 +427,8 @@ static struct device_shape shape_of(const struct engine_options *options)
         .batch_size = train->batch_size,
         .micro_batches = train->micro_batches,
         .precision = (int32_t)train->precision,
+        .host_layers = layer_placement_of(train, options->model->layer_count).cpu_layers,
+        .soft_precision = train->allow_soft_placement,
         .first_task = options->first_task,
         .seed = (uint64_t)train->seed,
         .label_smoothing = (float)train->label_smoothing,
@@ -442,8 +445,8 @@ bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *op
 {
     const struct config_train *train = &options->config->train;
     struct device_shape shape = shape_of(options);
-    return gpu_client_open_begin(client, train->device_index, &shape, train->gpu_memory_fraction,
-                                 options->model->float_count, error);
+    int gpu = layer_placement_of(train, options->model->layer_count).gpu;
+    return gpu_client_open_begin(client, gpu, &shape, train->gpu_memory_fraction, options->model->float_count, error);
 }
 
 static bool finish_opening(struct gpu_engine *engine, struct error *error)
@@ -457,8 +460,14 @@ static bool finish_opening(struct gpu_engine *engine, struct error *error)
         return false;
     }
     engine->areas = gpu_client_areas(engine->client);
-    snprintf(engine->device, sizeof engine->device, "gpu:%d", options->config->train.device_index);
+    snprintf(engine->device, sizeof engine->device, "gpu:%d",
+             layer_placement_of(&options->config->train, options->model->layer_count).gpu);
     snprintf(engine->description, sizeof engine->description, "%s", gpu_client_description(engine->client));
+    if (gpu_client_precision(engine->client) != (int)options->config->train.precision) {
+        log_warning("%s computes in %s, for it has no tensor cores for --precision=%s", engine->device,
+                    config_precision_name((enum precision)gpu_client_precision(engine->client)),
+                    config_precision_name(options->config->train.precision));
+    }
     return true;
 }
 
@@ -489,10 +498,6 @@ static void initialise_slots(struct gpu_engine *engine)
         mark_unsent(engine, (enum store_vector)(STORE_SLOT0 + slot), 0, floats);
     }
 }
-
-_Static_assert((int)PRECISION_FLOAT32 == (int)DEVICE_FLOAT32 && (int)PRECISION_TF32 == (int)DEVICE_TF32 &&
-                   (int)PRECISION_BFLOAT16 == (int)DEVICE_BF16,
-               "the config's words are the device's");
 
 bool gpu_engine_create(struct engine **out, const struct engine_options *options, struct gpu_client *client,
                        struct error *error)

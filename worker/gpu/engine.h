@@ -4,8 +4,9 @@
  * Data, parameters, slots and averages stay on the device while it trains. The host keeps a copy of them in the memory
  * that it shares with that process, as of some step not long ago: see "the copy" in engine.c. Should the device fail, the
  * CPU engine takes over from there with the same batches, if train.allow_soft_placement lets it: what was trained since
- * is trained again, and whoever drives the engine sees nothing but the time it takes and one warning. Without it the call
- * fails, and so does every later one.
+ * is trained again, and whoever drives the engine sees nothing but the time it takes and one warning. The device is not
+ * tried again before the program is: what failed under load would do so again, at the price of a timeout each time.
+ * Without soft placement the call fails, and so does every later one.
  */
 #ifndef WORKER_GPU_ENGINE_H
 #define WORKER_GPU_ENGINE_H

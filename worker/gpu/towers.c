@@ -10,6 +10,7 @@
 #include "worker/data/idx.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/gpu/engine.h"
+#include "worker/layer_placement.h"
 #include "worker/sampler.h"
 
 enum { MAX_TOWERS = 16 };
@@ -320,6 +321,18 @@ static void towers_destroy(struct engine *base)
     free(all);
 }
 
+/* Layers that are on the CPU only because train.device says so stay there when a tower's device is the GPU. */
+static void keep_on_cpu(struct config *tower, const struct config *config)
+{
+    int layers = config->model.layer_count - 1;
+    struct layer_placement placement = layer_placement_of(&config->train, layers);
+    for (int l = 0; placement.by_hand && l < layers; l++) {
+        if (placement.cpu_layers >> l & 1) {
+            tower->train.placement[l] = LAYER_ON_CPU;
+        }
+    }
+}
+
 /* "gpu:0,gpu:1" into the towers' configs. */
 static bool read_devices(struct towers *all, const char *devices, struct error *error)
 {
@@ -334,6 +347,7 @@ static bool read_devices(struct towers *all, const char *devices, struct error *
         tower->config.train.optimizer = OPTIMIZER_SGD;
         tower->config.train.ema_decay = 0;
         tower->config.train.micro_batches = 1;
+        keep_on_cpu(&tower->config, config);
         tower->config.train.device = DEVICE_GPU;
         if (length == 3 && strncmp(at, "cpu", 3) == 0) {
             tower->config.train.device = DEVICE_CPU;

@@ -23,6 +23,7 @@
 #include "ps/collect.h"
 #include "tests/random.h"
 #include "worker/engine.h"
+#include "worker/layer_placement.h"
 
 /* Where the build brings real kernels, these give way. */
 __attribute__((weak)) const unsigned char gpu_kernels[] = {0};
@@ -126,6 +127,9 @@ static inline struct device_shape shape_of(const struct fixture *fixture)
                                  .averages = train->ema_decay > 0.0,
                                  .batch_size = train->batch_size,
                                  .micro_batches = train->micro_batches,
+                                 .precision = (int32_t)train->precision,
+                                 .host_layers = layer_placement_of(train, fixture->model.layer_count).cpu_layers,
+                                 .soft_precision = train->allow_soft_placement,
                                  .seed = (uint64_t)train->seed,
                                  .label_smoothing = (float)train->label_smoothing,
                                  .dropout = train->dropout,

@@ -217,9 +217,6 @@ static void test_memory_that_is_not_there_is_said(void **state)
         .layer_count = 2, .widths = {784, 500, 10}, .batch_size = 100, .micro_batches = 1, .memory_limit = 1 << 20};
     assert_open_fails(&shape, "--gpu_memory_fraction");
     shape.memory_limit = 0;
-    shape.precision = DEVICE_TF32;
-    assert_open_fails(&shape, "float32");
-    shape.precision = DEVICE_FLOAT32;
     if (is_fake()) {
         set_number("FAKE_CUDA_FAIL_ALLOC", 1);
         assert_open_fails(&shape, "has no memory for the model");

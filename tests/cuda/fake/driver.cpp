@@ -8,6 +8,7 @@
 //   FAKE_CUDA_DRIVER=13000         what cuDriverGetVersion says
 //   FAKE_CUDA_INIT=0               what cuInit returns, if not 0
 //   FAKE_CUDA_MULTIPROCESSORS=4
+//   FAKE_CUDA_CAPABILITY=90        compute capability, 10 times
 //   FAKE_CUDA_SHARED=232448        bytes of shared memory that a block may ask for
 //   FAKE_CUDA_COOPERATIVE=1        0: no cooperative launches
 //   FAKE_CUDA_REGISTER=1           0: cuMemHostRegister refuses
@@ -64,7 +65,7 @@ struct launch {
 };
 
 struct settings {
-    int devices, driver, init, multiprocessors, shared, cooperative, may_register, slow_ms;
+    int devices, driver, init, multiprocessors, capability, shared, cooperative, may_register, slow_ms;
     uint64_t memory, fail_alloc, lose_at, hang_at, seed;
 };
 
@@ -273,6 +274,7 @@ API cuInit(unsigned)
            static_cast<int>(number("FAKE_CUDA_DRIVER", 13000)),
            static_cast<int>(number("FAKE_CUDA_INIT", 0)),
            static_cast<int>(number("FAKE_CUDA_MULTIPROCESSORS", 4)),
+           static_cast<int>(number("FAKE_CUDA_CAPABILITY", 90)),
            static_cast<int>(number("FAKE_CUDA_SHARED", 232448)),
            static_cast<int>(number("FAKE_CUDA_COOPERATIVE", 1)),
            static_cast<int>(number("FAKE_CUDA_REGISTER", 1)),
@@ -366,8 +368,8 @@ API cuDeviceGetAttribute(int *value, int attribute, cu_device)
 {
     static const std::map<int, std::function<int()>> values = {
         {CU_ATTRIBUTE_MULTIPROCESSORS, [] { return set.multiprocessors; }},
-        {CU_ATTRIBUTE_MAJOR, [] { return 9; }},
-        {CU_ATTRIBUTE_MINOR, [] { return 0; }},
+        {CU_ATTRIBUTE_MAJOR, [] { return set.capability / 10; }},
+        {CU_ATTRIBUTE_MINOR, [] { return set.capability % 10; }},
         {CU_ATTRIBUTE_COOPERATIVE_LAUNCH, [] { return set.cooperative; }},
         {CU_ATTRIBUTE_SHARED_BYTES, [] { return set.shared; }},
         {CU_ATTRIBUTE_HOST_REGISTER, [] { return set.may_register; }},

@@ -25,7 +25,7 @@ constexpr unsigned warp_size = 32;
 struct warp {
     unsigned arrived = 0;
     unsigned generation = 0;
-    uint64_t values[2][warp_size]; // of this exchange and the next: lanes may be one apart
+    char values[2][warp_size * fake_lane_bytes]; // of this exchange and the next: lanes may be one apart
 };
 
 struct block {
@@ -293,7 +293,7 @@ int fake_barrier(int value)
     return b.any[generation % 2];
 }
 
-uint64_t fake_shuffle_xor(unsigned mask, uint64_t value, int lanes)
+const char *fake_exchange(unsigned mask, const void *value, size_t bytes)
 {
     fiber *self = running;
     unsigned lane = self->place.thread.x % warp_size;
@@ -302,7 +302,7 @@ uint64_t fake_shuffle_xor(unsigned mask, uint64_t value, int lanes)
     if (mask != 0xffffffffu) {
         fail("a warp's exchange among some lanes only is not made");
     }
-    w.values[generation % 2][lane] = value;
+    memcpy(w.values[generation % 2] + lane * fake_lane_bytes, value, bytes);
     if (++w.arrived == warp_size) {
         w.arrived = 0;
         w.generation++;
@@ -314,7 +314,7 @@ uint64_t fake_shuffle_xor(unsigned mask, uint64_t value, int lanes)
         self->state = state::at_exchange;
         leave_to_scheduler();
     }
-    return w.values[generation % 2][lane ^ static_cast<unsigned>(lanes)];
+    return w.values[generation % 2];
 }
 
 void fake_set_seed(uint64_t value)

@@ -24,7 +24,10 @@ extern fake_place *fake_here;
 void *fake_shared_memory();
 void fake_yield();
 int fake_barrier(int value); // returns whether any thread's value was not 0
-uint64_t fake_shuffle_xor(unsigned mask, uint64_t value, int lanes);
+
+// What every lane of a warp brings, at most fake_lane_bytes: [32][fake_lane_bytes]. Stays until the second exchange after.
+constexpr size_t fake_lane_bytes = 64;
+const char *fake_exchange(unsigned mask, const void *value, size_t bytes);
 
 // Runs `kernel` once for each thread. threads: a multiple of 32.
 void fake_run_grid(const char *name, unsigned blocks, unsigned threads, size_t shared_bytes, bool together,

@@ -32,10 +32,24 @@ template <class... Arguments, void (*kernel)(Arguments...)> struct caller<kernel
 std::vector<fake_kernel> &fake_kernels()
 {
     static std::vector<fake_kernel> kernels = {
-        ENTRY(draw),           ENTRY(softmax),         ENTRY(measure),         ENTRY(apply),
-        ENTRY(forward_small),  ENTRY(forward_medium),  ENTRY(forward_large),   ENTRY(delta_small),
-        ENTRY(delta_medium),   ENTRY(delta_large),     ENTRY(gradient_small),  ENTRY(gradient_medium),
-        ENTRY(gradient_large), ENTRY(train_sharded_4), ENTRY(train_sharded_8),
+        ENTRY(draw),
+        ENTRY(softmax),
+        ENTRY(measure),
+        ENTRY(apply),
+        ENTRY(forward_small),
+        ENTRY(forward_medium),
+        ENTRY(forward_large),
+        ENTRY(delta_small),
+        ENTRY(delta_medium),
+        ENTRY(delta_large),
+        ENTRY(gradient_small),
+        ENTRY(gradient_medium),
+        ENTRY(gradient_large),
+        ENTRY(forward_tensor),
+        ENTRY(delta_tensor),
+        ENTRY(gradient_tensor),
+        ENTRY(train_sharded_4),
+        ENTRY(train_sharded_8),
     };
     return kernels;
 }

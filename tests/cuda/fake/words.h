@@ -43,6 +43,11 @@ static inline unsigned min(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
+static inline int max(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static inline void __syncthreads()
 {
     fake_barrier(0);
@@ -57,10 +62,8 @@ static inline void __threadfence()
 
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int lanes)
 {
-    uint64_t bits = 0;
-    memcpy(&bits, &value, sizeof value);
-    bits = fake_shuffle_xor(mask, bits, lanes);
-    memcpy(&value, &bits, sizeof value);
+    const char *all = fake_exchange(mask, &value, sizeof value);
+    memcpy(&value, all + (threadIdx.x % 32 ^ static_cast<unsigned>(lanes)) * fake_lane_bytes, sizeof value);
     return value;
 }
 
@@ -84,6 +87,12 @@ static inline float __uint_as_float(uint32_t bits)
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+static inline uint32_t __float_as_uint(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 static inline long long __float2ll_rn(float value)
 {
@@ -121,6 +130,41 @@ static inline void counter_await(const uint32_t *counter, uint32_t wanted)
 {
     while (static_cast<int32_t>(*counter - wanted) < 0) {
         fake_yield();
+    }
+}
+
+constexpr bool TENSOR_CORES = true;
+
+// As the PTX ISA lays out m16n8k8 for tf32, twice. Tensor cores do not look at what a number has beyond its format: who
+// forgets to round gets other numbers.
+static inline void tensor_multiply(bool tf32, const float (&a)[8], const float (&b)[4], float (&sum)[4])
+{
+    struct {
+        float a[8], b[4];
+    } mine, other;
+    static_assert(sizeof mine <= fake_lane_bytes, "fits");
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    const char *all = fake_exchange(0xffffffffu, &mine, sizeof mine);
+    const uint32_t kept = tf32 ? 0xffffe000u : 0xffff0000u;
+    float rows[2][16], cols[2][16]; // of the four elements that this lane has
+    for (unsigned quad = 0; quad < 4; quad++) {
+        const unsigned group = threadIdx.x % 32 / 4;
+        memcpy(&other, all + (4 * group + quad) * fake_lane_bytes, sizeof other);
+        for (unsigned e = 0; e < 8; e++) {
+            rows[e % 2][e / 4 * 8 + e / 2 % 2 * 4 + quad] = __uint_as_float(__float_as_uint(other.a[e]) & kept);
+        }
+        for (unsigned j = 0; j < 2; j++) {
+            memcpy(&other, all + (4 * (threadIdx.x % 4 * 2 + j) + quad) * fake_lane_bytes, sizeof other);
+            for (unsigned e = 0; e < 4; e++) {
+                cols[j][e / 2 * 8 + e % 2 * 4 + quad] = __uint_as_float(__float_as_uint(other.b[e]) & kept);
+            }
+        }
+    }
+    for (unsigned e = 0; e < 4; e++) {
+        for (unsigned l = 0; l < 16; l++) {
+            sum[e] = __builtin_fmaf(rows[e / 2][l], cols[e % 2][l], sum[e]);
+        }
     }
 }
 

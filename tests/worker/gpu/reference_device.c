@@ -150,6 +150,11 @@ const char *device_describe(const struct device *device)
     return "the reference";
 }
 
+int32_t device_precision(const struct device *device)
+{
+    return device->shape.precision;
+}
+
 bool device_lost(const struct device *device)
 {
     return device->lost;

@@ -1,0 +1,411 @@
+#include "cuda/device/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/kernels/activations.h"
+#include "ps/optimizer_math.h"
+
+struct host {
+    float *vectors[STORE_VECTORS];              /* [float_count]; what belongs to the device's layers is not used */
+    float *gradient;                            /* likewise */
+    float *inputs, *outputs, *dropped, *deltas; /* [rows, widest]: of a batch, on their way */
+    int32_t *indexes;                           /* [rows] */
+    float *row;                                 /* [widest] */
+    uint8_t *images;                            /* of the data, if layer 0 is the host's */
+};
+
+/* ---- its memory ---- */
+
+static bool is_host(const struct device *device, int layer)
+{
+    return (device->network.host_layers >> layer & 1) != 0;
+}
+
+/* Floats of a layer's variables in the vectors. */
+static size_t layer_first(const struct device *device, int layer)
+{
+    return layer < device->network.layers ? device->network.layer[layer].weights : device->model.float_count;
+}
+
+static bool out_of_memory(struct error *error)
+{
+    return error_set(error, "no memory for the layers that train.placement has on the CPU: place fewer there");
+}
+
+bool host_create(struct device *device, struct error *error)
+{
+    size_t floats = device->model.float_count, rows = (size_t)device->rows, widest = (size_t)device->shape.widths[0];
+    bool done = true;
+    if (device->network.host_layers == 0) {
+        return true;
+    }
+    for (int i = 0; i < device->network.layers; i++) {
+        size_t pitch = (size_t)device->network.layer[i].pitch;
+        widest = pitch > widest ? pitch : widest;
+    }
+    struct host *host = device->host = calloc(1, sizeof *host);
+    if (!host) {
+        return out_of_memory(error);
+    }
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (memory_keeps(&device->shape, (enum store_vector)v)) {
+            host->vectors[v] = calloc(floats, sizeof(float));
+            done = done && host->vectors[v];
+        }
+    }
+    host->gradient = calloc(floats, sizeof(float));
+    host->inputs = calloc(rows * widest, sizeof(float));
+    host->outputs = calloc(rows * widest, sizeof(float));
+    host->dropped = calloc(rows * widest, sizeof(float));
+    host->deltas = calloc(rows * widest, sizeof(float));
+    host->indexes = calloc(rows, sizeof(int32_t));
+    host->row = calloc(widest, sizeof(float));
+    done = done && host->gradient && host->inputs && host->outputs && host->dropped && host->deltas && host->indexes &&
+           host->row;
+    return done || out_of_memory(error);
+}
+
+void host_destroy(struct device *device)
+{
+    struct host *host = device->host;
+    if (!host) {
+        return;
+    }
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        free(host->vectors[v]);
+    }
+    free(host->gradient);
+    free(host->inputs);
+    free(host->outputs);
+    free(host->dropped);
+    free(host->deltas);
+    free(host->indexes);
+    free(host->row);
+    free(host->images);
+    free(host);
+    device->host = NULL;
+}
+
+bool host_data(struct device *device, const uint8_t *images, int count, struct error *error)
+{
+    size_t bytes = (size_t)count * (size_t)device->shape.widths[0];
+    if (!device->host || !is_host(device, 0)) {
+        return true;
+    }
+    free(device->host->images);
+    device->host->images = malloc(bytes);
+    if (!device->host->images) {
+        return out_of_memory(error);
+    }
+    memcpy(device->host->images, images, bytes);
+    return true;
+}
+
+/* What [first, first + count) and a layer have in common, in *from and *floats; false: nothing. */
+static bool in_common(const struct device *device, int layer, size_t first, size_t count, size_t *from, size_t *floats)
+{
+    size_t begin = layer_first(device, layer), end = layer_first(device, layer + 1);
+    begin = begin > first ? begin : first;
+    end = end < first + count ? end : first + count;
+    *from = begin;
+    *floats = begin < end ? end - begin : 0;
+    return is_host(device, layer) && begin < end;
+}
+
+void host_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values)
+{
+    size_t from, floats;
+    for (int i = 0; device->host && i < device->network.layers; i++) {
+        if (in_common(device, i, first, count, &from, &floats)) {
+            memcpy(device->host->vectors[vector] + from, values + (from - first), floats * sizeof *values);
+        }
+    }
+}
+
+void host_read(const struct device *device, enum store_vector vector, size_t first, size_t count, float *values)
+{
+    size_t from, floats;
+    for (int i = 0; device->host && i < device->network.layers; i++) {
+        if (in_common(device, i, first, count, &from, &floats)) {
+            memcpy(values + (from - first), device->host->vectors[vector] + from, floats * sizeof *values);
+        }
+    }
+}
+
+/* ---- between the two ---- */
+
+/* rows x pitch floats of one of the network's matrices. */
+static bool fetch(struct device *device, float *to, const float *from, int rows, int pitch, struct error *error)
+{
+    size_t bytes = (size_t)rows * (size_t)pitch * sizeof *to;
+    DEVICE_TRY(device, error, copy_to_host, (to, device_address(from), bytes, device->stream));
+    DEVICE_TRY(device, error, stream_wait, (device->stream));
+    return true;
+}
+
+static bool send(struct device *device, float *to, const float *from, int rows, int pitch, struct error *error)
+{
+    size_t bytes = (size_t)rows * (size_t)pitch * sizeof *from;
+    DEVICE_TRY(device, error, copy_to_device, (device_address(to), from, bytes, device->stream));
+    DEVICE_TRY(device, error, stream_wait, (device->stream)); /* `from` is needed again */
+    return true;
+}
+
+static bool fetch_progress(struct device *device, struct error *error)
+{
+    if (!memory_fetch_progress(device, error)) {
+        return false;
+    }
+    DEVICE_TRY(device, error, stream_wait, (device->stream));
+    return true;
+}
+
+/* A layer's inputs into host->inputs, [count, *pitch]. */
+static bool fetch_inputs(struct device *device, int number, const uint8_t *given, int count, bool training, int *pitch,
+                         struct error *error)
+{
+    struct host *host = device->host;
+    size_t pixels = (size_t)device->shape.widths[0];
+    if (number > 0) {
+        const struct kernel_layer *under = &device->network.layer[number - 1];
+        *pitch = under->pitch;
+        return fetch(device, host->inputs, training ? under->outputs : under->activations, count, under->pitch, error);
+    }
+    *pitch = (int)pixels;
+    if (!given) {
+        DEVICE_TRY(
+            device, error, copy_to_host,
+            (host->indexes, device_address(device->network.indexes), (size_t)count * sizeof(int32_t), device->stream));
+        DEVICE_TRY(device, error, stream_wait, (device->stream));
+    }
+    for (int m = 0; m < count; m++) {
+        const uint8_t *image = given ? given + (size_t)m * pixels : host->images + (size_t)host->indexes[m] * pixels;
+        for (size_t i = 0; i < pixels; i++) {
+            host->inputs[(size_t)m * pixels + i] = (float)image[i] * (1.0f / 255.0f);
+        }
+    }
+    return true;
+}
+
+static float drop_factor(const struct device *device, int layer, int place, int unit)
+{
+    const struct dropout *dropout = &device->network.dropout;
+    struct dropout_batch batch = {device->progress->task, device->progress->step};
+    return dropout_drops(dropout, &batch, layer, place, unit) ? 0.0f : dropout->scale;
+}
+
+/* ---- forward ---- */
+
+/* to[n] += x * from[n]: what all of this comes down to. */
+static void add_row(float *to, float x, const float *from, int count)
+{
+    for (int n = 0; n < count; n++) {
+        to[n] += x * from[n];
+    }
+}
+
+static bool forward_layer(struct device *device, const struct kernel_network *network, int number, const uint8_t *given,
+                          int count, bool training, struct error *error)
+{
+    struct host *host = device->host;
+    const struct kernel_layer *layer = &network->layer[number];
+    bool averaged = network->vectors.parameters != device->network.vectors.parameters;
+    const float *values = host->vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS];
+    bool last = number + 1 == network->layers, drops = training && !last && network->dropout.threshold > 0;
+    int pitch;
+    if (!fetch_inputs(device, number, given, count, training, &pitch, error)) {
+        return false;
+    }
+    memset(host->outputs, 0, (size_t)count * (size_t)layer->pitch * sizeof(float));
+    for (int m = 0; m < count; m++) {
+        float *out = host->outputs + (size_t)m * (size_t)layer->pitch;
+        float *dropped = host->dropped + (size_t)m * (size_t)layer->pitch;
+        memcpy(out, values + layer->biases, (size_t)layer->out * sizeof *out);
+        for (int i = 0; i < layer->in; i++) {
+            add_row(out, host->inputs[(size_t)m * (size_t)pitch + (size_t)i],
+                    values + layer->weights + (size_t)i * (size_t)layer->stride, layer->out);
+        }
+        for (int n = 0; !last && n < layer->out; n++) {
+            out[n] = activate(network->activation, out[n]);
+            dropped[n] = drops ? out[n] * drop_factor(device, number, m, n) : 0.0f;
+        }
+    }
+    return send(device, layer->activations, host->outputs, count, layer->pitch, error) &&
+           (!drops || send(device, layer->outputs, host->dropped, count, layer->pitch, error));
+}
+
+bool host_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
+                  const uint8_t *given, int count, bool training, struct error *error)
+{
+    for (int i = 0; i < network->layers; i++) {
+        if (is_host(device, i) ? !forward_layer(device, network, i, given, count, training, error)
+                               : !launch_forward_layer(device, network, source, i, count, training, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- backward ---- */
+
+/* The deltas of hidden layer `number` from those of the layer above, which is the host's. */
+static bool delta_layer(struct device *device, int number, int count, struct error *error)
+{
+    struct host *host = device->host;
+    const struct kernel_network *network = &device->network;
+    const struct kernel_layer *layer = &network->layer[number], *above = layer + 1;
+    const float *weights = host->vectors[STORE_PARAMETERS] + above->weights;
+    if (!fetch(device, host->inputs, above->deltas, count, above->pitch, error) ||
+        !fetch(device, host->outputs, layer->activations, count, layer->pitch, error)) {
+        return false;
+    }
+    memset(host->deltas, 0, (size_t)count * (size_t)layer->pitch * sizeof(float));
+    for (int m = 0; m < count; m++) {
+        const float *upper = host->inputs + (size_t)m * (size_t)above->pitch;
+        size_t at = (size_t)m * (size_t)layer->pitch;
+        for (int i = 0; i < layer->out; i++) {
+            const float *row = weights + (size_t)i * (size_t)above->stride;
+            float sum = 0.0f;
+            for (int n = 0; n < above->out; n++) {
+                sum += upper[n] * row[n];
+            }
+            if (network->dropout.threshold > 0) {
+                sum *= drop_factor(device, number, m, i);
+            }
+            host->deltas[at + (size_t)i] = derive(network->activation, host->outputs[at + (size_t)i], sum);
+        }
+    }
+    return send(device, layer->deltas, host->deltas, count, layer->pitch, error);
+}
+
+bool host_batch(struct device *device, struct kernel_source *source, const uint8_t *given, struct error *error)
+{
+    struct kernel_network *network = &device->network;
+    if (!launch_draw(device, source, error) || !fetch_progress(device, error)) {
+        return false;
+    }
+    int count = device->progress->count;
+    if (!host_forward(device, network, source, given, count, true, error) || !launch_softmax(device, source, error) ||
+        !fetch_progress(device, error)) {
+        return false;
+    }
+    for (int i = network->layers - 2; !device->progress->stopped && i >= 0; i--) {
+        if (is_host(device, i + 1) ? !delta_layer(device, i, count, error) : !launch_delta(device, i, count, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- gradients and updates ---- */
+
+static bool gradient_layer(struct device *device, int number, const uint8_t *given, bool adds, float weight,
+                           struct error *error)
+{
+    struct host *host = device->host;
+    const struct kernel_layer *layer = &device->network.layer[number];
+    int pitch, count = device->progress->count;
+    if (!fetch_inputs(device, number, given, count, true, &pitch, error) ||
+        !fetch(device, host->deltas, layer->deltas, count, layer->pitch, error)) {
+        return false;
+    }
+    for (int i = 0; i <= layer->in; i++) {
+        bool bias = i == layer->in;
+        float *to = host->gradient + (bias ? layer->biases : layer->weights + (size_t)i * (size_t)layer->stride);
+        memset(host->row, 0, (size_t)layer->out * sizeof *host->row);
+        for (int m = 0; m < count; m++) {
+            add_row(host->row, bias ? 1.0f : host->inputs[(size_t)m * (size_t)pitch + (size_t)i],
+                    host->deltas + (size_t)m * (size_t)layer->pitch, layer->out);
+        }
+        for (int n = 0; n < layer->out; n++) {
+            to[n] = (adds ? to[n] : 0.0f) + weight * host->row[n];
+        }
+    }
+    return true;
+}
+
+bool host_gradients(struct device *device, struct kernel_source *source, const uint8_t *given, int mode, float weight,
+                    struct error *error)
+{
+    for (int i = 0; i < device->network.layers; i++) {
+        int rows = device->network.layer[i].in + 1;
+        if (is_host(device, i) ? !gradient_layer(device, i, given, mode == GRADIENT_ADD, weight, error)
+                               : !launch_gradient(device, source, i, 0, rows, mode, weight, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Of all the host's layers, between a vector of the device and its own gradient. */
+static bool move_gradients(struct device *device, float *vector, bool to_device, struct error *error)
+{
+    for (int i = 0; i < device->network.layers; i++) {
+        size_t first = layer_first(device, i);
+        int floats = (int)(layer_first(device, i + 1) - first);
+        float *own = device->host->gradient + first;
+        if (is_host(device, i) && (to_device ? !send(device, vector + first, own, 1, floats, error)
+                                             : !fetch(device, own, vector + first, 1, floats, error))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool host_send_gradients(struct device *device, struct error *error)
+{
+    return move_gradients(device, device->network.gradient, true, error);
+}
+
+static void update_layers(struct device *device, float factor)
+{
+    struct host *host = device->host;
+    const struct update *updates = device->host_updates[device->progress->step - device->progress->first_step];
+    unsigned mode = optimizer_enter();
+    for (int i = 0; i < device->network.layers; i++) {
+        const struct kernel_layer *layer = &device->network.layer[i];
+        for (int row = 0; is_host(device, i) && row <= layer->in; row++) {
+            bool bias = row == layer->in;
+            size_t first = bias ? layer->biases : layer->weights + (size_t)row * (size_t)layer->stride;
+            for (size_t at = first; at < first + (size_t)layer->out; at++) {
+                optimizer_element(&updates[!bias], factor * host->gradient[at], host->vectors[STORE_PARAMETERS],
+                                  host->vectors[STORE_SLOT0], host->vectors[STORE_SLOT1], host->vectors[STORE_AVERAGES],
+                                  at);
+            }
+        }
+    }
+    optimizer_leave(mode);
+}
+
+bool host_step(struct device *device, struct error *error)
+{
+    struct kernel_network *network = &device->network;
+    struct kernel_source source = device->train;
+    bool clips = network->clip_norm > 0.0, collects = network->micro_batches > 1;
+    float share = 1.0f / (float)network->micro_batches;
+    for (source.micro = 0; source.micro < network->micro_batches; source.micro++) {
+        bool first = source.micro == 0;
+        int mode = clips ? GRADIENT_STORE : !collects ? GRADIENT_UPDATE : first ? GRADIENT_STORE : GRADIENT_ADD;
+        int how = !collects ? APPLY_CLIPPED : first ? CLIP_COLLECT_FIRST : CLIP_COLLECT;
+        if (!host_batch(device, &source, NULL, error)) {
+            return false;
+        }
+        if (device->progress->stopped) {
+            return true;
+        }
+        if (!host_gradients(device, &source, NULL, mode, clips ? 1.0f : share, error) ||
+            (clips && (!host_send_gradients(device, error) || !launch_clip(device, how, share, error)))) {
+            return false;
+        }
+    }
+    if (collects && !launch_apply(device, clips ? APPLY_COLLECTED : APPLY_GRADIENT, 1.0f, error)) {
+        return false;
+    }
+    if (clips &&
+        (collects ? !move_gradients(device, network->collected, false, error) : !fetch_progress(device, error))) {
+        return false;
+    }
+    update_layers(device, clips && !collects ? device->progress->factor : 1.0f);
+    return true;
+}

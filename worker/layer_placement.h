@@ -1,0 +1,21 @@
+/* Where the layers of a model are computed: what train.device and train.placement come to together. */
+#ifndef WORKER_LAYER_PLACEMENT_H
+#define WORKER_LAYER_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+
+struct layer_placement {
+    enum device_kind
+        device;          /* DEVICE_CPU: no layer is on a GPU; DEVICE_GPU: one is to be; DEVICE_AUTO: if there is one */
+    int gpu;             /* its index, unless device is DEVICE_CPU */
+    uint32_t cpu_layers; /* bit l: layer l of weights is on the CPU, also where there is a GPU */
+    bool by_hand;        /* train.placement says what train.device does not */
+};
+
+/* layers: of weights. */
+struct layer_placement layer_placement_of(const struct config_train *train, int layers);
+
+#endif
