@@ -74,7 +74,7 @@ build/gpu/trainer-gpu: $(helper_objects) build/gpu/stubs/made
 -include $(helper_objects:.o=.d)
 
 # A process with a device that is none, for tests of all that lies between it and the program.
-build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
+build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
 	@$(CC) $(sanitized) -o $@ $^
 
 build/san/tests/cuda/test_client: build/san/tests/cuda/standin
@@ -87,7 +87,7 @@ build/san/tests/cuda/launched: tests/cuda/launched.c
 build/san/tests/cuda/test_launch: build/san/tests/cuda/launched
 
 # A process whose device is the CPU engine.
-build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/reference_device.o build/san/cuda/helper/main.o \
+build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/reference_device.o build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o \
 		build/san/cuda/helper/serve.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $(filter %.o,$^) build/san/rooms.a -Lbuild/deps/native/lib $(link_with)
 

@@ -108,6 +108,7 @@ VALUES = [
     ("train.allow_soft_placement", [True, False], [1, "true"]),
     ("train.gpu_memory_fraction", [1, 0.01], [0, 1.1, "half"]),
     ("train.gpu_timeout_secs", [0.1, 3600], [0, 0.05, 3601]),
+    ("train.towers", [[], ["gpu:0", "gpu:1"], ["cpu", "gpu:63"]], [["gpu"], ["tpu:0"], ["gpu:64"], "gpu:0,gpu:1", [0]]),
     ("train.placement", [{}, {"layer1": "cpu:0"}, {"layer0": "gpu:1", "layer1": "cpu:0"}],
      [{"layer1": "cpu"}, {"layer15": "cpu:0"}, {"layer01": "cpu:0"}, {"layer1": 0}, {"layer0": "gpu:64"}, "cpu:0", ["cpu:0"]]),
     ("train.precision", ["float32", "tf32", "bfloat16"], ["float16", 32]),

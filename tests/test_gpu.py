@@ -312,7 +312,7 @@ def test_placement_where_there_is_no_gpu(trainer, tmp_path, gpu, monkeypatch):
     ({"hidden": "cpu:0"}, {}, '"hidden" is no layer: layer0 is the one above the images'),
     ({"layer1": "tpu:0"}, {}, 'layer1 must be on cpu:0 or gpu:N with N from 0 to 63, not "tpu:0"'),
     ({"layer0": "gpu:0", "layer1": "gpu:1"}, {}, "has layer1 on gpu:1 and others on gpu:0: a model has one GPU"),
-    ({"layer1": "cpu:0"}, {"towers": "gpu:0,gpu:1", "micro_batches": 2}, "goes with one device, and train.towers names several"),
+    ({"layer1": "cpu:0"}, {"towers": ["gpu:0", "gpu:1"], "micro_batches": 2}, "goes with one device, and train.towers names several"),
 ])
 def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, message):
     place(tmp_path, layers, **train_keys)
@@ -497,6 +497,32 @@ def test_a_device_that_fails(trainer, gpu, tmp_path, told, reason):
     assert re.search(reason, warning_of(result)), warning_of(result)
     on_cpu = train(trainer, *flags, "--device=cpu", cwd=tmp_path)
     assert result.done["steps"] == 120
+    assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
+
+
+@only_fake
+def test_a_device_that_fails_with_a_layer_on_the_cpu(trainer, gpu, tmp_path):
+    gpu(LOSE_AT=200)
+    place(tmp_path, {"layer1": "cpu:0"})
+    flags = ("--train_steps=60", "--log_steps=10", "--log_device_placement")
+    result = train(trainer, *SOFT, *flags, cwd=tmp_path)
+    assert re.search("gpu:0 failed at step .*CUDA_ERROR_LAUNCH_FAILED", warning_of(result))
+    placed = [event["device"] for event in result.named("placement") if event["name"] == "layer0/MatMul"]
+    assert placed == ["gpu:0", "cpu:0"]  # and when the CPU has taken over
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
+    result = train(trainer, *GPU, *flags, cwd=tmp_path, status=1)
+    assert "gpu:0 failed at step" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@only_fake
+def test_a_tower_that_fails(trainer, gpu, tmp_path):
+    gpu(DEVICES=2, LOSE_AT=100)
+    flags = ("--micro_batches=2", "--train_steps=30", "--log_steps=10")
+    result = train(trainer, *NET, *flags, "--towers=gpu:0,gpu:1", cwd=tmp_path)
+    warnings = [event["message"] for event in result.named("log") if event["level"] == "warning"]
+    assert len(warnings) == 2 and all("the CPU goes on from there" in warning for warning in warnings), warnings
+    on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
     assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
 
 

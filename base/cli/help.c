@@ -169,6 +169,7 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
         [KEY_WORD] = "",
         [KEY_LAYERS] = "N,N,...",
         [KEY_HOSTS] = "HOST:PORT,...",
+        [KEY_DEVICES] = "DEVICE,...",
         [KEY_DEVICE] = "auto|cpu|gpu|gpu:N",
         [KEY_LAYER_DEVICES] = "LAYER=DEVICE,...",
     };

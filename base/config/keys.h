@@ -22,6 +22,7 @@ enum key_type {
     KEY_WORD,          /* an enum, numbered as `words` */
     KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; how many at `companion` */
     KEY_HOSTS,         /* struct string_list */
+    KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
     KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/layer_devices.h */
 };

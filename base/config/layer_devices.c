@@ -21,6 +21,11 @@ static int number_after(const char *text, const char *prefix, int most)
     return number <= most ? number : -1;
 }
 
+bool layer_devices_is_tower(const char *device)
+{
+    return strcmp(device, "cpu") == 0 || number_after(device, "gpu:", CONFIG_MAX_DEVICE) >= 0;
+}
+
 bool layer_devices_add(int *devices, const char *layer, const char *device, struct error *error)
 {
     int index = number_after(layer, "layer", LAYERS - 1);

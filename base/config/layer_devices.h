@@ -1,4 +1,6 @@
 /*
+ * Keys that name devices: what train.towers lists, and
+ *
  * train.placement: which layers of weights are computed where, {"layer1": "cpu:0"}. As a text: "layer1=cpu:0,layer2=gpu:0".
  *
  * devices: int [CONFIG_MAX_LAYERS - 1], of each layer LAYER_ANYWHERE, LAYER_ON_CPU, or LAYER_ON_GPU + N for gpu:N.
@@ -13,6 +15,9 @@
 #include "base/error.h"
 
 #define LAYER_DEVICES_ALLOWED "an object from layers (layer0, layer1, ...) to devices (cpu:0, gpu:0, ...)"
+
+/* Is this "cpu" or gpu:N, as train.towers lists them? */
+bool layer_devices_is_tower(const char *device);
 
 /* Puts one layer on a device; the error follows the key's path. */
 bool layer_devices_add(int *devices, const char *layer, const char *device, struct error *error);

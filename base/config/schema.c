@@ -12,6 +12,7 @@ static const char host_pattern[] = "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9_][A-Za-z0-
 static const char device_pattern[] = "^(auto|cpu|gpu(:[0-9]{1,2})?)$";
 static const char layer_pattern[] = "^layer([0-9]|1[0-4])$";
 static const char layer_device_pattern[] = "^(cpu:0|gpu:([0-9]|[1-5][0-9]|6[0-3]))$";
+static const char tower_pattern[] = "^(cpu|gpu:([0-9]|[1-5][0-9]|6[0-3]))$";
 static const char text_pattern[] = "^[^\\u0000-\\u001f\\u007f]*$";
 
 static bool add_text(cJSON *object, const char *name, const char *text)
@@ -64,6 +65,13 @@ static bool add_hosts(cJSON *object)
 
 _Static_assert(CONFIG_MAX_LAYERS == 16 && CONFIG_MAX_DEVICE == 63, "as the patterns say");
 
+static bool add_devices(cJSON *object)
+{
+    cJSON *items = cJSON_AddObjectToObject(object, "items");
+    return items != NULL && add_text(object, "type", "array") && add_text(items, "type", "string") &&
+           add_text(items, "pattern", tower_pattern);
+}
+
 static bool add_layer_devices(cJSON *object)
 {
     cJSON *patterns = cJSON_AddObjectToObject(object, "patternProperties");
@@ -92,6 +100,8 @@ static bool add_type(cJSON *object, const struct config_key *key)
         return add_text(object, "type", "string") && add_text(object, "pattern", device_pattern);
     case KEY_LAYERS:
         return add_layers(object, key);
+    case KEY_DEVICES:
+        return add_devices(object);
     case KEY_LAYER_DEVICES:
         return add_layer_devices(object);
     case KEY_HOSTS:

@@ -101,6 +101,9 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
     case KEY_HOSTS:
         snprintf(text, size, "a list of at most %d addresses host:port", CONFIG_MAX_HOSTS);
         break;
+    case KEY_DEVICES:
+        snprintf(text, size, "a list of devices, each cpu or gpu:N with N from 0 to %d", CONFIG_MAX_DEVICE);
+        break;
     case KEY_DEVICE:
         snprintf(text, size, "auto, cpu, gpu or gpu:N with N from 0 to %d", CONFIG_MAX_DEVICE);
         break;
@@ -177,6 +180,27 @@ static bool set_text(const struct config_key *key, struct config *config, const 
     free(*field);
     *field = copy;
     return true;
+}
+
+/* The list may be empty; each part of it is a device. */
+static bool set_devices(const struct config_key *key, struct config *config, const char *const *texts, int count,
+                        int *element, struct error *error)
+{
+    char text[CONFIG_MAX_TEXT + 1] = "";
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        char shown[SHOWN_SIZE];
+        show_text(texts[i], shown);
+        if (!layer_devices_is_tower(texts[i])) {
+            *element = i;
+            return reject(key, shown, error);
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? "," : "", texts[i]);
+        if (used >= sizeof text) {
+            return reject(key, "so many", error);
+        }
+    }
+    return set_text(key, config, text, error);
 }
 
 static bool set_word(const struct config_key *key, struct config *config, const char *text, const char *shown,
@@ -351,8 +375,9 @@ static bool text_to_list(const struct config_key *key, struct config *config, co
         goto out;
     }
     int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
-    if (key->type == KEY_HOSTS) {
-        done = set_hosts(key, config, parts, count, &element, error);
+    if (key->type == KEY_HOSTS || key->type == KEY_DEVICES) {
+        done = key->type == KEY_HOSTS ? set_hosts(key, config, parts, count, &element, error)
+                                      : set_devices(key, config, parts, count, &element, error);
         goto out;
     }
     struct elements elements = {.count = 0};
@@ -389,6 +414,7 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
         return layer_devices_from_text(field_of(key, config), text, error);
     case KEY_LAYERS:
     case KEY_HOSTS:
+    case KEY_DEVICES:
         break;
     }
     return text_to_list(key, config, text, shown, error);
@@ -425,7 +451,7 @@ static bool json_to_layers(const struct config_key *key, struct config *config, 
     return set_layers(key, config, &elements, index == 0 ? "an empty one" : "a single one", error);
 }
 
-static bool json_to_hosts(const struct config_key *key, struct config *config, const cJSON *array, int *element,
+static bool json_to_texts(const struct config_key *key, struct config *config, const cJSON *array, int *element,
                           struct error *error)
 {
     const char **texts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *texts);
@@ -440,10 +466,11 @@ static bool json_to_hosts(const struct config_key *key, struct config *config, c
             texts[count++] = child->valuestring;
         } else {
             *element = count;
-            error_set(error, "must be a string host:port");
+            error_set(error, "must be a string %s", key->type == KEY_HOSTS ? "host:port" : "gpu:N");
         }
     }
-    good = good && set_hosts(key, config, texts, count, element, error);
+    good = good && (key->type == KEY_HOSTS ? set_hosts(key, config, texts, count, element, error)
+                                           : set_devices(key, config, texts, count, element, error));
     free(texts);
     return good;
 }
@@ -494,8 +521,9 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
         }
         break;
     case KEY_HOSTS:
+    case KEY_DEVICES:
         if (cJSON_IsArray(value)) {
-            return json_to_hosts(key, config, value, element, error);
+            return json_to_texts(key, config, value, element, error);
         }
         break;
     }
@@ -517,6 +545,22 @@ static cJSON *hosts_json(const struct string_list *list)
             cJSON_Delete(array);
             return NULL;
         }
+    }
+    return array;
+}
+
+static cJSON *devices_json(const char *text)
+{
+    cJSON *array = cJSON_CreateArray();
+    char word[SHOWN_SIZE];
+    for (const char *at = text; array != NULL && *at != '\0';) {
+        size_t length = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(word))) {
+            cJSON_Delete(array);
+            return NULL;
+        }
+        at += length + (at[length] == ',');
     }
     return array;
 }
@@ -555,6 +599,8 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
         return hosts_json(value);
     case KEY_LAYER_DEVICES:
         return layer_devices_json(value);
+    case KEY_DEVICES:
+        return devices_json(*(char *const *)value);
     case KEY_DEVICE:
         break;
     }
@@ -587,7 +633,7 @@ static char *layers_text(const int *widths, int count)
 char *config_key_text(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
-    if (key->type == KEY_TEXT) {
+    if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
         return strdup(*(char *const *)value);
     }
     if (key->type == KEY_HOSTS) {
@@ -615,7 +661,7 @@ bool config_key_is_default(const struct config_key *key, const struct config *co
 
 void config_key_clear(const struct config_key *key, struct config *config)
 {
-    if (key->type == KEY_TEXT) {
+    if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
         char **field = field_of(key, config);
         free(*field);
         *field = NULL;

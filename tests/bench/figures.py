@@ -1,9 +1,18 @@
 """What the benchmarks share: figures with what they owe, and ports for the clusters that they start."""
 
 import json
+import os
+import pathlib
 import socket
 
 missed = []
+
+
+def mnist_folder(root):
+    """What TRAINER_MNIST names, or where `make mnist` puts it, or a folder that several checkouts share."""
+    own = root / "data"
+    found = own if list(own.glob("train-images*")) else root.parent / "shared/data/mnist"
+    return pathlib.Path(os.environ.get("TRAINER_MNIST", found))
 
 
 def show(name, value, floor=None, most=None, **more):

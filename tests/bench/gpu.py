@@ -12,15 +12,15 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from figures import free_ports, missed, show
+from figures import free_ports, missed, mnist_folder, show
 
-STEP_FLOP = 2 * (784 * 500 * 2 + 500 * 10 * 3)  # an image's: forward, weight gradients, one delta
 LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor in a cycle; 128 of all others here
 
 
@@ -30,9 +30,9 @@ class Bench:
         self.trainer = str(pathlib.Path(options.trainer).resolve())
         self.step = str(pathlib.Path(options.step).resolve())
         self.flags = ("--log_format=json", f"--data_dir={pathlib.Path(options.data).resolve()}", "--device=gpu",
-                      "--noallow_soft_placement", "--layers=784,500,10")
+                      "--noallow_soft_placement", f"--layers={options.layers}")
         self.folder = tempfile.TemporaryDirectory()
-        self.about = {"gpu": device["name"], "driver": driver_version()}
+        self.about = {"gpu": device["name"], "driver": smi("driver_version")}
 
     def train(self, *flags):
         output = subprocess.run([self.trainer, *self.flags, *flags], cwd=self.folder.name, capture_output=True, text=True)
@@ -42,7 +42,7 @@ class Bench:
 
     def rate(self, batch):
         """Of a run that lasts about so many seconds: a short one tells how many steps that is."""
-        steps = 2000
+        steps = self.options.steps
         for _ in range(2):
             events = self.train("--optimizer=sgd", "--learning_rate=0.05", f"--batch_size={batch}", "--train_dir=",
                                 "--log_steps=0", "--validate_steps=1000000000", f"--train_steps={steps}")
@@ -60,14 +60,17 @@ class Bench:
         return {one["way"]: one["steps_per_s"] for one in found if "steps_per_s" in one}
 
     def roofline(self):
-        """Steps of one image in a second, were all multipliers busy."""
+        """Steps of one image in a second, were all multipliers busy; 0 where nobody tells the clock."""
         major, minor = map(int, self.device["compute_capability"].split("."))
-        clock = float(smi("clocks.max.sm").split()[0]) * 1e6
-        return self.device["multiprocessors"] * LANES.get(10 * major + minor, 128) * 2 * clock / STEP_FLOP
+        clock = re.match(r"[\d.]+", smi("clocks.max.sm"))
+        widths = [int(width) for width in self.options.layers.split(",")]
+        products = [below * above for below, above in zip(widths, widths[1:])]
+        flop = 2 * (3 * sum(products) - products[0])  # forward, weight gradients, and deltas but for the first layer
+        return self.device["multiprocessors"] * LANES.get(10 * major + minor, 128) * 2e6 * float(clock[0] if clock else 0) / flop
 
     def steps(self):
         for batch, floor, ratio, aim in ((100, 50000, 2, 4), (1024, None, 1.5, None), (8192, None, None, None)):
-            name = f"784-500-10, batch {batch:,}, SGD, float32"
+            name = f"{self.options.layers.replace(',', '-')}, batch {batch:,}, SGD, float32"
             rates, peers = [], []
             for _ in range(self.options.rounds):
                 rate, engine = self.rate(batch)
@@ -80,12 +83,12 @@ class Bench:
                 graphs = max(value for way, value in best.items() if "graph" in way) if any("graph" in way for way in best) else 0
                 show(f"{name}, times PyTorch with CUDA graphs" if graphs else f"{name}, times PyTorch",
                      round(rate / (graphs or max(best.values())), 2), ratio, aim=aim, peers=best)
-            if batch == 8192:
+            if batch == 8192 and self.roofline() > 0:
                 show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50, unit="%")
 
     def worker(self):
         """What the GPU takes of a worker's step, and what a step takes with a ps on this box."""
-        output = subprocess.run([self.step, "seconds=3"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([self.step, f"seconds={min(3, self.options.seconds)}"], capture_output=True, text=True, check=True).stdout
         parts = {key: float(value) for key, value in re.findall(r"(\w+) ([\d.]+)", output)}
         show("as a worker, GPU side of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us", **self.about,
              **{key: value for key, value in parts.items() if key != "step_us"})
@@ -99,7 +102,7 @@ class Bench:
         subprocess.run([self.trainer, "keygen", "--out=fleet.key"], cwd=self.folder.name, check=True, capture_output=True)
         ps = subprocess.Popen([self.trainer, "--job_name=ps", *hosts, *self.flags], cwd=self.folder.name, stdout=subprocess.DEVNULL)
         try:
-            done = self.train("--job_name=worker", *hosts, "--train_steps=5000", "--log_steps=0",
+            done = self.train("--job_name=worker", *hosts, f"--train_steps={5 * self.options.steps // 2}", "--log_steps=0",
                               "--validate_steps=1000000000")[-1]
         finally:
             ps.kill()
@@ -128,15 +131,10 @@ class Bench:
 
 
 def smi(field):
-    output = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True, text=True)
-    return output.stdout.splitlines()[0] if output.returncode == 0 and output.stdout else "0"
-
-
-def driver_version():
-    try:
-        return smi("driver_version")
-    except FileNotFoundError:
+    if not shutil.which("nvidia-smi"):
         return "unknown"
+    output = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True, text=True)
+    return output.stdout.splitlines()[0] if output.returncode == 0 and output.stdout else "unknown"
 
 
 def main():
@@ -145,7 +143,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainer", default=root / "build/trainer")
     parser.add_argument("--step", default=root / "build/bench/gpu_bench")
-    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
+    parser.add_argument("--data", default=mnist_folder(root), help="MNIST's; TRAINER_MNIST names it too")
+    parser.add_argument("--layers", default="784,500,10", help="others try the bench out, where a GPU is only imitated")
+    parser.add_argument("--steps", type=int, default=2000, help="of a first, short run; fewer do the same")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--python", default=sys.executable, help="runs PyTorch")
@@ -157,6 +157,8 @@ def main():
     if not found["devices"]:
         print(f"gpu: nothing is measured, {found['no_gpu']}", file=sys.stderr)
         return
+    if not list(pathlib.Path(options.data).glob("train-images*")):
+        sys.exit(f"gpu: there is no MNIST in {options.data}: make mnist, or TRAINER_MNIST=FOLDER")
     bench = Bench(options, found["devices"][0])
     for part in options.parts or parts:
         getattr(bench, part)()

@@ -14,11 +14,8 @@
 #include <unistd.h>
 
 #include "cuda/device/device.h"
+#include "tests/cuda/plain_driver.h"
 #include "tests/cuda/standin.h"
-
-struct driver {
-    int unused;
-};
 
 struct device {
     struct device_shape shape;
@@ -28,44 +25,11 @@ struct device {
     uint64_t data_sum;
 };
 
-static struct driver the_driver;
-
-bool driver_load(struct driver **driver, const char *path, struct error *error)
-{
-    (void)path;
-    if (getenv("STANDIN_NO_DRIVER")) {
-        return error_set(error, "there is no driver here");
-    }
-    *driver = &the_driver;
-    return true;
-}
-
-void driver_unload(struct driver *driver)
-{
-    (void)driver;
-}
-
-int driver_version(const struct driver *driver)
-{
-    (void)driver;
-    return 13000;
-}
-
-int driver_device_count(const struct driver *driver)
-{
-    (void)driver;
-    return 2;
-}
-
-bool driver_device(const struct driver *driver, int ordinal, struct driver_device *device, struct error *error)
-{
-    (void)driver;
-    (void)error;
-    *device = (struct driver_device){.memory_bytes = 1 << 30, .major = 9, .minor = ordinal, .multiprocessors = 4};
-    snprintf(device->name, sizeof device->name, "Stand-in %d", ordinal);
-    snprintf(device->uuid, sizeof device->uuid, "GPU-%d", ordinal);
-    return true;
-}
+const struct driver_device plain_devices[] = {
+    {.name = "Stand-in 0", .uuid = "GPU-0", .memory_bytes = 1 << 30, .major = 9, .minor = 0, .multiprocessors = 4},
+    {.name = "Stand-in 1", .uuid = "GPU-1", .memory_bytes = 1 << 30, .major = 9, .minor = 1, .multiprocessors = 4},
+};
+const int plain_device_count = 2;
 
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
                  struct error *error)
@@ -207,11 +171,4 @@ bool device_forward(struct device *device, bool averaged, const uint8_t *images,
         }
     }
     return true;
-}
-
-void device_share(struct device *device, void *memory, size_t size)
-{
-    (void)device;
-    (void)memory;
-    (void)size;
 }

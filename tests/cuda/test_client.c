@@ -78,9 +78,9 @@ static void a_driver_that_is_not_there_is_a_sentence(void **state)
     (void)state;
     struct error error;
     struct gpu_list list;
-    setenv("STANDIN_NO_DRIVER", "1", 1);
+    setenv("PLAIN_NO_DRIVER", "1", 1);
     struct gpu_client *client = start(10);
-    unsetenv("STANDIN_NO_DRIVER");
+    unsetenv("PLAIN_NO_DRIVER");
     assert_false(gpu_client_list(client, &list, &error));
     assert_string_equal(error.text, "there is no driver here");
     assert_false(gpu_client_is_dead(client));

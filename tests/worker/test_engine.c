@@ -16,6 +16,7 @@
 
 #include "ps/collect.h"
 #include "tests/random.h"
+#include "tests/worker/network.h"
 #include "worker/dropout.h"
 #include "worker/engine.h"
 #include "worker/sampler.h"
@@ -40,26 +41,6 @@ struct fixture {
     float *parameters;
     struct engine *engine;
 };
-
-static void make_examples(struct fixture *fixture, int count, int percent)
-{
-    int pixels = fixture->model.widths[0];
-    struct examples *examples = &fixture->examples;
-    *examples = (struct examples){.images = malloc((size_t)count * (size_t)pixels),
-                                  .labels = malloc((size_t)count * sizeof(int32_t)),
-                                  .count = count,
-                                  .height = 1,
-                                  .width = pixels,
-                                  .classes = fixture->model.widths[fixture->model.layer_count]};
-    for (int i = 0; i < count * pixels; i++) {
-        /* Some pixels are never set, as at the border of real digits. */
-        bool border = i % pixels % 7 == 0;
-        examples->images[i] = (uint8_t)(!border && below(100) < percent ? 1 + below(255) : 0);
-    }
-    for (int i = 0; i < count; i++) {
-        examples->labels[i] = below(examples->classes);
-    }
-}
 
 static void make_engine(struct fixture *fixture)
 {
@@ -86,29 +67,13 @@ static void remake_engine(struct fixture *fixture, int threads)
 static void setup(struct fixture *fixture, const int *layers, int layer_count, int batch, int examples, int percent)
 {
     memset(fixture, 0, sizeof *fixture);
-    struct config_model *model = &fixture->config.model;
-    model->layer_count = layer_count;
-    memcpy(model->layers, layers, (size_t)layer_count * sizeof *layers);
-    model->initializer = INITIALIZER_TRUNCATED_NORMAL;
-    model->init_stddev = 0.3;
-    model->init_bias = 0.1;
-    fixture->config.train = (struct config_train){.learning_rate = 0.05,
-                                                  .lr_decay = 1.0,
-                                                  .batch_size = batch,
-                                                  .micro_batches = 1,
-                                                  .num_threads = 1,
-                                                  .seed = 5,
-                                                  .momentum = 0.9,
-                                                  .rho = 0.95,
-                                                  .beta1 = 0.9,
-                                                  .beta2 = 0.999,
-                                                  .epsilon = 1e-8,
-                                                  .adagrad_init = 0.1,
-                                                  .cpu_kernels = tested};
-    model_layout(&fixture->model, model);
-    fixture->parameters = calloc(fixture->model.float_count, sizeof(float));
-    model_initialise(&fixture->model, model, test_random_below(&test_seed, 1000), fixture->parameters);
-    make_examples(fixture, examples, percent);
+    test_config(&fixture->config, &fixture->model, layers, layer_count, batch);
+    fixture->config.model.init_stddev = 0.3;
+    fixture->config.train.seed = 5;
+    fixture->config.train.rmsprop_decay = fixture->config.train.rmsprop_momentum = 0;
+    fixture->config.train.cpu_kernels = tested;
+    fixture->parameters = test_parameters(&fixture->config, &fixture->model, below(1000));
+    test_examples(&fixture->examples, &fixture->model, examples, percent, &test_seed);
 }
 
 static void teardown(struct fixture *fixture)

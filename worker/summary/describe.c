@@ -58,6 +58,7 @@ static int type_of(const struct config_key *key)
     case KEY_LAYERS:
     case KEY_HOSTS:
     case KEY_DEVICE:
+    case KEY_DEVICES:
     case KEY_LAYER_DEVICES:
         break;
     }

@@ -22,6 +22,7 @@
 #include "cuda/device/state.h"
 #include "ps/collect.h"
 #include "tests/random.h"
+#include "tests/worker/network.h"
 #include "worker/engine.h"
 #include "worker/layer_placement.h"
 
@@ -68,54 +69,16 @@ struct fixture {
     struct device *device;
 };
 
-static inline void make_examples(struct fixture *fixture, int count)
-{
-    int pixels = fixture->model.widths[0];
-    struct examples *examples = &fixture->examples;
-    *examples = (struct examples){.images = malloc((size_t)count * (size_t)pixels),
-                                  .labels = malloc((size_t)count * sizeof(int32_t)),
-                                  .count = count,
-                                  .height = 1,
-                                  .width = pixels,
-                                  .classes = fixture->model.widths[fixture->model.layer_count]};
-    for (int i = 0; i < count * pixels; i++) {
-        examples->images[i] = (uint8_t)(below(100) < 40 ? below(256) : 0);
-    }
-    for (int i = 0; i < count; i++) {
-        examples->labels[i] = below(examples->classes);
-        /* Something to learn: the label shows. */
-        examples->images[i * pixels + examples->labels[i] % pixels] = 255;
-    }
-}
-
 static inline void setup(struct fixture *fixture, const int *layers, int layer_count, int batch, int examples)
 {
     memset(fixture, 0, sizeof *fixture);
-    struct config_model *model = &fixture->config.model;
-    model->layer_count = layer_count;
-    memcpy(model->layers, layers, (size_t)layer_count * sizeof *layers);
-    model->initializer = INITIALIZER_TRUNCATED_NORMAL;
-    model->init_stddev = 0.2;
-    model->init_bias = 0.1;
-    fixture->config.train = (struct config_train){.learning_rate = 0.05,
-                                                  .lr_decay = 1.0,
-                                                  .batch_size = batch,
-                                                  .micro_batches = 1,
-                                                  .num_threads = 1,
-                                                  .seed = below(1000),
-                                                  .momentum = 0.9,
-                                                  .rho = 0.95,
-                                                  .beta1 = 0.9,
-                                                  .beta2 = 0.999,
-                                                  .epsilon = 1e-6,
-                                                  .rmsprop_decay = 0.9,
-                                                  .rmsprop_momentum = 0.5,
-                                                  .adagrad_init = 0.1,
-                                                  .cpu_kernels = CPU_KERNELS_REFERENCE};
-    model_layout(&fixture->model, model);
-    fixture->parameters = calloc(fixture->model.float_count, sizeof(float));
-    model_initialise(&fixture->model, model, below(1000), fixture->parameters);
-    make_examples(fixture, examples);
+    test_config(&fixture->config, &fixture->model, layers, layer_count, batch);
+    fixture->config.train.seed = below(1000);
+    fixture->config.train.epsilon = 1e-6;
+    fixture->config.train.cpu_kernels = CPU_KERNELS_REFERENCE;
+    fixture->parameters = test_parameters(&fixture->config, &fixture->model, below(1000));
+    test_examples(&fixture->examples, &fixture->model, examples, 40, &test_seed);
+    test_examples_mark(&fixture->examples);
 }
 
 static inline struct device_shape shape_of(const struct fixture *fixture)

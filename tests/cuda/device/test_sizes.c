@@ -48,24 +48,18 @@ static void test_every_depth(void **state)
     }
 }
 
-/* 500 hidden units as in the network that is tuned for, few pixels so that it ends today. */
-static void test_the_largest_batches(void **state)
+/* 500 hidden units as in the network that is tuned for, few pixels so that it ends today; one image less than there may be. */
+static void test_the_largest_batch(void **state)
 {
     (void)state;
-    for (int batch = 8191; batch <= 8192; batch++) {
-        struct fixture fixture;
-        set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* or large tiles would be wasted on ten classes */
-        setup(&fixture, (const int[]){7, 500, 10}, 3, batch, batch + 100);
-        set_number("FAKE_CUDA_SEED", 0);
-        open_engines(&fixture);
-        assert_non_null(strstr(device_describe(fixture.device), "for its large batch"));
-        if (batch % 2 == 1) {
-            check_gradient(&fixture, batch);
-        } else {
-            train_both(&fixture, 1, 2e-4);
-        }
-        teardown(&fixture);
-    }
+    struct fixture fixture;
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* or large tiles would be wasted on ten classes */
+    set_number("FAKE_CUDA_SEED", 0);
+    setup(&fixture, (const int[]){7, 500, 10}, 3, 8192, 8191);
+    open_engines(&fixture);
+    assert_non_null(strstr(device_describe(fixture.device), "for its large batch"));
+    train_both(&fixture, 1, 2e-4);
+    teardown(&fixture);
 }
 
 int main(void)
@@ -73,7 +67,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_off_each_tile),
         cmocka_unit_test(test_every_depth),
-        cmocka_unit_test(test_the_largest_batches),
+        cmocka_unit_test(test_the_largest_batch),
     };
     test_seed = test_random_begin("test_sizes");
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,12 +14,9 @@
 
 #include "cuda/device/device.h"
 #include "ps/collect.h"
+#include "tests/cuda/plain_driver.h"
 #include "worker/engine.h"
 #include "worker/sampler.h"
-
-struct driver {
-    int unused;
-};
 
 struct device {
     struct config config;
@@ -33,40 +30,8 @@ struct device {
     bool lost;
 };
 
-static struct driver the_driver;
-
-bool driver_load(struct driver **driver, const char *path, struct error *error)
-{
-    (void)path;
-    (void)error;
-    *driver = &the_driver;
-    return true;
-}
-
-void driver_unload(struct driver *driver)
-{
-    (void)driver;
-}
-
-int driver_version(const struct driver *driver)
-{
-    (void)driver;
-    return 13000;
-}
-
-int driver_device_count(const struct driver *driver)
-{
-    (void)driver;
-    return 1;
-}
-
-bool driver_device(const struct driver *driver, int ordinal, struct driver_device *device, struct error *error)
-{
-    (void)driver;
-    (void)error;
-    *device = (struct driver_device){.name = "Reference", .memory_bytes = 1000000, .major = ordinal};
-    return true;
-}
+const struct driver_device plain_devices[] = {{.name = "Reference", .memory_bytes = 1000000}};
+const int plain_device_count = 1;
 
 /* ---- Faults ---- */
 
@@ -158,13 +123,6 @@ int32_t device_precision(const struct device *device)
 bool device_lost(const struct device *device)
 {
     return device->lost;
-}
-
-void device_share(struct device *device, void *memory, size_t size)
-{
-    (void)device;
-    (void)memory;
-    (void)size;
 }
 
 /* ---- State ---- */

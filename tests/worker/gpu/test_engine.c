@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "ps/collect.h"
 #include "tests/cuda/program.h"
+#include "tests/worker/network.h"
 
 enum { EXAMPLES = 130, BATCH = 32 };
 
@@ -49,8 +50,7 @@ static bool create_gpu(struct fixture *fixture, const char *fault, struct error 
 static void initialise(struct fixture *fixture, struct engine *engine)
 {
     struct error error;
-    float *values = calloc(fixture->model.float_count, sizeof *values);
-    model_initialise(&fixture->model, &fixture->config.model, 3, values);
+    float *values = test_parameters(&fixture->config, &fixture->model, 3);
     assert_true(engine->table->write(engine, STORE_PARAMETERS, 0, fixture->model.float_count, values, &error));
     if (fixture->config.train.ema_decay > 0) {
         assert_true(engine->table->write(engine, STORE_AVERAGES, 0, fixture->model.float_count, values, &error));
@@ -61,48 +61,23 @@ static void initialise(struct fixture *fixture, struct engine *engine)
 /* A small net in both engines. */
 static void make(struct fixture *fixture, enum optimizer_kind optimizer)
 {
+    struct test_random random = {7};
     memset(fixture, 0, sizeof *fixture);
-    struct config_model *model = &fixture->config.model;
-    model->layer_count = 3;
-    memcpy(model->layers, (int[]){49, 20, 5}, 3 * sizeof(int));
-    model->initializer = INITIALIZER_GLOROT;
-    fixture->config.train = (struct config_train){.optimizer = optimizer,
-                                                  .learning_rate = 0.01,
-                                                  .lr_decay = 0.9,
-                                                  .lr_decay_steps = 3,
-                                                  .batch_size = BATCH,
-                                                  .micro_batches = 2,
-                                                  .num_threads = 1,
-                                                  .seed = 5,
-                                                  .dropout = 0.2,
-                                                  .clip_norm = 0.1,
-                                                  .label_smoothing = 0.1,
-                                                  .l2 = 1e-3,
-                                                  .ema_decay = 0.9,
-                                                  .momentum = 0.9,
-                                                  .rho = 0.95,
-                                                  .beta1 = 0.9,
-                                                  .beta2 = 0.999,
-                                                  .epsilon = 1e-8,
-                                                  .adagrad_init = 0.1,
-                                                  .rmsprop_decay = 0.9,
-                                                  .allow_soft_placement = true,
-                                                  .gpu_memory_fraction = 1,
-                                                  .gpu_timeout_secs = 10};
-    model_layout(&fixture->model, model);
-    struct examples *examples = &fixture->examples;
-    *examples = (struct examples){.images = calloc(EXAMPLES * 49 + 64, 1),
-                                  .labels = calloc(EXAMPLES, sizeof(int32_t)),
-                                  .count = EXAMPLES,
-                                  .height = 7,
-                                  .width = 7,
-                                  .classes = 5};
-    for (int i = 0; i < EXAMPLES * 49; i++) {
-        examples->images[i] = (uint8_t)(i * 7919 % 251 < 100 ? i * 31 % 256 : 0);
-    }
-    for (int i = 0; i < EXAMPLES; i++) {
-        examples->labels[i] = i * 3 % 5;
-    }
+    test_config(&fixture->config, &fixture->model, (const int[]){49, 20, 5}, 3, BATCH);
+    struct config_train *train = &fixture->config.train;
+    train->optimizer = optimizer;
+    train->learning_rate = 0.01;
+    train->lr_decay = 0.9;
+    train->lr_decay_steps = 3;
+    train->micro_batches = 2;
+    train->seed = 5;
+    train->dropout = 0.2;
+    train->clip_norm = 0.1;
+    train->label_smoothing = 0.1;
+    train->l2 = 1e-3;
+    train->ema_decay = 0.9;
+    train->allow_soft_placement = true;
+    test_examples(&fixture->examples, &fixture->model, EXAMPLES, 40, &random);
 }
 
 static void start(struct fixture *fixture, const char *fault)

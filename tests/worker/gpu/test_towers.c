@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "ps/collect.h"
+#include "tests/worker/network.h"
 
 enum { EXAMPLES = 130, PIXELS = 49 };
 
@@ -27,40 +28,19 @@ static struct engine_options options_of(struct fixture *fixture)
 
 static void make(struct fixture *fixture, char *towers, int micro_batches)
 {
+    struct test_random random = {7};
     memset(fixture, 0, sizeof *fixture);
-    struct config_model *model = &fixture->config.model;
-    model->layer_count = 3;
-    memcpy(model->layers, (int[]){PIXELS, 20, 5}, 3 * sizeof(int));
-    model->initializer = INITIALIZER_GLOROT;
-    fixture->config.train = (struct config_train){.optimizer = OPTIMIZER_ADAM,
-                                                  .learning_rate = 0.01,
-                                                  .lr_decay = 1,
-                                                  .batch_size = 16,
-                                                  .micro_batches = micro_batches,
-                                                  .num_threads = 1,
-                                                  .seed = 5,
-                                                  .dropout = 0.2,
-                                                  .ema_decay = 0.9,
-                                                  .beta1 = 0.9,
-                                                  .beta2 = 0.999,
-                                                  .epsilon = 1e-8,
-                                                  .towers = towers,
-                                                  .allow_soft_placement = true,
-                                                  .gpu_memory_fraction = 1,
-                                                  .gpu_timeout_secs = 10};
-    model_layout(&fixture->model, model);
-    fixture->examples = (struct examples){.images = calloc(EXAMPLES * PIXELS + 64, 1),
-                                          .labels = calloc(EXAMPLES, sizeof(int32_t)),
-                                          .count = EXAMPLES,
-                                          .height = 7,
-                                          .width = 7,
-                                          .classes = 5};
-    for (int i = 0; i < EXAMPLES * PIXELS; i++) {
-        fixture->examples.images[i] = (uint8_t)(i * 7919 % 251 < 100 ? i * 31 % 256 : 0);
-    }
-    for (int i = 0; i < EXAMPLES; i++) {
-        fixture->examples.labels[i] = i * 3 % 5;
-    }
+    test_config(&fixture->config, &fixture->model, (const int[]){PIXELS, 20, 5}, 3, 16);
+    struct config_train *train = &fixture->config.train;
+    train->optimizer = OPTIMIZER_ADAM;
+    train->learning_rate = 0.01;
+    train->micro_batches = micro_batches;
+    train->seed = 5;
+    train->dropout = 0.2;
+    train->ema_decay = 0.9;
+    train->towers = towers;
+    train->allow_soft_placement = true;
+    test_examples(&fixture->examples, &fixture->model, EXAMPLES, 40, &random);
 }
 
 static void start(struct fixture *fixture)
@@ -68,8 +48,7 @@ static void start(struct fixture *fixture)
     struct error error;
     struct engine_options options = options_of(fixture);
     size_t floats = fixture->model.float_count;
-    float *values = calloc(floats, sizeof *values);
-    model_initialise(&fixture->model, &fixture->config.model, 3, values);
+    float *values = test_parameters(&fixture->config, &fixture->model, 3);
     if (!towers_engine_create(&fixture->towers, &options, fixture->config.train.towers, &error) ||
         !cpu_engine_create(&fixture->one, &options, &error)) {
         fail_msg("%s", error.text);
