@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import os
+import pathlib
 import random
+import shutil
 import struct
+import subprocess
 import time
 import zlib
 
@@ -107,6 +111,21 @@ def test_the_tfrecord_package_reads_it(trainer, digits, tmp_path):
     record = content[12 : 12 + struct.unpack("<Q", content[:8])[0]]
     assert content.startswith(frame(record))  # its CRCs too, which the package does not look at
     assert example_pb2.Example.FromString(record).features.feature["label"].int64_list.value == [labels[0]]
+
+
+def test_tensorflow_reads_what_is_written_and_the_other_way_round(trainer, digits, tmp_path):
+    """TRAINER_TENSORFLOW: a Python that has TensorFlow."""
+    python = os.environ.get("TRAINER_TENSORFLOW")
+    if not python:
+        pytest.skip("TRAINER_TENSORFLOW names no Python that has TensorFlow")
+    shutil.copytree(digits[0] / "set", tmp_path / "set")
+    for packing in ("none", "gzip", "zlib"):
+        run(trainer, "convert", "--data_dir=set", "--to=tfrecord", f"--compression={packing}", f"--out={packing}", cwd=tmp_path)
+    script = pathlib.Path(__file__).with_name("tensorflow_records.py")
+    subprocess.run([python, script, tmp_path], check=True, timeout=300)
+    for packing in ("none", "gzip", "zlib"):
+        run(trainer, "convert", f"--data_dir=by-{packing}", "--to=idx", f"--out=back-{packing}", cwd=tmp_path)
+        assert same_set(tmp_path / "set", tmp_path / f"back-{packing}")
 
 
 def test_convert_overwrites_nothing_and_says_what_is_wrong(trainer, digits, tmp_path):

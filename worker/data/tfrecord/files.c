@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/data/builder.h"
@@ -11,7 +12,7 @@
 #include "worker/data/tfrecord/reader.h"
 #include "worker/data/tfrecord/source.h"
 
-enum { MOST_FILES = 1024 }; /* open at the same time */
+enum { MOST_FILES = 1024 /* open at the same time */, TOLD_AT = 4096, TOLD_EVERY_S = 10 };
 
 const char *tfrecord_pattern(const struct config_data *config, enum dataset_part part)
 {
@@ -41,6 +42,7 @@ struct reading {
     int64_t count;  /* good examples so far */
     int32_t classes;
     int bad;
+    double told_s;
 };
 
 static bool open_readers(struct reading *reading, const char *pattern, struct error *error)
@@ -91,6 +93,17 @@ static bool pass_over_record(struct reading *reading, const struct tfrecord_read
     return pass_over(reading, error);
 }
 
+/* A large set takes its time: how far it is. */
+static void tell(struct reading *reading)
+{
+    double now_s = clock_monotonic_s();
+    if (now_s - reading->told_s >= TOLD_EVERY_S) {
+        reading->told_s = now_s;
+        log_info("reading %s: %lld images so far%s", reading->config->data_dir, (long long)reading->count,
+                 reading->too_large ? ", more than data.memory_mb holds: they will stream" : "");
+    }
+}
+
 /* Takes the example that was read last into memory, or notes where it is. */
 static bool keep(struct reading *reading, int file, struct error *error)
 {
@@ -103,6 +116,9 @@ static bool keep(struct reading *reading, int file, struct error *error)
         return false;
     }
     int64_t number = reading->count++;
+    if (number % TOLD_AT == 0) {
+        tell(reading);
+    }
     reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
     if (number >= overflow->held_out &&
         !blocks_extend(&overflow->blocks, &reading->open[file], file, tfrecord_offset(reading->readers[file]))) {
@@ -177,7 +193,7 @@ static bool finish(struct reading *reading, struct examples *examples, const cha
 bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
                          struct overflow *overflow, struct error *error)
 {
-    struct reading reading = {.config = config, .overflow = overflow};
+    struct reading reading = {.config = config, .overflow = overflow, .told_s = clock_monotonic_s()};
     const char *pattern = tfrecord_pattern(config, part);
     bool done = open_readers(&reading, pattern, error);
     int files = reading.names.count;

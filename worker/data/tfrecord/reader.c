@@ -10,7 +10,7 @@
 #include "worker/data/stream.h"
 #include "worker/data/tfrecord/framing.h"
 
-enum { BUFFER_BYTES = 1 << 18, FRAME = TFRECORD_HEADER + TFRECORD_FOOTER };
+enum { BUFFER_BYTES = 1 << 16, FRAME = TFRECORD_HEADER + TFRECORD_FOOTER };
 
 struct tfrecord_reader {
     struct stream *stream;
