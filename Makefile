@@ -261,7 +261,7 @@ fuzz: $(fuzz_programs)
 simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
-ROLLOUTS ?= 1000
+ROLLOUTS ?= 400
 simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 

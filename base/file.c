@@ -195,6 +195,21 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     return sync_folder_of(path, error);
 }
 
+/* Whoever wrote it may have died before the folder was synced. */
+bool file_keep(const char *path, const void *bytes, size_t size, struct error *error)
+{
+    const struct file_part part = {bytes, size};
+    uint8_t *there;
+    size_t there_size;
+    struct error ignored;
+    bool same = false;
+    if (file_exists(path) && file_read(path, size, &there, &there_size, &ignored)) {
+        same = there_size == size && memcmp(there, bytes, size) == 0;
+        free(there);
+    }
+    return same ? sync_folder_of(path, error) : file_write_atomic(path, &part, 1, error);
+}
+
 bool file_make_folder(const char *path, struct error *error)
 {
     char partial[PATH_MAX];

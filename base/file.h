@@ -31,6 +31,9 @@ struct file_part {
  */
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error);
 
+/* The same, but a file that holds just these bytes already is left as it is; it is as certain to stay afterwards. */
+bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);
+
 /* Creates the folder and its parents (mode 0777 less umask); fine if it exists. */
 bool file_make_folder(const char *path, struct error *error);
 

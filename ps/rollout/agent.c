@@ -1,5 +1,6 @@
 #include "ps/rollout/agent.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05, MISSED_S = 1.0; /* between two reports */
+static const int OFTEN =
+    20; /* members; with more each reports less often while a rollout is made, for ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
 
 struct agent {
@@ -24,6 +27,7 @@ struct agent {
     struct member leader;
     struct address address;
     struct wake wake;
+    double busy_s; /* between two reports while a rollout is made */
     pthread_t thread;
     bool runs;
     atomic_bool end, rolling;
@@ -82,7 +86,8 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
                                                   .in_force = told->version,
                                                   .step = told->step,
                                                   .manifest_size = size},
-                                        .state = (enum rollout_state)told->state};
+                                        .state = (enum rollout_state)told->state,
+                                        .has_model = channel->frame.generation > 0};
     }
     if (done && size > 0) {
         manifest = malloc(size);
@@ -141,6 +146,9 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
                                : ask_leader(agent, &report, &answer, error))) {
         return false;
     }
+    if (options->heard != NULL) {
+        options->heard(options->context, answer.order.in_force, answer.has_model);
+    }
     *busy = answer.state != ROLLOUT_IDLE || answer.order.order != ORDER_NOTHING;
     atomic_store(&agent->rolling, rollout_state_is_risky(answer.state));
     const uint64_t before = agent->keeper.version;
@@ -170,7 +178,7 @@ static void *run(void *context)
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;
-        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + (!reached ? MISSED_S : busy ? BUSY_S : IDLE_S));
+        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + (!reached ? MISSED_S : busy ? agent->busy_s : IDLE_S));
     }
     return NULL;
 }
@@ -184,6 +192,8 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     }
     agent->options = *options;
     agent->leader = (struct member){MEMBER_PS, 0};
+    const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
+    agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
     bool done = keeper_create(&agent->keeper, options->config, options->who, &options->host, error) &&

@@ -19,6 +19,7 @@ struct agent;
 struct agent_answer {
     struct keeper_order order;
     enum rollout_state state;
+    bool has_model; /* ps 0 */
 };
 
 struct agent_options {
@@ -27,6 +28,8 @@ struct agent_options {
     struct member who;
     struct keeper_host host;
     float (*loss)(void *context); /* as in the message `report`; NULL: none */
+    /* ps 0 is in this version, as it said just now, and has a model or not. NULL: no matter. The agent's thread calls. */
+    void (*heard)(void *context, uint64_t version, bool has_model);
     /* On ps 0: answers a report at once. NULL: ps 0 is asked by network. */
     bool (*ask)(void *context, const struct message_report *report, struct agent_answer *answer, struct error *error);
     void *context;

@@ -416,6 +416,17 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
     }
 }
 
+void rollout_stood_still(struct rollout *rollout, double seconds)
+{
+    rollout->began_s += seconds;
+    rollout->moved_s += seconds;
+    rollout->wave_s += seconds;
+    for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
+        member->heard_s += member->heard_s >= 0 ? seconds : 0;
+    }
+}
+
 bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256])
 {
     if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {

@@ -179,6 +179,9 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s);
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s);
 
+/* The leader itself stood still for so long: what others did not do or say meanwhile is no fault of theirs. */
+void rollout_stood_still(struct rollout *rollout, double seconds);
+
 /* The operator changed their mind. False, with a sentence, if there is nothing to abort. */
 bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256]);
 

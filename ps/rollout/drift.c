@@ -79,11 +79,10 @@ static bool read_base(struct drift *drift)
 void drift_keep(const struct drift *drift)
 {
     char path[VERSIONS_PATH], folder[VERSIONS_PATH];
-    const struct file_part part = {drift->base, DRIFT_HEX};
     struct error ignored;
     if (drift->base[0] != '\0' && name_base(drift->config, path) &&
         (size_t)snprintf(folder, sizeof folder, "%s.d", drift->config->path) < sizeof folder && file_exists(folder)) {
-        (void)file_write_atomic(path, &part, 1, &ignored); /* a full disk is for others to complain about */
+        (void)file_keep(path, drift->base, DRIFT_HEX, &ignored); /* a full disk is for others to complain about */
     }
 }
 

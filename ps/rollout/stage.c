@@ -39,10 +39,10 @@ static bool store_manifest(const struct keeper *keeper, const struct keeper_orde
                            struct error *error)
 {
     char path[VERSIONS_PATH];
-    const struct file_part part = {order->manifest, order->manifest_size};
-    return lineage_path(keeper->config, target, path, error) && file_write_atomic(path, &part, 1, error) &&
+    return lineage_path(keeper->config, target, path, error) &&
+           file_keep(path, order->manifest, order->manifest_size, error) &&
            file_join(path, sizeof path, keeper->versions.folder, "manifest", error) &&
-           file_write_atomic(path, &part, 1, error);
+           file_keep(path, order->manifest, order->manifest_size, error);
 }
 
 static bool add_version(const struct keeper *keeper, const struct manifest_config *config, struct error *error)

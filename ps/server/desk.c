@@ -17,6 +17,7 @@
 enum { LEAVE_S = 15 };
 
 static const double RATE_S = 0.2, FORGETTING = 0.99;
+static const double STOOD_STILL_S = 2; /* between two ticks */
 
 /* --- What a change is to a ps ------------------------------------------------------------------------------------------- */
 
@@ -185,9 +186,14 @@ void desk_tick(struct desk *desk)
         return;
     }
     server_lock(server);
-    measure(desk, clock_monotonic_s());
+    const double now_s = clock_monotonic_s();
+    if (desk->ticked_s > 0 && now_s - desk->ticked_s >= STOOD_STILL_S) {
+        rollout_stood_still(&desk->rollout, now_s - desk->ticked_s);
+    }
+    desk->ticked_s = now_s;
+    measure(desk, now_s);
     const struct rollout_vitals vitals = desk_vitals(desk);
-    rollout_tick(&desk->rollout, &vitals, clock_monotonic_s());
+    rollout_tick(&desk->rollout, &vitals, now_s);
     bool changed = desk->rollout.changes != desk->stored;
     const uint64_t changes = desk->rollout.changes, highest = desk->highest;
     const struct rollout rollout = desk->rollout;

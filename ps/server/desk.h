@@ -27,6 +27,7 @@ struct desk {
     enum rollout_state stored_state;        /* likewise; what members are told */
     bool has_versions;
     struct versions versions;
+    double ticked_s; /* when it was looked at last */
     double rated_s,
         fastest; /* steps per second lately, at their fastest: the step to switch at must not come too soon */
     int64_t rated_step;

@@ -232,6 +232,7 @@ bool serve_report(struct visitor *visitor, struct error *error)
             memcpy(manifest, desk->manifest, size);
         }
     }
+    channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
     told.highest = desk->highest > told.version ? desk->highest : told.version;
     server_unlock(server);
     told.members = texts.members;

@@ -151,6 +151,30 @@ static void lock_names_its_holder(void **state)
     close(fd);
 }
 
+static void what_is_there_is_kept(void **state)
+{
+    (void)state;
+    struct stat before, after;
+    char kept[] = "/tmp/keep-XXXXXX";
+    close(mkstemp(kept));
+    assert_true(file_keep(kept, "abc", 3, &error));
+    assert_int_equal(stat(kept, &before), 0);
+    assert_true(file_keep(kept, "abc", 3, &error));
+    assert_int_equal(stat(kept, &after), 0);
+    assert_true(before.st_ino == after.st_ino && before.st_size == 3);
+    const char *const others[] = {"abd", "ab", "abcd", ""};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        uint8_t *bytes;
+        size_t size;
+        assert_true(file_keep(kept, others[i], strlen(others[i]), &error));
+        assert_true(file_read(kept, 10, &bytes, &size, &error));
+        assert_int_equal(size, strlen(others[i]));
+        assert_memory_equal(bytes, others[i], size);
+        free(bytes);
+    }
+    unlink(kept);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +185,7 @@ int main(void)
         cmocka_unit_test(failed_write_keeps_the_old),
         cmocka_unit_test(folders_with_parents),
         cmocka_unit_test(lock_names_its_holder),
+        cmocka_unit_test(what_is_there_is_kept),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

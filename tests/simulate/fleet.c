@@ -428,12 +428,9 @@ static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **
     if (!config_parse(&config, "what ps 0 told", (const uint8_t *)told->job, strlen(told->job), NULL, 0, error)) {
         return false;
     }
-    char *name = config.fleet.name;
-    config.fleet.name = elsewhere ? south : name;
     config.fleet.version = (int64_t)told->highest + 1;
     config.train.learning_rate *= 2;
     target = config_job_text(&config);
-    config.fleet.name = name;
     config_free(&config);
     struct manifest manifest = {
         .author = "nobody",

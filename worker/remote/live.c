@@ -8,22 +8,33 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include <sodium.h>
+
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/restart.h"
 #include "base/signals.h"
 #include "ps/model.h"
 #include "ps/optimizer.h"
 #include "ps/rollout/agent.h"
+#include "ps/rollout/lineage.h"
 #include "worker/remote/trial.h"
 
 enum { LEAVE_S = 15 };
+
+/* If ps 0 stays in another version for so long, or without a model, then that had better be heard, and told. */
+static const double HELD_S = 20;
+static const double START_S = 0.02, MOST_START_S = 2;
+static const double HANDSHAKES_S = 0.02; /* for each worker, until all have come */
 
 static const float NO_LOSS = -1.0f;
 
 struct live {
     struct chief *chief; /* NULL: not worker 0 */
     const struct config *config;
+    struct traffic *traffic;
     struct agent *agent;
+    bool let_go; /* of the links; the agent's thread's */
     atomic_bool joined;
     atomic_int end;             /* enum live_end */
     pthread_mutex_t lock;       /* of what follows */
@@ -144,14 +155,58 @@ static float last_loss(void *context)
     return loss;
 }
 
+/* Where several share a machine, worker 0 need not wait for the start of all the others: they wait for it anyway. */
+static void let_chief_pass(const struct config *config)
+{
+    const double most_s = fmin(MOST_START_S, START_S * (double)config->cluster.worker_hosts.count);
+    const double until_s = clock_monotonic_s() + most_s * (double)randombytes_uniform(1000) / 1000.0;
+    while (clock_monotonic_s() < until_s && signals_pending() == 0) {
+        shard_link_pause(until_s);
+    }
+}
+
+/* Within a rollout of the whole job, or soon after it: others let members of both versions in. */
+void live_hold(struct traffic *traffic, const struct config *config)
+{
+    struct lineage lineage;
+    if (lineage_read(config, &lineage) && lineage.kind == ROLLOUT_JOB &&
+        ((uint64_t)config->fleet.version == lineage.target || (uint64_t)config->fleet.version == lineage.fallback)) {
+        if (config->cluster.task_index > 0) {
+            let_chief_pass(config);
+        }
+        atomic_store(&traffic->held_until_s, clock_monotonic_s() + HELD_S);
+    }
+}
+
+/*
+ * Worker 0 comes first, for it brings the model, and nobody can do anything without. Then the others come, each after a
+ * while of its own: ps that are busy with handshakes serve nobody else.
+ */
+static void heard(void *context, uint64_t version, bool has_model)
+{
+    struct live *live = context;
+    const struct config_cluster *cluster = &live->config->cluster;
+    if (live->let_go || version != (uint64_t)live->config->fleet.version || (live->chief == NULL && !has_model)) {
+        return;
+    }
+    const double most_s = HANDSHAKES_S * (double)cluster->worker_hosts.count;
+    const double after_s = live->chief != NULL ? 0 : most_s * (double)randombytes_uniform(1000) / 1000.0;
+    const double until_s = clock_monotonic_s() + after_s;
+    live->let_go = true;
+    if (until_s < atomic_load(&live->traffic->held_until_s)) {
+        atomic_store(&live->traffic->held_until_s, until_s);
+    }
+}
+
 bool live_create(struct live **out, const struct config *config, struct self *self, struct chief *chief,
-                 struct error *error)
+                 struct traffic *traffic, struct error *error)
 {
     struct live *live = calloc(1, sizeof *live);
     if (!live) {
         return error_set(error, "out of memory");
     }
     live->chief = chief;
+    live->traffic = traffic;
     live->config = config;
     live->loss = NO_LOSS;
     pthread_mutex_init(&live->lock, NULL);
@@ -169,6 +224,7 @@ bool live_create(struct live **out, const struct config *config, struct self *se
                                                    .restore = chief ? restore : NULL,
                                                    .settle = chief ? settle : NULL},
                                           .loss = last_loss,
+                                          .heard = heard,
                                           .context = live};
     if (!agent_create(&live->agent, &options, error)) {
         live_destroy(live);

@@ -14,12 +14,17 @@
 #include "ps/self.h"
 #include "worker/plan.h"
 #include "worker/remote/chief.h"
+#include "worker/remote/shard_link.h"
 
 struct live;
 
-/* chief: NULL but for worker 0. All is borrowed. */
+/* Before any link is tried: where this process may be in another version than ps 0 yet, its links are held (traffic). */
+void live_hold(struct traffic *traffic, const struct config *config);
+
+/* chief: NULL but for worker 0. All is borrowed. It lets go of the links once ps 0 is in this
+ * version and, but for worker 0, has a model. */
 bool live_create(struct live **live, const struct config *config, struct self *self, struct chief *chief,
-                 struct error *error);
+                 struct traffic *traffic, struct error *error);
 void live_destroy(struct live *live); /* NULL is fine */
 
 /*

@@ -14,6 +14,7 @@
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double PAUSE_S = 0.1;
+static const double HELD_S = 0.05;   /* between two looks at held_until_s */
 static const double UNNAMED_S = 1.0; /* shorter waits are nobody's business */
 
 bool shard_link_create_to(struct shard_link *link, struct member member, const char *host, const struct self *self,
@@ -204,6 +205,9 @@ enum link_try shard_link_try(struct shard_link *link, struct error *error)
     }
     if (shard_link_is_open(link)) {
         return LINK_OPEN;
+    }
+    if (clock_monotonic_s() < atomic_load(&link->traffic->held_until_s)) {
+        link->next_try_s = clock_monotonic_s() + HELD_S;
     }
     if (clock_monotonic_s() < link->next_try_s) {
         error_set(error, "%s is not there", link->name);

@@ -270,6 +270,7 @@ static bool open_worker(struct remote_worker *worker, struct error *error)
     if (!check_config(config, error) || !self_create(&worker->self, config, member, error)) {
         return false;
     }
+    live_hold(&worker->traffic, config);
     if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
         return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
     }
@@ -469,7 +470,7 @@ static bool begin_rollouts(struct remote_worker *worker, const struct config *co
 {
     const bool serves = worker->is_chief && config->data.data_sharding == SHARDING_CHIEF;
     char text[64];
-    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->error) ||
+    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->traffic, &worker->error) ||
         (serves && !data_server_create(&worker->data_server, &worker->config, &worker->self, &worker->dataset, knows,
                                        worker, &worker->error))) {
         stop(worker, END_FAILED);

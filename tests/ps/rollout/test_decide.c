@@ -305,6 +305,23 @@ static void a_watch_waits_for_whoever_is_not_ready(void **state)
     }
 }
 
+/* The leader's machine was suspended: nobody was heard of meanwhile, and nobody is to blame. */
+static void a_leader_that_stood_still_blames_nobody(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine;
+    for (int told = 0; told < 2; told++) {
+        watch_from_1();
+        if (told) {
+            rollout_stood_still(&rollout, 30);
+        }
+        vitals.global_step += 10;
+        rollout_tick(&rollout, &vitals, 31.1);
+        assert_int_equal(rollout.state, told ? ROLLOUT_WATCHING : ROLLOUT_GOING_BACK);
+        rollout.state = ROLLOUT_IDLE;
+    }
+}
+
 static void who_was_away_catches_up(void **state)
 {
     (void)state;
@@ -565,6 +582,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_watch_waits_for_steps_that_tell, enter, leave),
         cmocka_unit_test_setup_teardown(steps_that_are_made_again_count, enter, leave),
         cmocka_unit_test_setup_teardown(a_watch_waits_for_whoever_is_not_ready, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_stood_still_blames_nobody, enter, leave),
         cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_starts_anew_and_its_leader_last, enter, leave),
