@@ -352,7 +352,7 @@ install: build/trainer
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
 # machine.
-test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
+test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/bench/gpu_bench build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))

@@ -147,6 +147,18 @@ def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
     assert found["devices"] == [] and "this system has no glibc (/lib64/ld-linux-x86-64.so.2)" in found["no_gpu"]
 
 
+@only_fake
+def test_every_part_of_its_bench_runs(root, gpu, mnist):
+    """What it would measure on a GPU; here with a net, and for a time, that a CPU bears."""
+    step = root / "build/bench/gpu_bench"
+    if not step.exists():
+        pytest.skip("no build/bench/gpu_bench: make bench")
+    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py", "--layers=784,8,10", "--steps=20", "--rounds=1",
+                             "--seconds=0.5", f"--data={mnist}", "worker", "until"], capture_output=True, text=True, timeout=200)
+    figures = [json.loads(line)["figure"] for line in result.stdout.splitlines()]
+    assert len(figures) == 4 and figures[1] == "as a worker over loopback TLS with one ps", result.stderr
+
+
 # --- Devices -----------------------------------------------------------------------------------------------------------
 
 

@@ -100,10 +100,10 @@ class Bench:
         ports = free_ports(2)
         hosts = (f"--ps_hosts=127.0.0.1:{ports[0]}", f"--worker_hosts=127.0.0.1:{ports[1]}")
         subprocess.run([self.trainer, "keygen", "--out=fleet.key"], cwd=self.folder.name, check=True, capture_output=True)
-        ps = subprocess.Popen([self.trainer, "--job_name=ps", *hosts, *self.flags], cwd=self.folder.name, stdout=subprocess.DEVNULL)
+        job = (*hosts, f"--train_steps={5 * self.options.steps // 2}", "--log_steps=0", "--validate_steps=1000000000")
+        ps = subprocess.Popen([self.trainer, "--job_name=ps", *job, *self.flags], cwd=self.folder.name, stdout=subprocess.DEVNULL)
         try:
-            done = self.train("--job_name=worker", *hosts, f"--train_steps={5 * self.options.steps // 2}", "--log_steps=0",
-                              "--validate_steps=1000000000")[-1]
+            done = self.train("--job_name=worker", *job)[-1]
         finally:
             ps.kill()
             ps.wait()
@@ -116,7 +116,8 @@ class Bench:
             begin = time.monotonic()
             came = {}
             with subprocess.Popen([self.trainer, *self.flags, "--optimizer=adam", "--batch_size=100", "--ema_decay=0.99",
-                                   "--target_accuracy=0.983", "--validate_steps=500", "--train_dir=", f"--seed={seed}"],
+                                   "--target_accuracy=0.983", "--validate_steps=500", "--train_dir=", f"--seed={seed}",
+                                   f"--train_steps={5 * self.options.steps}"],
                                   cwd=self.folder.name, stdout=subprocess.PIPE, text=True) as process:
                 for line in process.stdout:
                     event = json.loads(line)
