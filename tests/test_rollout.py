@@ -434,6 +434,11 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         assert client.hello(role=2, index=1, digest="", job="", cluster="north")[0] == "welcome"
         name, fields, _ = client.call("report", **report)
         assert name == "rollout" and fields["order"] == 0 and fields["job"] == ""
+        # The real worker 1 is here, and its own word counts.
+        before = fleet.status()[1]["worker 1"]
+        assert client.call("report", **{**report, "digest": "0" * 64})[0] == "rollout"
+        after = fleet.status()[1]["worker 1"]
+        assert after["config_digest"] == before["config_digest"] and after["config_version"] == 1
         for request, values in (("get_model", {"wait_ms": 0}), ("abort_rollout", {"who": "me"}),
                                 ("snapshot", {"snapshot": 1, "at_step": -1, "wait_ms": 0}),
                                 ("pull", {"dtype": 0, "since_version": 0, "after_step": -1, "wait_ms": 0, "ranges": []})):
@@ -447,8 +452,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         assert client.hello(role=2, index=60000, digest="", job="", cluster="north")[0] == "welcome"
         assert client.call("report", **report)[0] == "rollout"
     fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps of worker 1")
-    # What the false one reported of itself stands until the real one's next report.
-    wait_for(lambda: set(fleet.versions().values()) == {1}, "version of the real worker 1", timeout=5)
+    assert set(fleet.versions().values()) == {1}
     assert fleet.alive()
 
 
