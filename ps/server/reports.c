@@ -27,8 +27,8 @@ static enum rollout_order order_for(struct desk *desk, struct member who, uint64
     }
     enum rollout_order order = rollout_order(rollout, who);
     rollout_told(rollout, who);
-    if (order == ORDER_STAGE && rollout->state == ROLLOUT_STAGING && version != rollout->fallback &&
-        version != rollout->target && rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) {
+    if (version != rollout->fallback && version != rollout->target &&
+        rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) { /* it can take part only then */
         return ORDER_CATCH_UP;
     }
     return order;
