@@ -6,14 +6,19 @@ counted twice or applied to another step would show.
 """
 
 import os
+import pathlib
+import platform
 import random
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 import time
 
 import protocol
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from clusters import Cluster
 from relay import Relay
@@ -357,6 +362,58 @@ def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
         assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{usage.ru_utime + usage.ru_stime:.1f} s of processor time, so far in all tests")
+
+
+# ---- Clocks ----
+
+
+class Clock:
+    """Runs the program under qemu with a wall clock of the test's own: .command, and ahead(seconds) sets it."""
+
+    def __init__(self, trainer, folder):
+        qemu, source = shutil.which("qemu-x86_64"), pathlib.Path(__file__).parent / "clock.c"
+        if platform.machine() != "x86_64" or not qemu:
+            pytest.skip("no qemu-user for this kind of processor")
+        library, self.file, self.command = folder / "clock.so", folder / "clock", folder / "trainer"
+        subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+        self.ahead(0)
+        self.command.write_text(f'#!/bin/sh\nexec env LD_PRELOAD={library} TEST_CLOCK={self.file} {qemu} {trainer} "$@"\n')
+        self.command.chmod(0o755)
+
+    def ahead(self, seconds):
+        with open(self.file, "r+b" if self.file.exists() else "wb") as file:
+            file.write(struct.pack("d", seconds))
+
+
+def wall_times(folder):
+    return [event.wall_time for path in sorted(folder.glob("events.*")) for event in EventFileLoader(str(path)).Load()]
+
+
+def test_clocks_that_are_set(trainer, tmp_path):
+    """Back by an hour, ahead by days, and back again, on all members and on one: nobody is lost, nothing is saved late or
+    twice, and the bits are those of one process."""
+    dice, flags = generator(), ("--optimizer=momentum", "--learning_rate=0.02", "--layers=784,10", "--validation_size=0")
+    clock = Clock(trainer, tmp_path)
+    with Cluster(clock.command, tmp_path, workers=2, flags=sync(
+            1000000, *flags, "--save_model_secs=0.2", "--lease_secs=4", "--save_summaries_steps=5")) as cluster:
+        cluster.start("ps 0")
+        cluster.start("worker 0")
+        cluster.trainer = trainer  # whose clock nobody touches
+        cluster.start("worker 1")
+        wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint", 40)
+        for seconds in (-3600, 5 * 86400, -5 * 86400, dice.uniform(-1e6, 1e6), 0):
+            clock.ahead(seconds)
+            for _ in range(2):
+                before = max(checkpoints(tmp_path / "kept"))
+                wait_for(lambda: max(checkpoints(tmp_path / "kept")) > before, f"checkpoint at {seconds:.0f} s", 20)
+        assert "is lost" not in cluster.text("ps 0")
+        cluster.kill("worker 0", signal.SIGTERM)
+        cluster.wait("worker 0", status=143)
+    times = wall_times(tmp_path / "kept/summaries")
+    assert max(times) - min(times) > 9 * 86400, "the clock was set, and shows where it may"
+    train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={max(checkpoints(tmp_path / 'kept'))}",
+          "--train_dir=local", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
 
 
 # ---- Disks ----
