@@ -93,6 +93,15 @@ class Chaos:
         for relay in self.relays:
             relay.delay_s = 0
 
+    def narrow(self):
+        for relay in self.relays:
+            relay.bytes_per_s = 125_000
+        self.after(self.dice.uniform(0.1, 0.4), self.widen)
+
+    def widen(self):
+        for relay in self.relays:
+            relay.bytes_per_s = 0
+
     def fill(self):
         self.disk.fill()
         self.after(self.dice.uniform(0.1, 0.5), self.disk.free)
@@ -118,6 +127,7 @@ class Chaos:
             "links cut": lambda: self.all_links("cut"),
             "links half-open": lambda: self.dice.choice(self.relays).stall(),
             "links 200 ms late": self.slow_down,
+            "links of 1 Mbit/s": self.narrow,
         }
         if self.disk.there:
             faults.update({"disk full": self.fill, "disk read-only": self.read_only})

@@ -81,6 +81,8 @@ struct job_worker {
     uint64_t newcomer;  /* an incarnation that claims the place; 0: none */
     double probe_s;     /* since when the older one is being probed for it */
     double asked_s;     /* when it asked last */
+    uint64_t probe;     /* counts the probes: what the pong has to repeat */
+    bool answered;      /* the older one did */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
@@ -93,7 +95,7 @@ struct job_worker {
 
 enum job_action_kind {
     JOB_LOG,   /* text at `level` */
-    JOB_PROBE, /* ping every idle connection of this worker's incarnation */
+    JOB_PROBE, /* ping every idle connection of this worker's incarnation, with job_probe_nonce */
     JOB_CUT,   /* end every connection of this worker's incarnation */
 };
 struct job_action {
@@ -155,6 +157,10 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
                    const char *program, const char *digest, uint64_t fleet_version, double now_s,
                    struct error *sentence);
 void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
+
+/* What a ping to this worker is to carry, so that its pong tells a probe that it lives. */
+uint64_t job_probe_nonce(const struct job *job, int worker);
+void job_pong(struct job *job, int worker, uint64_t incarnation, uint64_t nonce);
 
 /* Any message came from this worker. */
 void job_heard(struct job *job, int worker, uint64_t incarnation, double now_s);

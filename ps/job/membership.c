@@ -50,10 +50,10 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
 }
 
 /*
- * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Judged when its time is over and not before: what is heard
- * of it may be what it sent before it was killed; then its connections end meanwhile. A gap between two questions means
- * that the newcomer went away, or that this ps was held up and has last words and ends still to read: the time begins
- * anew.
+ * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong of this very probe shows that it lives: all
+ * else that comes may be what it sent before it was killed, kept back by a slow link or by a ps that was held up. A gap
+ * between two questions means that the newcomer went away, or that this ps stood still and has its pong still to read:
+ * the time begins anew.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *sentence)
@@ -62,25 +62,36 @@ static uint16_t probe(struct job *job, int index, uint64_t incarnation, const ch
     if (worker->newcomer == 0 || now_s - worker->asked_s > JOB_ASK_MS / 1000.0) {
         worker->newcomer = incarnation;
         worker->probe_s = now_s;
+        worker->probe++;
+        worker->answered = false;
         job_act(job, JOB_PROBE, index);
     }
-    if (worker->newcomer == incarnation) {
-        worker->asked_s = now_s;
-        if (now_s - worker->probe_s < JOB_PROBE_MS / 1000.0) {
-            return JOB_ASK_AGAIN;
-        }
-        if (worker->heard_s <= worker->probe_s) {
-            return 0;
-        }
-        worker->newcomer = 0;
-        job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
+    if (worker->newcomer != incarnation) {
+        return JOB_ASK_AGAIN; /* one claim at a time: that one may be of a process that has died meanwhile, too */
     }
+    worker->asked_s = now_s;
+    if (!worker->answered) {
+        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_ASK_AGAIN : 0;
+    }
+    worker->newcomer = 0;
+    job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
     error_set(
         sentence,
         "worker %d is already running at %s, and alive: give this process another --task_index, or stop the other "
         "one first",
         index, worker->peer);
     return REFUSAL_DUPLICATE;
+}
+
+uint64_t job_probe_nonce(const struct job *job, int index)
+{
+    return job->workers[index].probe;
+}
+
+void job_pong(struct job *job, int index, uint64_t incarnation, uint64_t nonce)
+{
+    struct job_worker *worker = &job->workers[index];
+    worker->answered = worker->answered || (worker->incarnation == incarnation && worker->probe == nonce);
 }
 
 /* Whether this incarnation may be the worker. */

@@ -765,6 +765,17 @@ static bool serve_ping(struct visitor *visitor, struct error *error)
     return serve_send(visitor, MESSAGE_pong, visitor->channel.frame.request, &pong, error);
 }
 
+static bool serve_pong(struct visitor *visitor)
+{
+    struct server *server = visitor->server;
+    if (visitor->worker >= 0) {
+        server_lock(server);
+        job_pong(&server->job, visitor->worker, visitor->incarnation, visitor->channel.message.pong.nonce);
+        server_unlock(server);
+    }
+    return true;
+}
+
 static bool serve_release(struct visitor *visitor, struct error *error)
 {
     shard_release(visitor->server->shard, visitor->channel.message.release.snapshot);
@@ -864,7 +875,7 @@ static bool answer(struct visitor *visitor, struct error *error)
     case MESSAGE_ping:
         return serve_ping(visitor, error);
     case MESSAGE_pong:
-        return true;
+        return serve_pong(visitor);
     default:
         snprintf(sentence, sizeof sentence, "%s is not a request to a ps", message_name(frame->type));
         return serve_send_error(visitor, frame->request, ERROR_BAD_REQUEST, sentence, error);
@@ -879,13 +890,13 @@ static bool look_around(struct visitor *visitor, struct error *error)
     bool ping = visitor->ping_wanted;
     bool leaving = server->leaving;
     visitor->ping_wanted = false;
+    struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, visitor->worker) : 0};
     server_unlock(server);
     if (leaving) {
         struct message_leave leave = {.sentence = server->farewell};
         serve_send(visitor, MESSAGE_leave, 0, &leave, error);
         return error_set(error, "%s", "");
     }
-    struct message_ping question = {.nonce = visitor->incarnation};
     return !ping || serve_send(visitor, MESSAGE_ping, 0, &question, error);
 }
 
