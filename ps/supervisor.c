@@ -14,6 +14,12 @@ void supervisor_begin(struct supervisor *supervisor, const struct config_output 
     };
 }
 
+void supervisor_retime(struct supervisor *supervisor, const struct config_output *config)
+{
+    supervisor->save_steps = config->save_steps;
+    supervisor->save_secs = config->save_model_secs;
+}
+
 /* Has a multiple of save_steps been reached since the last checkpoint? */
 static bool due_by_steps(const struct supervisor *supervisor, int64_t step)
 {

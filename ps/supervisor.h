@@ -22,6 +22,9 @@ struct supervisor {
 /* step: the one just restored, or 0. */
 void supervisor_begin(struct supervisor *supervisor, const struct config_output *config, int64_t step, double now_s);
 
+/* Takes other intervals; what was saved last counts on. */
+void supervisor_retime(struct supervisor *supervisor, const struct config_output *config);
+
 /*
  * Should a checkpoint begin now, between two steps? Never while one is being written, and never a second one of a step.
  * A clock that stands still or goes back lets no time pass, and does no other harm.

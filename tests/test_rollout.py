@@ -9,7 +9,7 @@ import time
 import pytest
 
 import protocol
-from runs import wait_for
+from runs import checkpoints, wait_for
 from fleets import RATE, Fleet, OpenFleet, make_digits, supervise, text_of
 
 
@@ -202,6 +202,32 @@ def test_a_member_that_dies_while_it_is_watched(fleet, who):
 def open_fleet(trainer, tmp_path):
     with OpenFleet(trainer, tmp_path / "fleet") as fleet:
         yield fleet
+
+
+def test_intervals_are_taken_up_between_two_steps(open_fleet):
+    """Checkpoints by other steps, and other rules of what is kept, by the processes that run."""
+    fleet = open_fleet
+    fleet.start_and_train()
+    processes = {name: process.pid for name, process in fleet.members.items()}
+    result = fleet.rollout(fleet.candidate(2, output={"save_steps": 400, "max_to_keep": 2, "validate_steps": 300},
+                                           train={"learning_rate": 0.04}), "--yes", "--healthy_secs=1")
+    assert result.returncode == 0, text_of(result) + fleet.text("worker 0")
+    for change in ("output.save_steps 0 -> 400 (live)", "output.max_to_keep 5 -> 2 (live)",
+                   "output.validate_steps 0 -> 300 (live)"):
+        assert change in " ".join(text_of(result).split()), text_of(result)
+    kept = lambda: checkpoints(fleet.folder / "run")
+    new = lambda: {step for step in kept() if step % 400 == 0}
+    wait_for(lambda: len(new()) == 2 and len(kept()) == 2, "two checkpoints of the new kind", 60)
+    assert fleet.goes_on()["learning_rate"] == 0.04
+    assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
+    assert len(fleet.events("worker 0", "start")) == 1
+    # And back, by a rollout of its own.
+    result = fleet.rollout(fleet.candidate(3, output={"save_steps": 0, "max_to_keep": 3}), "--yes", "--healthy_secs=1")
+    assert result.returncode == 0, text_of(result)
+    fleet.goes_on()
+    before = max(kept())
+    fleet.goes_on(10)
+    assert max(kept()) == before
 
 
 def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):

@@ -72,10 +72,10 @@ static inline bool proto_spoil(struct proto_reader *reader)
 /* The next of a row of packed varints; false at the end or where they are damaged. */
 static inline bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
 {
-    const uint8_t *next = reader->bytes + reader->at;
     if (reader->damaged || reader->at == reader->size) {
-        return false;
+        return false; /* bytes may be NULL */
     }
+    const uint8_t *next = reader->bytes + reader->at;
     if (next[0] < 0x80) {
         *value = next[0];
         reader->at++;

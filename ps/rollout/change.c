@@ -16,9 +16,23 @@ static bool is_one_of(const struct config_key *key, const char *const *names, si
 /* The rest of what the table calls live is so by a restart. */
 bool change_is_live(const struct config_key *key)
 {
-    static const char *const names[] = {
-        "learning_rate", "lr_decay", "lr_decay_steps", "lr_staircase", "momentum", "nesterov",
-        "rho",           "beta1",    "beta2",          "epsilon",      "l2",       "log_steps"};
+    static const char *const names[] = {"learning_rate",
+                                        "lr_decay",
+                                        "lr_decay_steps",
+                                        "lr_staircase",
+                                        "momentum",
+                                        "nesterov",
+                                        "rho",
+                                        "beta1",
+                                        "beta2",
+                                        "epsilon",
+                                        "l2",
+                                        "log_steps",
+                                        "validate_steps",
+                                        "save_steps",
+                                        "save_model_secs",
+                                        "max_to_keep",
+                                        "keep_every_n_hours"};
     return is_one_of(key, names, sizeof names / sizeof *names);
 }
 

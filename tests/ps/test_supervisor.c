@@ -48,6 +48,20 @@ static void saves_by_time_whatever_the_clock_does(void **state)
     assert_true(supervisor_should_save(&supervisor, 6, 1e7 + 10));
 }
 
+static void takes_other_intervals(void **state)
+{
+    (void)state;
+    struct supervisor supervisor;
+    supervisor_begin(&supervisor, &(struct config_output){.save_steps = 100}, 0, 0);
+    supervisor_save_began(&supervisor, 100, 1);
+    supervisor_retime(&supervisor, &(struct config_output){.save_model_secs = 10}); /* while one is being written */
+    supervisor_save_ended(&supervisor, true);
+    assert_true(supervisor_steps_to_save(&supervisor, 150) == INT64_MAX);
+    assert_false(supervisor_should_save(&supervisor, 200, 10.9));
+    assert_true(supervisor_should_save(&supervisor, 200, 11));
+    assert_false(supervisor_is_unsaved(&supervisor, 100));
+}
+
 static void a_failed_save_leaves_the_step_unsaved(void **state)
 {
     (void)state;
@@ -106,6 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_at_multiples_of_steps),
         cmocka_unit_test(saves_by_time_whatever_the_clock_does),
+        cmocka_unit_test(takes_other_intervals),
         cmocka_unit_test(a_failed_save_leaves_the_step_unsaved),
         cmocka_unit_test(keeps_the_newest_and_one_of_every_period),
     };

@@ -51,6 +51,7 @@ struct chief {
     struct chief_options options;
     struct push_pull shards;
     struct checkpoint_state state;
+    struct config_output output;     /* when to save, and what to keep. Locked */
     struct checkpoint_folder folder; /* only with a train_dir */
     bool has_folder;
     struct supervisor supervisor;
@@ -89,6 +90,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
         return error_set(error, "not enough memory for the chief");
     }
     chief->options = *options;
+    chief->output = config->output;
     chief->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
     chief->holds = lineage_is_fresh(config);
     chief->snapshots = handshake_new_incarnation() >> 1;
@@ -105,7 +107,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                 evaluation_create(&chief->evaluation, options->model->widths[options->model->layer_count], error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
-            checkpoint_folder_open(&chief->folder, config->output.train_dir, &config->output, error);
+            checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);
     }
     if (!done) {
         chief_destroy(chief);
@@ -282,7 +284,7 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     free(status);
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start->global_step);
-        supervisor_begin(&chief->supervisor, &chief->options.config->output,
+        supervisor_begin(&chief->supervisor, &chief->output,
                          start->resumed ? chief->info.global_step : start->global_step, clock_monotonic_s());
     }
     pthread_mutex_unlock(&chief->mutex);
@@ -525,6 +527,19 @@ void chief_settle(struct chief *chief)
     pthread_mutex_unlock(&chief->mutex);
 }
 
+void chief_retime(struct chief *chief, const struct config_output *output)
+{
+    pthread_mutex_lock(&chief->mutex);
+    chief->output.save_steps = output->save_steps;
+    chief->output.save_model_secs = output->save_model_secs;
+    chief->output.max_to_keep = output->max_to_keep;
+    chief->output.keep_every_n_hours = output->keep_every_n_hours;
+    supervisor_retime(&chief->supervisor, &chief->output);
+    chief->order.number = 0;
+    chief->ordered = -1;
+    pthread_mutex_unlock(&chief->mutex);
+}
+
 bool chief_restore(struct chief *chief, struct error *error)
 {
     struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
@@ -544,7 +559,7 @@ bool chief_restore(struct chief *chief, struct error *error)
     }
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start.global_step);
-        supervisor_begin(&chief->supervisor, &chief->options.config->output, start.global_step, clock_monotonic_s());
+        supervisor_begin(&chief->supervisor, &chief->output, start.global_step, clock_monotonic_s());
         chief->holds = false;
     }
     pthread_mutex_unlock(&chief->mutex);

@@ -83,6 +83,9 @@ bool chief_checkpoint(struct chief *chief, struct error *error);
 bool chief_restore(struct chief *chief, struct error *error);
 void chief_settle(struct chief *chief);
 
+/* Takes other intervals of checkpoints, and other rules of what to keep, from now on. From any thread. */
+void chief_retime(struct chief *chief, const struct config_output *output);
+
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);
 

@@ -41,7 +41,8 @@ struct live {
     const struct config *which; /* that is to be taken up; only to tell one from another */
     bool wanted, taken;         /* it waits for its step; it was taken up */
     struct config_train train;
-    int64_t log_steps, step;
+    struct config_output output;
+    int64_t step;
     float loss; /* as in the message `report` */
 };
 
@@ -54,7 +55,7 @@ static enum keeper_switch switch_to(void *context, const struct config *config, 
         live->wanted = true;
         live->taken = false;
         live->train = config->train;
-        live->log_steps = config->output.log_steps;
+        live->output = config->output;
         live->step = step;
     }
     /* To go back is no matter of a step, and the thread that trains may be waiting for whoever is to go back. */
@@ -252,7 +253,20 @@ static void take_up(const struct live *live, struct config *config, struct plan 
     config->train.lr_decay_steps = train->lr_decay_steps > 0 ? train->lr_decay_steps : plan_epoch_end(plan, 1);
     config->train.lr_staircase = train->lr_staircase;
     config->train.l2 = train->l2;
-    config->output.log_steps = plan->log_steps = live->log_steps;
+    const struct config_output *output = &live->output;
+    config->output.log_steps = plan->log_steps = output->log_steps;
+    config->output.validate_steps = plan->validate_steps = output->validate_steps;
+    bool retimed = config->output.save_steps != output->save_steps ||
+                   config->output.save_model_secs != output->save_model_secs ||
+                   config->output.max_to_keep != output->max_to_keep ||
+                   config->output.keep_every_n_hours != output->keep_every_n_hours;
+    config->output.save_steps = output->save_steps;
+    config->output.save_model_secs = output->save_model_secs;
+    config->output.max_to_keep = output->max_to_keep;
+    config->output.keep_every_n_hours = output->keep_every_n_hours;
+    if (retimed && live->chief) {
+        chief_retime(live->chief, output);
+    }
 }
 
 void live_look(struct live *live, struct config *config, struct plan *plan, int64_t global_step, float loss,

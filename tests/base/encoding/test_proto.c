@@ -114,6 +114,17 @@ static void cut_messages(void **state)
     proto_free(&proto);
 }
 
+static void empty_messages(void **state)
+{
+    (void)state;
+    struct proto_reader reader = proto_read(NULL, 0);
+    struct proto_field field;
+    uint64_t value;
+    assert_false(proto_next(&reader, &field));
+    assert_false(proto_next_varint(&reader, &value));
+    assert_false(reader.damaged);
+}
+
 static void refuses(const uint8_t *bytes, size_t size)
 {
     struct proto_reader reader = proto_read(bytes, size);
@@ -138,7 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_messages), cmocka_unit_test(nested_lengths),    cmocka_unit_test(numbers_read_back),
-        cmocka_unit_test(cut_messages),   cmocka_unit_test(impossible_fields),
+        cmocka_unit_test(cut_messages),   cmocka_unit_test(impossible_fields), cmocka_unit_test(empty_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
