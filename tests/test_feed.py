@@ -45,7 +45,7 @@ def test_the_same_bits_as_with_data_of_ones_own(trainer, tmp_path, data, flags):
 @pytest.mark.parametrize("flags", [("--issync=0",), ("--issync=0", "--pipeline_depth=2", "--insecure")])
 def test_asynchronous(trainer, tmp_path, data, flags):
     with Cluster(trainer, tmp_path, workers=2, flags=(*NOWHERE, "--data_sharding=chief", "--train_steps=400",
-                                                      "--learning_rate=0.1", *flags)) as cluster:
+                                                      "--min_workers=2", "--learning_rate=0.1", *flags)) as cluster:
         start_all(cluster, data)
         cluster.wait_all()
         assert cluster.events("worker 0", "done")[0]["steps"] == 400
