@@ -72,6 +72,8 @@ build/gpu/trainer-gpu: $(helper_objects) build/gpu/stubs/made
 	@test $$(wc -c <$@) -le $(gpu_most_bytes) || { echo "$@ is larger than $(gpu_most_bytes) bytes" >&2; rm $@; exit 1; }
 
 -include $(helper_objects:.o=.d)
+# Of tests' processes, which no list of programs has.
+-include $(patsubst %,build/san/%.d,cuda/helper/main tests/cuda/standin tests/cuda/plain_driver tests/worker/gpu/reference_device)
 
 # A process with a device that is none, for tests of all that lies between it and the program.
 build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o

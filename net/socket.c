@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -163,7 +164,7 @@ static bool listen_on(int *fd, const struct addrinfo *where)
     return false;
 }
 
-static bool listen_on_any_of(int *fd, const char *host, int family, uint16_t port, struct error *error)
+static bool listen_on_any_of(int *fd, const char *host, int family, uint16_t port, int *reason, struct error *error)
 {
     char service[8];
     struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
@@ -174,25 +175,39 @@ static bool listen_on_any_of(int *fd, const char *host, int family, uint16_t por
         return error_set(error, "can't listen on %s port %u: %s", shown, port,
                          result == EAI_SYSTEM ? strerror(errno) : gai_strerror(result));
     }
-    int reason = 0;
     for (struct addrinfo *next = found; next && *fd < 0; next = next->ai_next) {
         if (!listen_on(fd, next)) {
-            reason = errno;
+            *reason = errno;
         }
     }
     freeaddrinfo(found);
-    return *fd >= 0 || error_set(error, "can't listen on %s port %u: %s%s", shown, port, strerror(reason),
-                                 reason == EADDRINUSE ? "; is another process of this job running here?" : "");
+    return *fd >= 0 || error_set(error, "can't listen on %s port %u: %s%s", shown, port, strerror(*reason),
+                                 *reason == EADDRINUSE ? "; is another process of this job running here?" : "");
+}
+
+static bool listen_once(int *fd, const char *host, uint16_t port, int *reason, struct error *error)
+{
+    *fd = -1;
+    if (host && host[0] != '\0') {
+        return listen_on_any_of(fd, host, AF_UNSPEC, port, reason, error);
+    }
+    /* One IPv6 socket takes both; a machine without IPv6 gets an IPv4 one. */
+    return listen_on_any_of(fd, NULL, AF_INET6, port, reason, error) ||
+           listen_on_any_of(fd, NULL, AF_INET, port, reason, error);
 }
 
 bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error)
 {
-    *fd = -1;
-    if (host && host[0] != '\0') {
-        return listen_on_any_of(fd, host, AF_UNSPEC, port, error);
+    const double until_s = clock_monotonic_s() + SOCKET_IN_USE_S;
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    int reason = 0;
+    while (!listen_once(fd, host, port, &reason, error)) {
+        if (reason != EADDRINUSE || clock_monotonic_s() >= until_s) {
+            return false;
+        }
+        nanosleep(&pause, NULL);
     }
-    /* One IPv6 socket takes both; a machine without IPv6 gets an IPv4 one. */
-    return listen_on_any_of(fd, NULL, AF_INET6, port, error) || listen_on_any_of(fd, NULL, AF_INET, port, error);
+    return true;
 }
 
 uint16_t socket_port(int fd)

@@ -14,7 +14,10 @@
 #include "base/error.h"
 #include "net/endpoint.h"
 
-enum { SOCKET_LOST_AFTER_MS = 30000 }; /* a peer whose machine or link is gone is given up after so long */
+enum {
+    SOCKET_LOST_AFTER_MS = 30000, /* a peer whose machine or link is gone is given up after so long */
+    SOCKET_IN_USE_S = 2,          /* a port that is in use is waited for */
+};
 
 /* A flag that ends waits. All functions that take one accept NULL. */
 struct wake {
@@ -37,7 +40,8 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
 
 /*
  * Listens on `host` (a name or address; NULL or "": every address, IPv6 and IPv4) and `port` (0: one that the system
- * chooses, found by socket_port). The socket is the caller's to close.
+ * chooses, found by socket_port). The socket is the caller's to close. A port that is in use is tried again for
+ * SOCKET_IN_USE_S: the system may have lent it to some connection for a moment, or its last owner is just about to end.
  */
 bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error);
 uint16_t socket_port(int fd);

@@ -479,7 +479,7 @@ def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
         cluster.until("worker 0", lambda text: '"step"' in text, "first line of a step")
         assert "trainer-gpu" in children(cluster.members["worker 0"].pid)
         assert children(cluster.members["ps 0"].pid) == {}
-        assert cluster.status()[1]["worker 0"]["device"].startswith("gpu:0")
+        runs.wait_for(lambda: cluster.status()[1]["worker 0"]["device"].startswith("gpu:0"), "device in the worker's report")
         done = cluster.wait("worker 0", timeout=120).done
         assert done["steps"] == 300 and done["test_accuracy"] > 0.6
         placed = {event["name"]: (event["job"], event["device"]) for event in cluster.events("worker 0", "placement")}

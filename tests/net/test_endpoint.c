@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,6 +107,29 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     close(listener);
 }
 
+static void *close_later(void *listener)
+{
+    usleep(300 * 1000);
+    close(*(int *)listener);
+    return NULL;
+}
+
+static void a_port_that_gets_free_in_time(void **state)
+{
+    (void)state;
+    struct error error;
+    int first, second;
+    pthread_t thread;
+    assert_true(socket_listen(&first, "127.0.0.1", 0, &error));
+    uint16_t port = socket_port(first);
+    assert_int_equal(pthread_create(&thread, NULL, close_later, &first), 0);
+    double begin_s = clock_monotonic_s();
+    assert_true(socket_listen(&second, "127.0.0.1", port, &error));
+    assert_in_range((int)(1000 * (clock_monotonic_s() - begin_s)), 250, 1000 * SOCKET_IN_USE_S);
+    pthread_join(thread, NULL);
+    close(second);
+}
+
 static void listening(void **state)
 {
     (void)state;
@@ -122,8 +146,9 @@ static void listening(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_as_text), cmocka_unit_test(mapped_addresses), cmocka_unit_test(unknown_names),
-        cmocka_unit_test(members),           cmocka_unit_test(listening),
+        cmocka_unit_test(addresses_as_text), cmocka_unit_test(mapped_addresses),
+        cmocka_unit_test(unknown_names),     cmocka_unit_test(members),
+        cmocka_unit_test(listening),         cmocka_unit_test(a_port_that_gets_free_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
