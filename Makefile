@@ -38,7 +38,8 @@ rooms   := base net ps worker cuda
 # What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
 hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
 # Nor is what is written for the instructions of another kind of processor than CC compiles for.
-machine := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+# (Before the compiler is installed, it is this machine's.)
+machine := $(firstword $(subst -, ,$(or $(shell $(CC) -dumpmachine 2>/dev/null),$(shell uname -m))))
 foreign := $(if $(filter x86_64,$(machine)),,%_avx2.c %_avx512.c) $(if $(filter aarch64,$(machine)),,%_neon.c)
 sources := $(filter-out test_% $(hosted) $(foreign),$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c $(room)/*/*/*.c)))
 headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/*/*/*.h) tests/*/*.h)
@@ -65,14 +66,18 @@ flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
 	$(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mbmi2)
 
 # Notes what a build depends on besides files: each note is a file that is written, while this Makefile is read, only
-# if it says something else. So other flags, or another commit, rebuild what depends on them.
+# if it says something else. So other flags, or another commit, rebuild what depends on them. (What make 4.3 reads from a
+# file may end with its newline, or not.)
 differ   = $(subst x$(1),,x$(2))$(subst x$(2),,x$(1))
-remember = $(if $(call differ,$(file <$(1)),$(2)),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+remember = $(if $(call differ,$(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
 
-libraries   := cjson libsodium zlib mbedtls
+libraries   := cjson libsodium zlib mbedtls $(if $(filter x86_64,$(machine)),intel-ipsec-mb)
 musl_libs   := $(foreach library,$(libraries),build/deps/$(library).musl)
 native_libs := $(foreach library,$(libraries),build/deps/$(library).native)
-link_with   := -lmbedtls -lcjson -lsodium -lz -lm -lpthread
+# mbedTLS leaves this to net/tls/x25519.c, which is asked for by name because the archive it is in comes first.
+x25519      := mbedtls_ecp_mul mbedtls_ecp_mul_restartable
+link_with   := $(x25519:%=-Wl,--wrap=%) -Wl,-u,__wrap_mbedtls_ecp_mul -lmbedtls -lcjson -lsodium -lz \
+	$(if $(filter x86_64,$(machine)),-lintel-ipsec-mb) -lm -lpthread
 
 $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
 $(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
@@ -157,6 +162,11 @@ bench_parts    := $(patsubst %.c,build/product/%.o,$(filter-out $(bench_sources)
 $(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
 	@mkdir -p $(@D)
 	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
+
+# The product with a wall clock that tests can set: see there.
+build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
+	@mkdir -p $(@D)
+	@$(musl_cc) -o $@ $(filter %.o,$^) -Wl,--wrap=clock_gettime,--wrap=time -Lbuild/deps/lib $(link_with)
 
 # --- With sanitizers, against the system's libc ------------------------------------------------------------------------
 
@@ -277,7 +287,7 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
 	opendir readdir closedir dirfd fstatat unlinkat \
 	statvfs posix_spawn waitpid kill memory_for_this_process
-watched := job_create job_destroy job_push job_end_restore job_end shard_create shard_apply shard_aggregate channel_send push_pull_join \
+watched := job_create job_destroy job_push job_end_restore job_schedule job_take_step job_end shard_create shard_apply shard_aggregate channel_send push_pull_join \
 	checkpoint_folder_save checkpoint_folder_newest shard_schedule schedule_prepare rollout_create rollout_begin \
 	versions_add versions_switch manifest_encode handshake_new_incarnation
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
@@ -314,13 +324,14 @@ simulate-coverage: $(native_libs)
 	@build/simulate-coverage/simulate --seeds=$(SEEDS)
 	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)
 	@build/simulate-coverage/simulate --shortage --seeds=$(SHORTAGES)
-	@tests/simulate/coverage build/simulate-coverage ps net
+	@tests/simulate/coverage build/simulate-coverage ps ps/job ps/rollout ps/server net
 
 build/simulate-coverage/libgcov.a:
 	@mkdir -p $(@D)
 	@objcopy $(foreach name,$(replaced),--redefine-sym $(name)=__real_$(name)) $$($(CC) -print-file-name=libgcov.a) $@
 
-build/simulate-coverage/simulate: simulator_link += -Lbuild/simulate-coverage
+# What has been counted is written by a call that is weak, so nothing else would bring it in.
+build/simulate-coverage/simulate: simulator_link += -Lbuild/simulate-coverage -Wl,-u,__gcov_dump
 build/simulate-coverage/simulate: build/simulate-coverage/libgcov.a
 
 # --- Running -----------------------------------------------------------------------------------------------------------
@@ -352,7 +363,7 @@ install: build/trainer
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
 # machine.
-test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/bench/gpu_bench build/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
+test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load build/bench/gpu_bench build/trainer build/clocked/trainer build/venv/ready $(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
 
 test: $(test_parts)
 	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
@@ -368,13 +379,13 @@ test-full: test
 # Python tools live in virtual environments of their own, one for each purpose; none is part of the product.
 build/venv%/ready: tests/requirements%.txt | $(packages)
 	@echo "python: $(@D)"
-	@python3 -m venv $(@D)
+	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
 build/venv/ready: tests/requirements.txt | $(packages)
 	@echo "python: $(@D)"
-	@python3 -m venv $(@D)
+	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
@@ -391,7 +402,7 @@ vectors: build/venv-vectors/ready build/venv/ready
 # --- Lint --------------------------------------------------------------------------------------------------------------
 
 # A file is looked at again when its object was made again, which is when it or a header of its own has changed.
-tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c))
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c))
 # Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(headers)))
 
@@ -406,7 +417,7 @@ build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
 	@$(CC) -std=gnu11 $(warnings) $(cppflags) -isystem $(dir $(cuda_header)) -fsyntax-only $<
 	@touch $@
 
-formatted := $(sources) $(hosted) trainer.c $(headers) $(tests) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh tests/cuda/fake/*.cpp tests/cuda/fake/*.h tests/cuda/device/*.h) $(wildcard tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c tests/cuda/check_api.c)
+formatted := $(sources) $(hosted) trainer.c $(headers) $(tests) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh tests/cuda/fake/*.cpp tests/cuda/fake/*.h tests/cuda/device/*.h) $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c tests/cuda/check_api.c)
 
 # From the virtual environment, at one version: releases of clang-format disagree about details.
 build/lint/format: $(formatted) .clang-format build/venv/ready
@@ -486,5 +497,5 @@ help:
 
 .PHONY: all run data-if-possible mnist test test-full bench vectors lint format debug fuzz simulate simulate-teeth simulate-coverage install clean distclean help
 
--include $(objects:.o=.d) $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fake_objects:.o=.d) $(fake_plain:.o=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
+-include $(objects:.o=.d) build/product/tests/clock.d $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d) $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d) $(fake_objects:.o=.d) $(fake_plain:.o=.d) $(simulator_objects:.o=.d) $(simulated_objects:.o=.d) $(fuzz_objects:.o=.d) \
 	$(fuzzers:%=build/fuzz/tests/fuzz/%.d)

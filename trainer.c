@@ -10,7 +10,7 @@
 #include "worker/data/commands.h"
 #include "worker/export/commands.h"
 #include "worker/profile/commands.h"
-#include "worker/remote/commands.h"
+#include "worker/remote/operator/commands.h"
 #include "worker/version.h"
 
 /* The first one is meant where none is named. */

@@ -15,11 +15,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/config/kinds.h"
 #include "base/error.h"
 #include "base/log.h"
 
 enum {
-    CONFIG_MAX_LAYERS = 16,   /* entries of model.layers: the input, hidden layers, the output */
     CONFIG_MAX_WIDTH = 65536, /* units in a layer */
     CONFIG_MAX_HOSTS = 1024,
     CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, where the config lets them */
@@ -29,22 +29,9 @@ enum {
 #define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, where no other is named */
 
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
-enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
-enum optimizer_kind {
-    OPTIMIZER_SGD,
-    OPTIMIZER_MOMENTUM,
-    OPTIMIZER_ADAGRAD,
-    OPTIMIZER_ADADELTA,
-    OPTIMIZER_ADAM,
-    OPTIMIZER_RMSPROP,
-    OPTIMIZER_FTRL,
-    OPTIMIZER_KINDS
-};
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_ON_GPU + N: gpu:N */
-enum cpu_kernels { CPU_KERNELS_AUTO, CPU_KERNELS_REFERENCE, CPU_KERNELS_AVX2, CPU_KERNELS_AVX512, CPU_KERNELS_NEON };
-enum precision { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BFLOAT16 };
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };

@@ -68,7 +68,7 @@ static void detect(struct cpu_features *features)
     }
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
     features->avx2 = (b & bit_AVX2) != 0;
-    features->vaes = features->avx2 && (c & bit_VAES) != 0;
+    features->vaes = features->avx2 && (c & (bit_VAES | bit_VPCLMULQDQ)) == (bit_VAES | bit_VPCLMULQDQ);
     features->avx512 = (state & XCR0_AVX512) == XCR0_AVX512 && (b & avx512) == avx512;
 }
 #elif defined(__aarch64__)

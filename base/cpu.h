@@ -15,7 +15,7 @@ struct cpu_features {
     bool f16c;
     bool avx512; /* all of F, BW, VL and DQ */
     bool aesni;
-    bool vaes;
+    bool vaes; /* VAES and VPCLMULQDQ, as wide as what else there is */
     bool neon;
     bool aes;       /* aarch64's instructions for it */
     char model[49]; /* the processor's own name for itself, trimmed; "" if it has none */

@@ -20,6 +20,12 @@ struct pool;
 /* The CPUs this process may use: its affinity mask, bounded by the cgroup's CPU quota; at least 1. */
 int threads_available(void);
 
+/*
+ * The calling thread works in short bursts that others wait for: where the scheduler can be told (Linux 6.12 and on), it
+ * is to run soon rather than long, at the cost of nobody's share of the processor.
+ */
+void threads_run_soon(void);
+
 /* threads: 1..POOL_MAX_THREADS. */
 bool pool_create(struct pool **pool, int threads, struct error *error);
 void pool_destroy(struct pool *pool); /* NULL is fine */

@@ -354,7 +354,13 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
     default:
         return true;
     }
-    uint64_t wanted = ranges_total(ranges) * dtype_size(dtype);
+    uint64_t floats = ranges_total(ranges);
+    if (dtype == DTYPE_DIFFERENCES) { /* whoever reads them sees whether they fit */
+        return floats <= DIFFERENCES_FLOATS ||
+               error_set(error, "%s message: differences of %llu floats; at most %d are allowed", message_name(type),
+                         (unsigned long long)floats, (int)DIFFERENCES_FLOATS);
+    }
+    uint64_t wanted = floats * dtype_size(dtype);
     return bulk_bytes == wanted || error_set(error, "%s message: its ranges take %llu bytes of bulk, and it has %u",
                                              message_name(type), (unsigned long long)wanted, bulk_bytes);
 }

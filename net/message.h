@@ -57,8 +57,13 @@ enum member_state {
     STATE_FAILED = 8,
 };
 
-enum dtype { DTYPE_FLOAT32 = 0, DTYPE_BFLOAT16 = 1 };
-static inline size_t dtype_size(enum dtype dtype)
+/*
+ * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds more
+ * than so many, which take as many bytes as it takes (ps/bfloat16.h).
+ */
+enum dtype { DTYPE_FLOAT32 = 0, DTYPE_BFLOAT16 = 1, DTYPE_DIFFERENCES = 2 };
+enum { DIFFERENCES_FLOATS = 16 * 1024 };
+static inline size_t dtype_size(enum dtype dtype) /* not of differences */
 {
     return dtype == DTYPE_FLOAT32 ? 4 : 2;
 }

@@ -11,9 +11,9 @@
  * ascending, not overlapping, none empty; limit: the largest number of them.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
- * (bfloat16) each. Numbers are never used again for something else; fields are only added under a new protocol version.
- * hello and refused must be understood by every version: fields are only ever appended to them, and a reader passes
- * over what it does not know.
+ * (bfloat16) each, or as differences to what was sent before (ps/bfloat16.h). Numbers are never used again for something
+ * else; fields are only added under a new protocol version. hello and refused must be understood by every version: fields
+ * are only ever appended to them, and a reader passes over what it does not know.
  */
 #ifndef NET_MESSAGE_TABLE_H
 #define NET_MESSAGE_TABLE_H
@@ -122,8 +122,7 @@
 
 #define MESSAGE_FIELDS_end_restore(FIELD)                                                                              \
     FIELD(I64,    global_step,     0,       "at which training goes on")                                               \
-    FIELD(I64,    last_step,       0,       "global step at which it ends, epochs counted as steps; 0: no bound")      \
-    FIELD(I64,    epoch_steps,     0,       "global steps of one epoch, which only those who have the data know; what lr_decay_steps 0 stands for")
+    FIELD(I64,    epoch_batches,   0,       "one worker's batches of an epoch, which only those who have the data know; 0: not known")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
     FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0")                                  \
@@ -139,7 +138,7 @@
     FIELD(U64,    snapshot,        0,       "its number")
 
 #define MESSAGE_FIELDS_pull(FIELD)                                                                                     \
-    FIELD(U8,     dtype,           1,       "wanted for the bulk of the answer")                                       \
+    FIELD(U8,     dtype,           2,       "wanted for the bulk of the answer: as there")                             \
     FIELD(U64,    since_version,   0,       "only what changed after this version; 0: all")                            \
     FIELD(I64,    after_step,      0,       "answer once the global step is past this one; -1: now")                   \
     FIELD(U32,    wait_ms,         600000,  "and after so long in any case")                                           \
@@ -147,7 +146,7 @@
 
 #define MESSAGE_FIELDS_values(FIELD)                                                                                   \
     FIELD(U8,     vector,          3,       "as in model")                                                             \
-    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
     FIELD(U64,    version,         0,       "of the shard when these values were taken")                               \
     FIELD(I64,    global_step,     0,       "when they were taken")                                                    \
     FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
@@ -161,7 +160,7 @@
     FIELD(I64,    local_step,      0,       "of the worker")                                                           \
     FIELD(U32,    examples,        0,       "that the gradient is the mean of: its weight")                            \
     FIELD(F32,    loss,            0,       "of those examples")                                                       \
-    FIELD(U8,     answer_dtype,    1,       "wanted for the bulk of the answer")                                       \
+    FIELD(U8,     answer_dtype,    2,       "wanted for the bulk of the answer: as there")                             \
     FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; what no frame of the push names is zero")
 
@@ -172,7 +171,7 @@
     FIELD(I64,    global_step,     0,       "now")                                                                     \
     FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
     FIELD(U32,    staleness,       0,       "global steps between what the gradient was computed on and its application") \
-    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
     FIELD(RANGES, ranges,          65536,   "parameters that changed since the push's base_version, as in the bulk")
 
 #define MESSAGE_FIELDS_heartbeat(FIELD)                                                                                \

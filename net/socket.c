@@ -71,9 +71,26 @@ enum socket_wait socket_wait(int fd, short events, const struct wake *wake, doub
     }
 }
 
-/* None of these is worth failing for: a kernel that lacks one still moves bytes. */
-static void set_options(int fd)
+static bool is_loopback(const struct endpoint *endpoint)
 {
+    if (endpoint->address.ss_family == AF_INET6) {
+        struct sockaddr_in6 six;
+        memcpy(&six, &endpoint->address, sizeof six);
+        return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) ||
+               (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && six.sin6_addr.s6_addr[12] == IN_LOOPBACKNET);
+    }
+    struct sockaddr_in four;
+    memcpy(&four, &endpoint->address, sizeof four);
+    return ntohl(four.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+/*
+ * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there is
+ * no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has Reno.
+ */
+static void set_options(int fd, const struct endpoint *peer)
+{
+    static const char unpaced[] = "reno";
     int on = 1, idle_s = 10, interval_s = 5, probes = 4, lost_after_ms = SOCKET_LOST_AFTER_MS;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -81,6 +98,9 @@ static void set_options(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_after_ms, sizeof lost_after_ms);
+    if (is_loopback(peer)) {
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, unpaced, sizeof unpaced - 1);
+    }
 }
 
 /* Connects to one endpoint; returns SOCKET_READY and the socket, or how it ended and errno. */
@@ -95,7 +115,7 @@ static enum socket_wait connect_endpoint(int *fd, const struct endpoint *endpoin
         *fd = -1;
         return SOCKET_READY;
     }
-    set_options(new);
+    set_options(new, endpoint);
     if (connect(new, (const struct sockaddr *)&endpoint->address, endpoint->size) != 0) {
         reason = errno;
         if (reason == EINPROGRESS) {
@@ -254,7 +274,7 @@ bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct
         struct endpoint endpoint = {.size = sizeof endpoint.address};
         *fd = accept4(listener, (struct sockaddr *)&endpoint.address, &endpoint.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (*fd >= 0) {
-            set_options(*fd);
+            set_options(*fd, &endpoint);
             endpoint_format(&endpoint, peer);
             *how = SOCKET_READY;
             return true;

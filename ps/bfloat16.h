@@ -37,4 +37,30 @@ void bfloat16_to_floats(float *values, const uint16_t *halves, size_t n);
  */
 bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values, size_t n);
 
+/*
+ * Differences: how halves travel to somebody who knows what they were before. From one step to the next most weights
+ * move by a few units in the last place of a bfloat16, if at all, so that 4 bits do where 16 would be sent otherwise.
+ *
+ * Every 32 halves are a block: a byte that says how many bits each takes, then
+ *      0: nothing; none has changed;
+ *      4: 16 bytes; byte j has the changes of half j, in its lower bits, and of half j + 16, as two's complement;
+ *      8: 32 bytes, the changes as two's complement;
+ *     16: 64 bytes, the halves themselves, little-endian.
+ * A change is the difference of two halves as 16-bit integers. What remains at the end, fewer than 32, is a block of 0
+ * or 16 bits each.
+ */
+enum { BFLOAT16_BLOCK = 32 };
+
+/* Room for telling n halves: what it takes at most, and what is written behind that meanwhile. */
+static inline size_t bfloat16_told_room(size_t n)
+{
+    return n * sizeof(uint16_t) + n / BFLOAT16_BLOCK + 1 + BFLOAT16_BLOCK;
+}
+
+/* Brings `known` up to `halves`, and writes how to `told`; returns its bytes. anew: whoever listens knows nothing. */
+size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool anew);
+
+/* The same from what was told: at most `size` bytes. Returns how many it took; 0: they make no sense. n: at least 1. */
+size_t bfloat16_learn(uint16_t *known, const uint8_t *told, size_t size, size_t n);
+
 #endif

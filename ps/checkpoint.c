@@ -1,42 +1,14 @@
-/*
- * One file, one pass to write it and two to read it: the first verifies the digest over the bytes as they stand, the
- * second takes the tensors from the same open file, so that nothing is believed before all of it is known to be whole,
- * and no second copy of the parameters is ever in memory.
- */
-#include "ps/checkpoint.h"
-
+/* A copy of the state, and its way into a file: in one pass, straight from the copy. */
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/version.h"
-#include "ps/safetensors.h"
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats go to the file as they are in memory");
-
-#define FORMAT_NAME "trainer-checkpoint"
-enum {
-    FORMAT_VERSION = 1,
-    DIGEST_BYTES = 32,
-    DIGEST_HEX = 2 * DIGEST_BYTES,
-    CHUNK_BYTES = 1 << 18, /* at least one row of CONFIG_MAX_WIDTH floats */
-    TENSOR_NAME = 64,
-    METADATA_VALUE = 256,
-};
-_Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
-
-static const char zero_digest[] = "0000000000000000000000000000000000000000000000000000000000000000";
-_Static_assert(sizeof zero_digest == DIGEST_HEX + 1, "one character for each of the digest's");
+#include "ps/checkpoint/inside.h"
 
 /* ---- state ---- */
 
@@ -74,10 +46,10 @@ void checkpoint_state_destroy(struct checkpoint_state *state)
     memset(state, 0, sizeof *state);
 }
 
-/* ---- names and shapes ---- */
+/* ---- names, shapes, digests ---- */
 
-static void tensor_name(char name[TENSOR_NAME], const struct variable *variable, enum optimizer_kind kind,
-                        enum store_vector vector)
+void checkpoint_tensor_name(char name[TENSOR_NAME], const struct variable *variable, enum optimizer_kind kind,
+                            enum store_vector vector)
 {
     if (vector == STORE_PARAMETERS) {
         snprintf(name, TENSOR_NAME, "%s", variable->name);
@@ -88,8 +60,7 @@ static void tensor_name(char name[TENSOR_NAME], const struct variable *variable,
     }
 }
 
-/* Returns the dimensions: weights [in, out], biases [out]. */
-static int tensor_shape(const struct variable *variable, int64_t shape[2])
+int checkpoint_tensor_shape(const struct variable *variable, int64_t shape[2])
 {
     if (!variable->is_weights) {
         shape[0] = variable->cols;
@@ -100,24 +71,29 @@ static int tensor_shape(const struct variable *variable, int64_t shape[2])
     return 2;
 }
 
-static void shape_text(char *text, size_t size, int dimensions, const int64_t *shape)
-{
-    size_t used = (size_t)snprintf(text, size, "[");
-    for (int i = 0; i < dimensions && used < size; i++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? "," : "", shape[i]);
-    }
-    if (used < size) {
-        snprintf(text + used, size - used, "]");
-    }
-}
-
-static void layers_text(char text[METADATA_VALUE], const struct model *model)
+void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model)
 {
     size_t used = 0;
     for (int i = 0; i <= model->layer_count; i++) {
         used += (size_t)snprintf(text + used, METADATA_VALUE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
         assert(used < METADATA_VALUE);
     }
+}
+
+void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1])
+{
+    uint8_t digest[DIGEST_BYTES];
+    crypto_generichash_final(hash, digest, sizeof digest);
+    sodium_bin2hex(hex, DIGEST_HEX + 1, digest, sizeof digest);
+}
+
+bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error)
+{
+    if (sodium_init() < 0) {
+        return error_set(error, "%s: libsodium cannot start: is /dev/urandom there?", path);
+    }
+    crypto_generichash_init(hash, NULL, 0, DIGEST_BYTES);
+    return true;
 }
 
 /* ---- writing ---- */
@@ -149,7 +125,7 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     put(&writer, "global_step", "%" PRId64, info->global_step);
     put(&writer, "seed", "%" PRId64, info->seed);
     char layers[METADATA_VALUE];
-    layers_text(layers, model);
+    checkpoint_layers_text(layers, model);
     put(&writer, "layers", "%s", layers);
     put(&writer, "activation", "%s", config_activation_name(model->activation));
     put(&writer, "optimizer", "%s", config_optimizer_name(kind));
@@ -159,14 +135,14 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     put(&writer, "bad_validations", "%d", info->bad_validations);
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
-    *digest_offset = safetensors_write_metadata(&writer, "digest", zero_digest);
+    *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         for (int i = 0; i < model->variable_count && state->vectors[vector] != NULL; i++) {
             const struct variable *variable = &model->variables[i];
             char name[TENSOR_NAME];
             int64_t shape[2];
-            tensor_name(name, variable, kind, (enum store_vector)vector);
-            int dimensions = tensor_shape(variable, shape);
+            checkpoint_tensor_name(name, variable, kind, (enum store_vector)vector);
+            int dimensions = checkpoint_tensor_shape(variable, shape);
             safetensors_write_tensor(&writer, name, dimensions, shape);
         }
     }
@@ -194,22 +170,6 @@ static int list_parts(const struct checkpoint_state *state, struct file_part *pa
     return count;
 }
 
-static void digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1])
-{
-    uint8_t digest[DIGEST_BYTES];
-    crypto_generichash_final(hash, digest, sizeof digest);
-    sodium_bin2hex(hex, DIGEST_HEX + 1, digest, sizeof digest);
-}
-
-static bool start_digest(crypto_generichash_state *hash, const char *path, struct error *error)
-{
-    if (sodium_init() < 0) {
-        return error_set(error, "%s: libsodium cannot start: is /dev/urandom there?", path);
-    }
-    crypto_generichash_init(hash, NULL, 0, DIGEST_BYTES);
-    return true;
-}
-
 bool checkpoint_write(const char *path, const struct checkpoint_state *state, const struct checkpoint_info *info,
                       struct error *error)
 {
@@ -224,7 +184,7 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
         error_set(error, "%s: no memory to write it", path);
         goto out;
     }
-    if (!start_digest(&hash, path, error)) {
+    if (!checkpoint_start_digest(&hash, path, error)) {
         goto out;
     }
     parts[0] = (struct file_part){header, build_header(header, state, info, &digest_offset)};
@@ -232,612 +192,11 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     for (int i = 0; i <= rows; i++) {
         crypto_generichash_update(&hash, parts[i].bytes, parts[i].size);
     }
-    digest_hex(&hash, hex);
+    checkpoint_digest_hex(&hash, hex);
     memcpy(header + digest_offset, hex, DIGEST_HEX);
     done = file_write_atomic(path, parts, rows + 1, error);
 out:
     free(parts);
     free(header);
     return done;
-}
-
-/* ---- reading ---- */
-
-struct checkpoint_file {
-    char path[CHECKPOINT_MAX_PATH];
-    int fd;
-    uint64_t size;
-    uint8_t *header;
-    size_t header_size;
-    struct safetensors tensors;
-    struct checkpoint_info info;
-    struct config_model model; /* layers, layer_count and activation only */
-    char optimizer[32];
-    uint8_t chunk[CHUNK_BYTES];
-};
-
-static bool read_at(struct checkpoint_file *file, void *bytes, size_t size, uint64_t offset, struct error *error)
-{
-    uint8_t *next = bytes;
-    while (size > 0) {
-        ssize_t got = pread(file->fd, next, size, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return file_error(error, file->path, "cannot be read", errno);
-        }
-        if (got == 0) {
-            return error_set(error, "%s: became shorter while it was read", file->path);
-        }
-        next += got;
-        size -= (size_t)got;
-        offset += (uint64_t)got;
-    }
-    return true;
-}
-
-static enum checkpoint_status open_file(struct checkpoint_file *file, struct error *error)
-{
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
-    if (file->fd < 0) {
-        file_error(error, file->path, "cannot be opened", errno);
-        return CHECKPOINT_UNREADABLE;
-    }
-    struct stat status;
-    if (fstat(file->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        error_set(error, "%s: is not a regular file", file->path);
-        return CHECKPOINT_UNREADABLE;
-    }
-    file->size = (uint64_t)status.st_size;
-    if (file->size < SAFETENSORS_PREFIX) {
-        error_set(error, "%s is cut off: %" PRIu64 " bytes", file->path, file->size);
-        return CHECKPOINT_DAMAGED;
-    }
-    return CHECKPOINT_OPENED;
-}
-
-static enum checkpoint_status read_header(struct checkpoint_file *file, struct error *error)
-{
-    uint8_t prefix[SAFETENSORS_PREFIX];
-    if (!read_at(file, prefix, sizeof prefix, 0, error)) {
-        return CHECKPOINT_UNREADABLE;
-    }
-    if (!safetensors_header_size(prefix, file->size, &file->header_size, error)) {
-        error_wrap(error, "%s", file->path);
-        return CHECKPOINT_DAMAGED;
-    }
-    file->header = malloc(file->header_size);
-    if (file->header == NULL) {
-        error_set(error, "%s: no memory for its header", file->path);
-        return CHECKPOINT_UNREADABLE;
-    }
-    if (!read_at(file, file->header, file->header_size, 0, error)) {
-        return CHECKPOINT_UNREADABLE;
-    }
-    if (!safetensors_decode(&file->tensors, file->header, file->header_size, file->size, error)) {
-        error_wrap(error, "%s", file->path);
-        return CHECKPOINT_DAMAGED;
-    }
-    return CHECKPOINT_OPENED;
-}
-
-/* Hashes the header with the digest's place zeroed, then the rest of the file. */
-static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct error *error)
-{
-    const struct safetensors_text *written = safetensors_metadata(&file->tensors, "digest");
-    if (written == NULL || written->size != DIGEST_HEX) {
-        error_set(error, "%s: has no digest, so it is no checkpoint of this program", file->path);
-        return CHECKPOINT_DAMAGED;
-    }
-    crypto_generichash_state hash;
-    if (!start_digest(&hash, file->path, error)) {
-        return CHECKPOINT_UNREADABLE;
-    }
-    size_t before = (size_t)((const uint8_t *)written->bytes - file->header);
-    size_t after = before + DIGEST_HEX;
-    crypto_generichash_update(&hash, file->header, before);
-    crypto_generichash_update(&hash, (const uint8_t *)zero_digest, DIGEST_HEX);
-    crypto_generichash_update(&hash, file->header + after, file->header_size - after);
-    for (uint64_t offset = file->header_size; offset < file->size;) {
-        size_t size = file->size - offset < CHUNK_BYTES ? (size_t)(file->size - offset) : CHUNK_BYTES;
-        if (!read_at(file, file->chunk, size, offset, error)) {
-            return CHECKPOINT_UNREADABLE;
-        }
-        crypto_generichash_update(&hash, file->chunk, size);
-        offset += size;
-    }
-    char hex[DIGEST_HEX + 1];
-    digest_hex(&hash, hex);
-    if (memcmp(hex, written->bytes, DIGEST_HEX) != 0) {
-        error_set(error, "%s: is damaged: its content does not match its digest", file->path);
-        return CHECKPOINT_DAMAGED;
-    }
-    return CHECKPOINT_OPENED;
-}
-
-/* ---- metadata ---- */
-
-static bool get_text(const struct checkpoint_file *file, const char *key, char *text, size_t size, struct error *error)
-{
-    const struct safetensors_text *value = safetensors_metadata(&file->tensors, key);
-    if (value == NULL || value->size >= size) {
-        return error_set(error, "%s: \"%s\" in its metadata is %s", file->path, key,
-                         value == NULL ? "missing" : "too long");
-    }
-    memcpy(text, value->bytes, value->size);
-    text[value->size] = '\0';
-    return true;
-}
-
-static bool get_integer(const struct checkpoint_file *file, const char *key, int64_t lowest, int64_t highest,
-                        int64_t *number, struct error *error)
-{
-    char text[32];
-    if (!get_text(file, key, text, sizeof text, error)) {
-        return false;
-    }
-    char *end;
-    errno = 0;
-    long long parsed = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || parsed < lowest || parsed > highest) {
-        return error_set(error, "%s: \"%s\" in its metadata is \"%s\", not a number from %" PRId64 " to %" PRId64,
-                         file->path, key, text, lowest, highest);
-    }
-    *number = parsed;
-    return true;
-}
-
-static bool get_double(const struct checkpoint_file *file, const char *key, double *number, struct error *error)
-{
-    char text[64];
-    if (!get_text(file, key, text, sizeof text, error)) {
-        return false;
-    }
-    char *end;
-    *number = strtod(text, &end);
-    if (end == text || *end != '\0') {
-        return error_set(error, "%s: \"%s\" in its metadata is \"%s\", not a number", file->path, key, text);
-    }
-    return true;
-}
-
-static bool get_model(struct checkpoint_file *file, struct error *error)
-{
-    char text[METADATA_VALUE];
-    if (!get_text(file, "layers", text, sizeof text, error)) {
-        return false;
-    }
-    struct config_model *model = &file->model;
-    const char *next = text;
-    for (char *end; model->layer_count < CONFIG_MAX_LAYERS; next = end + 1) {
-        long width = strtol(next, &end, 10);
-        if (end == next || width < 1 || width > CONFIG_MAX_WIDTH || (*end != ',' && *end != '\0')) {
-            model->layer_count = 0;
-            break;
-        }
-        model->layers[model->layer_count++] = (int)width;
-        if (*end == '\0') {
-            break;
-        }
-    }
-    if (model->layer_count < 2) {
-        return error_set(error, "%s: \"layers\" in its metadata is \"%s\", no list of widths", file->path, text);
-    }
-    if (!get_text(file, "activation", text, sizeof text, error)) {
-        return false;
-    }
-    for (int i = ACTIVATION_RELU; i <= ACTIVATION_IDENTITY; i++) {
-        if (strcmp(text, config_activation_name((enum activation)i)) == 0) {
-            model->activation = (enum activation)i;
-            return true;
-        }
-    }
-    return error_set(error, "%s: its activation is \"%s\", which this program does not know", file->path, text);
-}
-
-static bool read_metadata(struct checkpoint_file *file, struct error *error)
-{
-    struct checkpoint_info *info = &file->info;
-    char format[sizeof FORMAT_NAME];
-    int64_t version, bad_validations;
-    if (!get_text(file, "format", format, sizeof format, error) ||
-        !get_integer(file, "format_version", 1, INT_MAX, &version, error)) {
-        return false;
-    }
-    if (strcmp(format, FORMAT_NAME) != 0 || version > FORMAT_VERSION) {
-        return error_set(error, "%s: is a %s of version %" PRId64 ", this program reads %s up to version %d",
-                         file->path, format, version, FORMAT_NAME, FORMAT_VERSION);
-    }
-    if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
-        !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) ||
-        !get_double(file, "validation_accuracy", &info->validation_accuracy, error) ||
-        !get_double(file, "best_accuracy", &info->best_accuracy, error) ||
-        !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
-        !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
-        !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||
-        !get_integer(file, "fleet_version", INT64_MIN, INT64_MAX, &info->fleet_version, error) ||
-        !get_text(file, "optimizer", file->optimizer, sizeof file->optimizer, error)) {
-        return false;
-    }
-    info->bad_validations = (int)bad_validations;
-    return get_model(file, error);
-}
-
-enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const char *path, struct error *error)
-{
-    *opened = NULL;
-    struct checkpoint_file *file = calloc(1, sizeof *file);
-    if (file == NULL) {
-        error_set(error, "%s: no memory to read it", path);
-        return CHECKPOINT_UNREADABLE;
-    }
-    file->fd = -1;
-    enum checkpoint_status status = CHECKPOINT_UNREADABLE;
-    if ((size_t)snprintf(file->path, sizeof file->path, "%s", path) >= sizeof file->path) {
-        error_set(error, "%s: the path is too long", path);
-    } else {
-        status = open_file(file, error);
-    }
-    if (status == CHECKPOINT_OPENED) {
-        status = read_header(file, error);
-    }
-    if (status == CHECKPOINT_OPENED) {
-        status = verify_digest(file, error);
-    }
-    if (status == CHECKPOINT_OPENED && !read_metadata(file, error)) {
-        status = CHECKPOINT_UNREADABLE;
-    }
-    if (status != CHECKPOINT_OPENED) {
-        checkpoint_close(file);
-        return status;
-    }
-    *opened = file;
-    return CHECKPOINT_OPENED;
-}
-
-void checkpoint_close(struct checkpoint_file *file)
-{
-    if (file == NULL) {
-        return;
-    }
-    if (file->fd >= 0) {
-        close(file->fd);
-    }
-    free(file->header);
-    free(file);
-}
-
-const char *checkpoint_path(const struct checkpoint_file *file)
-{
-    return file->path;
-}
-
-const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file)
-{
-    return &file->info;
-}
-
-void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config)
-{
-    memcpy(config->layers, file->model.layers, sizeof config->layers);
-    config->layer_count = file->model.layer_count;
-    config->activation = file->model.activation;
-}
-
-/* ---- does it fit ---- */
-
-static bool tensor_fits(const struct checkpoint_file *file, const struct variable *variable, const char *name,
-                        struct error *error)
-{
-    const struct safetensors_tensor *tensor = safetensors_find(&file->tensors, name);
-    if (tensor == NULL) {
-        return error_set(error, "%s does not fit: %s is not in it", file->path, name);
-    }
-    int64_t shape[2];
-    int dimensions = tensor_shape(variable, shape);
-    if (tensor->dimensions == dimensions && memcmp(tensor->shape, shape, (size_t)dimensions * sizeof *shape) == 0) {
-        return true;
-    }
-    char there[64], here[64];
-    shape_text(there, sizeof there, tensor->dimensions, tensor->shape);
-    shape_text(here, sizeof here, dimensions, shape);
-    return error_set(error, "%s does not fit: %s is %s there and %s here", file->path, name, there, here);
-}
-
-/* The first variable that differs, and both lists of layers. */
-static bool layers_fit(const struct checkpoint_file *file, const struct model *model, struct error *error)
-{
-    bool same = true;
-    if (file->model.layer_count != model->layer_count + 1) {
-        same = error_set(error, "%s does not fit: it has %d layers of weights there and %d here", file->path,
-                         file->model.layer_count - 1, model->layer_count);
-    }
-    for (int i = 0; i < model->variable_count && same; i++) {
-        same = tensor_fits(file, &model->variables[i], model->variables[i].name, error);
-    }
-    if (same) {
-        return true;
-    }
-    struct model there;
-    model_layout(&there, &file->model);
-    char there_text[METADATA_VALUE], here_text[METADATA_VALUE];
-    layers_text(there_text, &there);
-    layers_text(here_text, model);
-    struct error inner = *error;
-    return error_set(error, "%.600s (layers %.150s there, %.150s here): give --layers=%.150s or another --train_dir",
-                     inner.text, there_text, here_text, there_text);
-}
-
-static bool model_fits(const struct checkpoint_file *file, const struct model *model, struct error *error)
-{
-    if (!layers_fit(file, model, error)) {
-        return false;
-    }
-    if (file->model.activation != model->activation) {
-        const char *there = config_activation_name(file->model.activation);
-        return error_set(error,
-                         "%s does not fit: activation is %s there and %s here: give --activation=%s or another "
-                         "--train_dir",
-                         file->path, there, config_activation_name(model->activation), there);
-    }
-    return true;
-}
-
-static bool has_averages(const struct checkpoint_file *file, const struct model *model)
-{
-    char name[TENSOR_NAME];
-    tensor_name(name, &model->variables[0], OPTIMIZER_SGD, STORE_AVERAGES);
-    return safetensors_find(&file->tensors, name) != NULL;
-}
-
-static bool optimizer_fits(const struct checkpoint_file *file, const struct checkpoint_state *state,
-                           struct error *error)
-{
-    const char *here = config_optimizer_name(state->train->optimizer);
-    if (strcmp(file->optimizer, here) != 0) {
-        return error_set(error,
-                         "%s does not fit: the optimizer is %s there and %s here: give --optimizer=%s or "
-                         "another --train_dir",
-                         file->path, file->optimizer, here, file->optimizer);
-    }
-    bool averages_there = has_averages(file, state->model);
-    bool averages_here = state->vectors[STORE_AVERAGES] != NULL;
-    if (averages_there != averages_here) {
-        return error_set(error,
-                         "%s does not fit: it has %s moving averages and ema_decay is %g here: give %s or "
-                         "another --train_dir",
-                         file->path, averages_there ? "" : "no", state->train->ema_decay,
-                         averages_there ? "the --ema_decay it was trained with" : "--ema_decay=0");
-    }
-    return true;
-}
-
-static bool vectors_fit(const struct checkpoint_file *file, const struct checkpoint_state *state, struct error *error)
-{
-    int wanted = 0;
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        for (int i = 0; i < state->model->variable_count && state->vectors[vector] != NULL; i++, wanted++) {
-            char name[TENSOR_NAME];
-            tensor_name(name, &state->model->variables[i], state->train->optimizer, (enum store_vector)vector);
-            if (!tensor_fits(file, &state->model->variables[i], name, error)) {
-                return false;
-            }
-        }
-    }
-    if (file->tensors.tensor_count != wanted) {
-        return error_set(error, "%s does not fit: it has %d tensors, %d are needed here", file->path,
-                         file->tensors.tensor_count, wanted);
-    }
-    return true;
-}
-
-/* ---- loading ---- */
-
-/* Takes whole rows by the chunk and spreads them over the padded ones. */
-static bool load_tensor(struct checkpoint_file *file, const char *name, const struct variable *variable, float *values,
-                        struct error *error)
-{
-    const struct safetensors_tensor *tensor = safetensors_find(&file->tensors, name);
-    size_t row_bytes = (size_t)variable->cols * sizeof(float);
-    int most = (int)(CHUNK_BYTES / row_bytes);
-    uint64_t offset = tensor->offset;
-    for (int row = 0; row < variable->rows;) {
-        int rows = variable->rows - row < most ? variable->rows - row : most;
-        if (!read_at(file, file->chunk, (size_t)rows * row_bytes, offset, error)) {
-            return false;
-        }
-        for (int i = 0; i < rows; i++) {
-            memcpy(values + (size_t)(row + i) * (size_t)variable->stride, file->chunk + (size_t)i * row_bytes,
-                   row_bytes);
-        }
-        offset += (uint64_t)rows * row_bytes;
-        row += rows;
-    }
-    return true;
-}
-
-static bool load_vector(struct checkpoint_file *file, const struct model *model, enum optimizer_kind kind,
-                        enum store_vector vector, float padding, float *values, struct error *error)
-{
-    for (size_t i = 0; i < model->float_count; i++) {
-        values[i] = padding;
-    }
-    for (int i = 0; i < model->variable_count; i++) {
-        const struct variable *variable = &model->variables[i];
-        char name[TENSOR_NAME];
-        tensor_name(name, variable, kind, vector);
-        if (!load_tensor(file, name, variable, values + variable->offset, error)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error)
-{
-    if (!model_fits(file, state->model, error) || !optimizer_fits(file, state, error) ||
-        !vectors_fit(file, state, error)) {
-        return false;
-    }
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
-        if (state->vectors[vector] == NULL) {
-            continue;
-        }
-        float padding = is_slot ? optimizer_slot_initial(state->train, vector - STORE_SLOT0) : 0.0f;
-        if (!load_vector(file, state->model, state->train->optimizer, (enum store_vector)vector, padding,
-                         state->vectors[vector], error)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ---- taking over what fits ---- */
-
-static void note_lost(char *lost, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void note_lost(char *lost, size_t size, const char *format, ...)
-{
-    size_t used = strlen(lost);
-    va_list arguments;
-    if (used + 3 < size) {
-        used += (size_t)snprintf(lost + used, size - used, "%s", used > 0 ? "; " : "");
-        va_start(arguments, format);
-        vsnprintf(lost + used, size - used, format, arguments);
-        va_end(arguments);
-    }
-}
-
-/* What becomes of one variable's parameters: *fits, and if not, why it is lost. */
-static void weigh_variable(const struct checkpoint_file *file, const struct variable *variable, bool *fits, char *lost,
-                           size_t size)
-{
-    const struct safetensors_tensor *tensor = safetensors_find(&file->tensors, variable->name);
-    struct error ignored;
-    char there[64], here[64];
-    int64_t shape[2];
-    *fits = tensor != NULL && tensor_fits(file, variable, variable->name, &ignored);
-    if (tensor != NULL && !*fits) {
-        shape_text(there, sizeof there, tensor->dimensions, tensor->shape);
-        shape_text(here, sizeof here, tensor_shape(variable, shape), shape);
-        note_lost(lost, size, "%s %s, which would be %s", variable->name, there, here);
-    }
-}
-
-/* Variables of the file that the model has not. */
-static void weigh_layers(const struct checkpoint_file *file, const struct model *model, char *lost, size_t size)
-{
-    struct model there;
-    model_layout(&there, &file->model);
-    for (int i = model->variable_count; i < there.variable_count; i++) {
-        note_lost(lost, size, "%s, for which there is no layer", there.variables[i].name);
-    }
-    if (there.variable_count < model->variable_count) {
-        note_lost(lost, size, "the order of layers: %d of weights there and %d here", there.layer_count,
-                  model->layer_count);
-    }
-}
-
-/* One variable in one vector: from the file, or as it begins. */
-static bool load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, int vector,
-                         const struct variable *variable, bool fits, struct error *error)
-{
-    char name[TENSOR_NAME];
-    struct error ignored;
-    float *values = state->vectors[vector] + variable->offset;
-    tensor_name(name, variable, state->train->optimizer, (enum store_vector)vector);
-    if (fits && safetensors_find(&file->tensors, name) != NULL && tensor_fits(file, variable, name, &ignored)) {
-        return load_tensor(file, name, variable, values, error);
-    }
-    if (vector == STORE_AVERAGES) {
-        assert(state->vectors[STORE_PARAMETERS] != NULL);
-        memcpy(values, state->vectors[STORE_PARAMETERS] + variable->offset,
-               (size_t)variable->rows * (size_t)variable->stride * sizeof *values);
-    }
-    return true;
-}
-
-bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
-                             struct error *error)
-{
-    const struct model *model = state->model;
-    lost[0] = '\0';
-    for (int slot = STORE_SLOT0; slot <= STORE_SLOT1; slot++) {
-        for (size_t i = 0; state->vectors[slot] != NULL && i < model->float_count; i++) {
-            state->vectors[slot][i] = optimizer_slot_initial(state->train, slot - STORE_SLOT0);
-        }
-    }
-    for (int i = 0; i < model->variable_count; i++) {
-        bool fits;
-        weigh_variable(file, &model->variables[i], &fits, lost, size);
-        for (int vector = 0; vector < STORE_VECTORS; vector++) {
-            if (state->vectors[vector] != NULL &&
-                !load_fitting(file, state, vector, &model->variables[i], fits, error)) {
-                return false;
-            }
-        }
-    }
-    weigh_layers(file, model, lost, size);
-    if (file->model.activation != model->activation) {
-        note_lost(lost, size, "what was learnt with activation %s, which would be %s",
-                  config_activation_name(file->model.activation), config_activation_name(model->activation));
-    }
-    return true;
-}
-
-bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
-                                float *values, bool *averaged, struct error *error)
-{
-    if (!model_fits(file, model, error)) {
-        return false;
-    }
-    bool averages = which != CHECKPOINT_RAW && has_averages(file, model);
-    if (which == CHECKPOINT_AVERAGED && !averages) {
-        return error_set(error, "%s: has no moving averages (it was trained with ema_decay=0): take its raw weights",
-                         file->path);
-    }
-    for (int i = 0; i < model->variable_count && averages; i++) {
-        char name[TENSOR_NAME];
-        tensor_name(name, &model->variables[i], OPTIMIZER_SGD, STORE_AVERAGES);
-        if (!tensor_fits(file, &model->variables[i], name, error)) {
-            return false;
-        }
-    }
-    if (averaged != NULL) {
-        *averaged = averages;
-    }
-    return load_vector(file, model, OPTIMIZER_SGD, averages ? STORE_AVERAGES : STORE_PARAMETERS, 0.0f, values, error);
-}
-
-const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file)
-{
-    return &file->tensors;
-}
-
-bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
-                            size_t count, float *values, struct error *error)
-{
-    assert(first <= tensor->size / sizeof *values && count <= tensor->size / sizeof *values - first);
-    return read_at(file, values, count * sizeof *values, tensor->offset + first * sizeof *values, error);
-}
-
-bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,
-                     struct error *error)
-{
-    struct checkpoint_file *file;
-    enum checkpoint_status status = checkpoint_open(&file, path, error);
-    if (status == CHECKPOINT_DAMAGED) {
-        size_t used = strlen(error->text);
-        snprintf(error->text + used, sizeof error->text - used, "; use another checkpoint");
-    }
-    if (status != CHECKPOINT_OPENED) {
-        return false;
-    }
-    bool loaded = checkpoint_load(file, state, error);
-    if (loaded) {
-        *info = file->info;
-    }
-    checkpoint_close(file);
-    return loaded;
 }

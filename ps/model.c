@@ -34,6 +34,8 @@ static void add_variable(struct model *model, int layer, const char *what, int r
     variable->stride = row_stride(cols);
     variable->offset = model->float_count;
     variable->is_weights = is_weights;
+    variable->panels = 1;
+    variable->lanes = MODEL_ROW_ALIGN;
     model->float_count += (size_t)rows * (size_t)variable->stride;
     model->parameter_count += (size_t)rows * (size_t)cols;
 }
@@ -47,6 +49,25 @@ void model_layout(struct model *model, const struct config_model *config)
     for (int layer = 0; layer < model->layer_count; layer++) {
         add_variable(model, layer, "weights", config->layers[layer], config->layers[layer + 1], true);
         add_variable(model, layer, "biases", 1, config->layers[layer + 1], false);
+    }
+}
+
+void model_set_panels(struct model *model, int variable, int panels, int lanes)
+{
+    struct variable *cut = &model->variables[variable];
+    cut->panels = panels;
+    cut->lanes = lanes;
+    int widest = 0;
+    for (int i = 0; i < panels; i++) {
+        int width = variable_panel_col(cut, i + 1) - variable_panel_col(cut, i);
+        widest = width > widest ? width : widest;
+    }
+    cut->stride = (widest + MODEL_ROW_ALIGN - 1) / MODEL_ROW_ALIGN * MODEL_ROW_ALIGN;
+    model->float_count = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        struct variable *each = &model->variables[i];
+        each->offset = model->float_count;
+        model->float_count += (size_t)each->panels * (size_t)each->rows * (size_t)each->stride;
     }
 }
 

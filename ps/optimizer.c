@@ -8,6 +8,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/config.h"
 #include "base/cpu.h"
 
 #include "ps/optimizer_loops.h"

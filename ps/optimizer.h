@@ -12,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/config.h"
+#include "base/config/kinds.h"
+
+struct config_train; /* base/config.h */
 
 enum { OPTIMIZER_MAX_SLOTS = 2 };
 

@@ -20,7 +20,8 @@
  * Memory is taken at shard_create, shard_memory tells how much: 4 bytes x floats x (2 x (1 + slots + averages) + one
  * per worker), the second half for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Synchronous training
  * takes another 4 bytes x floats x (2 + one per worker): answers cannot lie where gradients still wait for their step,
- * and two hold what all workers get. A push allocates nothing.
+ * and two hold what all workers get. With wire_dtype bfloat16, 2 bytes x floats per worker remember what it was told. A
+ * push allocates nothing.
  *
  * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
  * network; waits are for locks that are held for microseconds.
@@ -107,6 +108,17 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
                    enum dtype dtype, struct changes *changes);
 
 /*
+ * Differences (ps/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last. stage_is_known_to
+ * says whether that is of use on this connection; to others, every value is told anew. connection: a number, not 0, that
+ * no other one ever has. stage_tell brings what is kept up to `halves`, the floats of these ranges one after another, and
+ * writes how to `told`, which has room for bfloat16_told_room(floats) + ranges->count bytes; returns how many it takes.
+ */
+bool stage_remembers(const struct stage *stage); /* is anything kept? */
+bool stage_is_known_to(const struct stage *stage, uint64_t connection);
+size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
+                  bool anew, uint8_t *told);
+
+/*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
  * step: element by element ((g0 / n + g1 / n) + ...), as ps/collect.h has it, so that the bits are those of a process
  * that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then. Threads that
@@ -126,12 +138,11 @@ bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage,
 void shard_answered(struct shard *shard, struct changes *changes);
 
 /*
- * From this global step on (the number of steps made before it; 0: at once) updates use the live keys of `train`: learning
- * rate and its decay, momentum, nesterov, rho, the betas, epsilon and l2. What was scheduled before and is in force stays
- * so until then; what was not is forgotten. What has come into force stays so when the shard is restored at an earlier
- * step. Any thread.
+ * From this global step on (the number of steps made before it; 0: at once) updates use the live keys of `train`, where
+ * lr_decay_steps 0 stands for epoch_steps (0: as before). What was scheduled before and is in force stays so until then;
+ * what was not is forgotten. What has come into force stays so when the shard is restored at an earlier step. Any thread.
  */
-void shard_schedule(struct shard *shard, const struct config_train *train, int64_t step);
+void shard_schedule(struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step);
 
 /* Copies one range as it is now. False if it is not held here, or the shard is being written. */
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);

@@ -103,14 +103,16 @@ void store_initialise(struct store *store, const struct config_model *config)
 
 static bool row_moved(const struct store *store, const struct variable *variable, int row)
 {
-    size_t offset = variable->offset + (size_t)row * (size_t)variable->stride;
     for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {
-        const float *values = store->vectors[STORE_SLOT0 + slot] + offset;
         float initial = optimizer_slot_initial(store->config, slot);
-        for (int col = 0; col < variable->cols; col++) {
-            /* By bits: an update makes a negative zero positive. */
-            if (memcmp(&values[col], &initial, sizeof initial) != 0) {
-                return true;
+        for (int panel = 0; panel < variable->panels; panel++) {
+            int first = variable_panel_col(variable, panel), end = variable_panel_col(variable, panel + 1);
+            const float *values = store->vectors[STORE_SLOT0 + slot] + variable_at(variable, row, first);
+            for (int col = first; col < end && col < variable->cols; col++) {
+                /* By bits: an update makes a negative zero positive. */
+                if (memcmp(&values[col - first], &initial, sizeof initial) != 0) {
+                    return true;
+                }
             }
         }
     }
@@ -138,12 +140,12 @@ void store_begin_step(struct store *store)
     }
 }
 
-/* Rows [row, row + rows) of a block; gradient: of the first, NULL: absent. */
-static void apply_rows(struct store *store, const struct gradient_block *block, optimizer_loop loop, int row, int rows,
-                       const float *gradient)
+/* Rows [row, row + rows) of a block that begins at float `first`; gradient: of the first of them, NULL: absent. */
+static void apply_rows(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop,
+                       int row, int rows, const float *gradient)
 {
     const struct variable *variable = &store->model->variables[block->variable];
-    size_t offset = variable->offset + (size_t)(block->row + row) * (size_t)variable->stride + (size_t)block->col;
+    size_t offset = first + (size_t)row * (size_t)variable->stride;
     float *at[STORE_VECTORS];
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         float *values = store->vectors[vector];
@@ -162,9 +164,17 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
                                   .following = (size_t)(block->rows - row - rows)});
 }
 
-static bool is_present(const struct gradient_block *block, int row, int next)
+/* How many rows that are present follow one another from `row` on, the next that is listed being number `next`. */
+static int present_run(const struct gradient_block *block, int row, int next)
 {
-    return block->present == NULL || (next < block->present_count && block->present[next] == row);
+    if (block->present == NULL) {
+        return block->rows - row;
+    }
+    int run = 0;
+    while (next + run < block->present_count && block->present[next + run] == row + run) {
+        run++;
+    }
+    return run;
 }
 
 void store_apply(struct store *store, const struct gradient_block *block)
@@ -172,6 +182,8 @@ void store_apply(struct store *store, const struct gradient_block *block)
     const struct variable *variable = &store->model->variables[block->variable];
     assert(block->row >= 0 && block->rows >= 0 && block->row + block->rows <= variable->rows);
     assert(block->col >= 0 && block->cols >= 0 && block->col + block->cols <= variable->cols);
+    assert(block->col + block->cols <= variable_panel_col(variable, variable_panel(variable, block->col) + 1));
+    size_t first = variable_at(variable, block->row, block->col);
     const struct update *update = &store->update[variable->is_weights];
     optimizer_loop loop = optimizer_loop_get(store->kernels, update, true);
     optimizer_loop absent_loop = optimizer_loop_get(store->kernels, update, false);
@@ -182,23 +194,24 @@ void store_apply(struct store *store, const struct gradient_block *block)
     unsigned mode = optimizer_enter();
     int next = 0; /* of the rows present */
     for (int row = 0; row < block->rows;) {
-        /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
-         * thread that sees either value gets the same numbers. */
-        int run = 0; /* rows that are present, one after the other */
-        while (row + run < block->rows && is_present(block, row + run, next + run)) {
-            if (has_slots) {
-                atomic_store_explicit(&moved[row + run], 1, memory_order_relaxed);
-            }
-            run++;
-        }
+        int run = present_run(block, row, next);
         if (run > 0) {
-            apply_rows(store, block, loop, row, run, block->values + (size_t)next * (size_t)block->stride);
+            /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
+             * thread that sees either value gets the same numbers. */
+            for (int i = 0; has_slots && i < run; i++) {
+                atomic_store_explicit(&moved[row + i], 1, memory_order_relaxed);
+            }
+            apply_rows(store, block, first, loop, row, run, block->values + (size_t)next * (size_t)block->stride);
             next += run;
             row += run;
             continue;
         }
-        if (!absent_is_noop && !(fresh_is_noop && atomic_load_explicit(&moved[row], memory_order_relaxed) == 0)) {
-            apply_rows(store, block, absent_loop, row, 1, NULL);
+        if (absent_is_noop) {
+            row = next < block->present_count ? block->present[next] : block->rows;
+            continue;
+        }
+        if (!(fresh_is_noop && atomic_load_explicit(&moved[row], memory_order_relaxed) == 0)) {
+            apply_rows(store, block, first, absent_loop, row, 1, NULL);
         }
         row++;
     }

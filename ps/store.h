@@ -21,9 +21,10 @@
 #include "ps/optimizer.h"
 
 /*
- * The gradient of rows [row, row + rows) x columns [col, col + cols) of one variable, final. Row k of values, k <
- * present_count, is that of row + present[k] (ascending); rows that are not listed have gradient zero. present = NULL:
- * all rows are there, in order. values: [present_count or rows, cols] with `stride` floats from row to row.
+ * The gradient of rows [row, row + rows) x columns [col, col + cols) of one variable, all in one panel, final. Row k of
+ * values, k < present_count, is that of row + present[k] (ascending); rows that are not listed have gradient zero.
+ * present = NULL: all rows are there, in order. values: [present_count or rows, cols] with `stride` floats from row to
+ * row.
  */
 struct gradient_block {
     int variable;

@@ -4,22 +4,13 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 
+from ports import free_ports
 from runs import SMALL, Result
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
-
-
-def free_ports(count):
-    """Ports that nobody listens on; all are held at once, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Cluster:
@@ -33,6 +24,7 @@ class Cluster:
         self.worker_hosts = [f"127.0.0.1:{port}" for port in ports[ps:]]
         self.flags = list(SMALL_CLUSTER) + list(flags)
         self.members = {}
+        self.programs, self.environments = {}, {}  # of members by name, besides `trainer` and this process's variables
         key = self.folder / "fleet.key"
         if not key.exists():
             subprocess.run([trainer, "keygen", f"--out={key}"], check=True, capture_output=True, timeout=20)
@@ -56,9 +48,10 @@ class Cluster:
         given = {flag.split("=")[0]: flag for flag in (*self.flags, *flags)}
         output = open(self.folder / f"{name.replace(' ', '')}.{len(list(self.folder.glob('*.out')))}.out", "w+b")
         process = subprocess.Popen(
-            [self.trainer, f"--job_name={role}", f"--task_index={index}", "--log_format=json", *self.hosts,
+            [self.programs.get(name, self.trainer), f"--job_name={role}", f"--task_index={index}", "--log_format=json", *self.hosts,
              *given.values()],
-            cwd=self.folder, stdout=output, stderr=subprocess.STDOUT)
+            cwd=self.folder, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, **self.environments.get(name, {})})
         process.output = output
         self.members[name] = process
         return process

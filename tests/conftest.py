@@ -16,6 +16,11 @@ MNIST_FILES = [
 ]
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: it measures time, so that nothing else may run meanwhile")
+    config.addinivalue_line("markers", "xdist_group(name): tests that one process runs, one after another")
+
+
 @pytest.fixture(scope="session")
 def root():
     """The top of the source tree."""
@@ -34,6 +39,14 @@ def trainer():
     path = pathlib.Path(os.environ.get("TRAINER_BINARY", TRAINER))
     assert path.exists(), f"{path} is missing: run make"
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def clocked():
+    """Path of the binary whose wall clock tests can set (tests/clocks.py); None where TRAINER_BINARY names another one."""
+    path = TRAINER.parent / "clocked" / "trainer"
+    assert path.exists(), f"{path} is missing: run make test"
+    return None if "TRAINER_BINARY" in os.environ else str(path)
 
 
 @pytest.fixture(scope="session")

@@ -168,6 +168,26 @@ class Client:
         return name, fields
 
 
+def learn(known, ranges, bulk):
+    """Brings known, {index: bfloat16 as an integer}, up to differences (dtype 2)."""
+    at = 0
+    for first, count in ranges:
+        for block in range(first, first + count, 32):
+            floats, bits = min(32, first + count - block), bulk[at]
+            at += 1
+            if bits == 16:
+                known.update(zip(range(block, block + floats), struct.unpack_from(f"<{floats}H", bulk, at)))
+            elif bits:
+                assert bits in (4, 8) and floats == 32, (bits, floats)
+                part = bulk[at : at + 4 * bits]
+                changes = list(part) if bits == 8 else [byte & 15 for byte in part] + [byte >> 4 for byte in part]
+                for j, change in enumerate(changes):
+                    signed = change - (1 << bits) if change >> (bits - 1) else change
+                    known[block + j] = (known[block + j] + signed) & 0xFFFF
+            at += bits * floats // 8
+    assert at == len(bulk), (at, len(bulk))
+
+
 def read_vectors(text):
     """[(name, frame's bytes, {field: text})] from the document's ```vector blocks."""
     vectors = []

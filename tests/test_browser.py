@@ -19,8 +19,10 @@ import pytest
 from PIL import Image
 
 import browser
-from clusters import free_ports
+from ports import free_ports
 from runs import SMALL, run, train, wait_for
+
+pytestmark = pytest.mark.xdist_group("browser")  # its fixtures are for all tests of the file
 
 # What each page must say of the runs, and how many of its pixels, at least, are not of one colour.
 PAGES = {

@@ -1,5 +1,6 @@
 """The binary as a file, and the build that made it."""
 
+import json
 import os
 import pathlib
 import re
@@ -31,8 +32,12 @@ def test_is_hardened(trainer):
     assert "__stack_chk_fail" in output_of("readelf", "-sW", trainer)
 
 
-def test_is_small(trainer):
-    assert os.path.getsize(trainer) < 3 << 20
+def test_is_small(trainer, run, root):
+    """Beside the GPU engine's own program, which test_gpu.py measures."""
+    payload = 0
+    if "gpu" in json.loads(run("version", "--json").stdout)["engines"]:
+        payload = os.path.getsize(root / "build/gpu/trainer-gpu")
+    assert os.path.getsize(trainer) - payload < 3 << 20
 
 
 def test_tells_its_version(run, root):
@@ -40,6 +45,7 @@ def test_tells_its_version(run, root):
     assert version in run("version").stdout
 
 
+@pytest.mark.alone
 def test_version_is_quick(trainer):
     times = []
     for _ in range(20):
@@ -116,6 +122,17 @@ def test_a_flag_compiles_everything(copy):
     assert compiled(copy, "warnings=-Wall") == set()
 
 
+def test_what_a_build_depends_on_is_noted_once(root):
+    """A note that is written again compiles all that depends on it again."""
+    def notes():
+        output_of("make", "help", cwd=root)
+        return {path: path.stat().st_mtime_ns for path in (root / "build").glob("*/flags")}
+
+    notes()  # of this make's own variables, if the build had others
+    before = notes()
+    assert len(before) >= 5 and notes() == before
+
+
 def test_a_warning_is_an_error(copy):
     with (copy / "base/error.c").open("a") as source:
         source.write("static int nobody_calls_this(void)\n{\n    return 0;\n}\n")
@@ -136,6 +153,7 @@ def test_a_failed_compilation_is_tried_again(copy):
 # --- Other targets ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_installs_to_a_folder(root, trainer, tmp_path):
     subprocess.run(
         ["make", "install", f"DESTDIR={tmp_path}", "PREFIX=/usr"],
@@ -164,6 +182,15 @@ def fetch(root, tmp_path, name, **env):
     return subprocess.run(
         [root / "base/deps/fetch", name, tmp_path / "out"], capture_output=True, text=True, env={**os.environ, **env}
     )
+
+
+def test_planted_bugs_fit_the_sources(root):
+    """`make simulate-teeth`, which is no part of `make test`, would stop at the first one that does not."""
+    patches = sorted((root / "tests/simulate/teeth").glob("*.patch"))
+    assert len(patches) >= 10
+    for patch in patches:
+        result = subprocess.run(["git", "apply", "--check", patch], cwd=root, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
 
 
 def cjson_release(folder, version):
@@ -249,6 +276,7 @@ def test_mnist_altered_is_refused(root, mnist, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+@pytest.mark.alone
 def test_mnist_unreachable_is_one_quick_line(root, tmp_path):
     start = time.monotonic()
     result = get_mnist(root, tmp_path / "data", "http://127.0.0.1:9/mnist")

@@ -1,19 +1,25 @@
-"""All faults at one cluster, over and over, at random moments and on top of one another: real processes, links and disk.
+"""All faults at one cluster, over and over, at random moments and on top of one another: real processes, links, clocks
+and disk.
 
-Whoever ends is started again, as a service manager would. Every step has one gradient of every worker (min_replicas), so
-the last checkpoint has the bits of one local process, or an update was lost or counted twice.
+Whoever ends is started again, as a service manager would. Every step has one gradient of both workers (min_replicas), so
+the last checkpoint has the bits of one local process, or an update was lost or counted twice. A third worker's gradients
+are never finite.
 """
 
 import collections
 import os
 import random
+import re
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
+from clocks import Clocks
 from clusters import Cluster
+from diverging import INFINITY, NAN, NOT_FINITE, ONE, STALE, DivergingWorker
 from relay import Relay
 from runs import SMALL, checkpoints, newest, same_tensors, train, wait_for
 
@@ -64,25 +70,73 @@ class Disk:
         subprocess.run(["umount", "--lazy", kept], check=True)
 
 
+class Slow:
+    """A process that stands still nine tenths of the time, from now on for so many seconds."""
+
+    def __init__(self, process, seconds):
+        self.process, self.until = process, time.monotonic() + seconds
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while time.monotonic() < self.until:
+            self.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.018)
+            self.process.send_signal(signal.SIGCONT)
+            time.sleep(0.002)
+
+
 class Chaos:
-    def __init__(self, cluster, relays, disk, dice):
-        self.cluster, self.relays, self.disk, self.dice = cluster, relays, disk, dice
+    def __init__(self, cluster, relays, disk, clocks, dice):
+        self.cluster, self.relays, self.disk, self.clocks, self.dice = cluster, relays, disk, clocks, dice
         self.counts = collections.Counter()
         self.later = []  # (when, what to do then)
+        self.starts = {}  # of those who ended: when
+        self.threads, self.failures = [], []
+        self.one_diverges = threading.Lock()
         self.ends = collections.Counter()
+        self.outcomes = collections.Counter()  # of gradients that are not finite, or not on all ps
+        self.digest = ""
         self.kept = disk.folder / "kept"
 
     def after(self, seconds, action, *arguments):
         self.later.append((time.monotonic() + seconds, action, arguments))
 
-    def kill(self, *names):
+    def kill(self, *names, away_s=0.0):
+        """They are started again after so long, or sooner, so in any order."""
         for name in names:
             self.cluster.kill(name)
+            self.starts[name] = time.monotonic() + self.dice.uniform(away_s / 2, away_s)
 
     def freeze(self, name, seconds):
         process = self.cluster.members[name]
         process.send_signal(signal.SIGSTOP)
         self.after(seconds, process.send_signal, signal.SIGCONT)
+
+    def slow_worker(self):
+        self.threads.append(Slow(self.cluster.members["worker 1"], self.dice.uniform(0.1, 0.4)).thread)
+
+    def diverge(self):
+        """Worker 2 comes with gradients that one ps or all can see to be not finite, and goes again."""
+        values = self.dice.choice([(NAN, NAN), (INFINITY, NAN), (NAN, ONE), (ONE, INFINITY)])
+        worker = DivergingWorker(self.cluster.ps_hosts, self.cluster.folder / "fleet.key", values, index=2,
+                                 incarnation=self.dice.randrange(1, 1 << 63), digest=self.digest)
+        self.threads.append(threading.Thread(target=self.run_diverging, args=(worker, self.dice.randint(1, 20))))
+        self.threads[-1].start()
+
+    def run_diverging(self, worker, refusals):
+        try:
+            with self.one_diverges:  # they come as the same worker
+                worker.run(refusals, within=60)
+        except Exception as error:  # pytest does not look into threads
+            self.failures.append(error)
+        self.outcomes.update(worker.outcomes)
+
+    def set_clocks(self):
+        """Back mostly, by a second or days, of one member or more; nobody sets them right again."""
+        for name in self.dice.sample(list(self.cluster.members), self.dice.randint(1, 4)):
+            by_s = self.dice.choice([-1, -3600, -5 * 86400, 5 * 86400, self.dice.uniform(-1e6, 0)])
+            self.clocks.set(name, self.clocks.ahead(name) + by_s)
 
     def slow_down(self):
         for relay in self.relays:
@@ -120,15 +174,20 @@ class Chaos:
             "worker frozen": lambda: self.freeze("worker 1", self.dice.uniform(0.05, 0.5)),
             "worker frozen past its lease": lambda: self.freeze("worker 1", 1.3),
             "chief killed": lambda: self.kill("worker 0"),
+            "worker 10 times slower": self.slow_worker,
+            "worker that sends NaN": self.diverge,
             "ps killed": lambda: self.kill(self.dice.choice(["ps 0", "ps 1"])),
+            "ps away past its lease": lambda: self.kill(self.dice.choice(["ps 0", "ps 1"]), away_s=2.0),
             "ps frozen": lambda: self.freeze(self.dice.choice(["ps 0", "ps 1"]), self.dice.uniform(0.05, 0.5)),
-            "all ps killed": lambda: self.kill("ps 0", "ps 1"),
-            "all killed": lambda: self.kill(*self.dice.sample(list(self.cluster.members), 4)),
+            "all ps killed": lambda: self.kill("ps 0", "ps 1", away_s=0.2),
+            "all killed": lambda: self.kill(*self.dice.sample(list(self.cluster.members), 4), away_s=0.2),
             "links cut": lambda: self.all_links("cut"),
             "links half-open": lambda: self.dice.choice(self.relays).stall(),
             "links 200 ms late": self.slow_down,
             "links of 1 Mbit/s": self.narrow,
         }
+        if self.clocks:
+            faults["clocks set"] = self.set_clocks
         if self.disk.there:
             faults.update({"disk full": self.fill, "disk read-only": self.read_only})
         return faults
@@ -136,12 +195,13 @@ class Chaos:
     def look_after(self):
         """Whoever ended is started again; what was to be done later is done."""
         now = time.monotonic()
+        assert not self.failures, self.failures
         for due in [each for each in self.later if each[0] <= now]:
             self.later.remove(due)
             due[1](*due[2])
         for name, process in list(self.cluster.members.items()):
             status = process.poll()
-            if status is not None:
+            if status is not None and now >= self.starts.get(name, 0):
                 self.ends[name, status] += 1
                 assert status in (-signal.SIGKILL, 1), self.cluster.text(name)[-2000:]
                 said = self.cluster.text(name)
@@ -167,20 +227,26 @@ class Chaos:
             time.sleep(0.02)
 
 
-def test_every_fault_over_and_over(trainer, tmp_path):
+def test_every_fault_over_and_over(trainer, clocked, tmp_path):
     seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
     print(f"TRAINER_TEST_SEED={seed}")
     dice = random.Random(seed)
-    flags = ("--issync=1", "--min_replicas=2", "--min_workers=2", "--train_steps=100000000", "--lease_secs=1",
-             "--recovery_wait_secs=0.1", "--save_model_secs=0.1", "--max_to_keep=3", "--validation_size=0", *FLAGS)
-    with Disk(tmp_path / "disk") as disk, Cluster(trainer, tmp_path, ps=2, workers=2, flags=(
+    flags = ("--issync=1", "--replicas_to_aggregate=2", "--min_replicas=2", "--min_workers=2", "--train_steps=100000000",
+             "--lease_secs=1", "--recovery_wait_secs=0.1", "--save_model_secs=0.1", "--max_to_keep=3",
+             "--validation_size=0", *FLAGS)
+    with Disk(tmp_path / "disk") as disk, Cluster(trainer, tmp_path, ps=2, workers=3, flags=(
             *flags, f"--train_dir={disk.folder}/kept")) as cluster:
+        members = ["ps 0", "ps 1", "worker 0", "worker 1"]
+        clocks = Clocks(clocked, cluster, members) if clocked else None
         ports = [int(host.split(":")[1]) for host in cluster.ps_hosts]
         cluster.ps_hosts = [f"127.0.0.2:{port}" for port in ports]
         relays = [Relay(port, dice.randrange(1 << 30)) for port in ports]
-        chaos = Chaos(cluster, relays, disk, dice)
-        cluster.start_all("--bind=127.0.0.1")
+        chaos = Chaos(cluster, relays, disk, clocks, dice)
+        for name in members:
+            cluster.start(name, "--bind=127.0.0.1")
         chaos.wait_for_a_checkpoint(30)
+        chaos.digest = cluster.status()[1]["worker 0"]["config_digest"]
+        assert not clocks or all(clocks.is_read_by(name, cluster.members[name]) for name in members)
         begun = time.monotonic()
         faults = chaos.faults()
         schedule = [name for name in faults for _ in range(EACH)]
@@ -193,11 +259,18 @@ def test_every_fault_over_and_over(trainer, tmp_path):
             if i % 20 == 19:
                 chaos.wait_for_a_checkpoint(60)
         chaos.pause(2)  # what was begun ends
-        assert not chaos.later
+        while any(thread.is_alive() for thread in chaos.threads):
+            chaos.pause(0.1)  # bounded by the threads' own deadlines
+        assert not chaos.later and not chaos.failures
         chaos.wait_for_a_checkpoint(60)
         chaos.wait_for_a_checkpoint(60)
-        print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; ends: {dict(chaos.ends)}")
+        print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; ends: {dict(chaos.ends)}; "
+              f"outcomes of pushes that were not finite: {dict(chaos.outcomes)}")
         assert min(chaos.counts.values()) == EACH
+        assert set(chaos.outcomes) == {STALE, NOT_FINITE} and chaos.outcomes[NOT_FINITE] >= EACH
+        named = [line for path in tmp_path.glob("ps*.out") for line in path.read_text().splitlines()
+                 if re.search(r"worker \d \(.*sent a gradient that is not finite", line)]
+        assert named and all("worker 2 (127.0.0.1:" in line for line in named)
         cluster.kill("worker 0", signal.SIGTERM)
         cluster.wait("worker 0", status=None)
         assert cluster.members["worker 0"].returncode in (1, 143)
@@ -207,3 +280,45 @@ def test_every_fault_over_and_over(trainer, tmp_path):
         train(trainer, *SMALL, *FLAGS, "--validation_size=0", "--micro_batches=2", f"--train_steps={step}",
               "--train_dir=local", cwd=tmp_path)
         assert same_tensors(newest(chaos.kept), newest(tmp_path / "local")) == []
+
+
+@pytest.mark.alone
+def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
+    """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are those of
+    one process, and at any moment one of the three, the chief too, is ten times slower than the others."""
+    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
+    print(f"TRAINER_TEST_SEED={seed}")
+    dice = random.Random(seed)
+    data = ("--synthetic_train=1", "--validation_size=0", "--batch_size=1")
+    steps, seconds = collections.Counter(), collections.Counter()
+    with Cluster(trainer, tmp_path, ps=1, workers=3, flags=(
+            "--issync=1", "--replicas_to_aggregate=2", "--min_workers=3", "--train_steps=100000000", "--lease_secs=30",
+            "--save_model_secs=1", "--train_dir=kept", *FLAGS, *data)) as cluster:
+        cluster.start_all()
+        workers = [name for name in cluster.members if name.startswith("worker")]
+        wait_for(lambda: (cluster.status()[1]["ps 0"]["global_step"] or 0) > 20, "step 20")
+        dropped = collections.Counter()
+        for i in range(EACH):
+            for how in ("normal", "slow"):
+                before = cluster.status()[1]
+                begun = time.monotonic()
+                if how == "slow":
+                    name = workers[i % len(workers)]
+                    Slow(cluster.members[name], 0.5).thread.join()
+                else:
+                    time.sleep(dice.uniform(0.1, 0.4))
+                after = cluster.status()[1]
+                seconds[how] += time.monotonic() - begun
+                steps[how] += after["ps 0"]["global_step"] - before["ps 0"]["global_step"]
+                if how == "slow":
+                    dropped[name] += after[name]["dropped"] - before[name]["dropped"]
+                    assert not after[name]["missing"] and after["ps 0"]["generation"] == 1
+        rate = {how: steps[how] / seconds[how] for how in steps}
+        print(f"steps per second {rate}, gradients of the slow one dropped {dict(dropped)}")
+        assert rate["slow"] > 0.5 * rate["normal"]
+        assert all(dropped[name] > 0 for name in workers)
+        cluster.kill("worker 0", signal.SIGTERM)
+        cluster.wait("worker 0", status=143)
+    train(trainer, *SMALL, *FLAGS, *data, "--micro_batches=2", f"--train_steps={max(checkpoints(tmp_path / 'kept'))}",
+          "--train_dir=local", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []

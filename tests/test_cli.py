@@ -123,11 +123,13 @@ def test_version(run):
     assert facts["version"] in text
     if platform.machine() == "x86_64":
         assert "sse2" in facts["features"].split()
+        assert "IPsec-MB" in text
         known = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M).group(1).split())
         for feature in ("avx", "avx2", "fma"):
             assert (feature in facts["features"].split()) == (feature in known)
 
 
+@pytest.mark.alone
 def test_version_is_quick(trainer):
     """Under 5 ms, process start included; the best of many, for other processes may be running."""
     if "TRAINER_BINARY" in os.environ:

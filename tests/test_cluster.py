@@ -19,6 +19,7 @@ def done_of(cluster):
     return cluster.wait("worker 0").done
 
 
+@pytest.mark.alone
 def test_one_ps_and_two_workers_train_and_leave(trainer, tmp_path):
     with Cluster(trainer, tmp_path, flags=("--train_steps=600", "--learning_rate=0.2")) as cluster:
         cluster.start_all()
@@ -79,6 +80,23 @@ def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
         done = done_of(cluster)
         cluster.wait_all()
         assert done["steps"] == 900 and done["test_accuracy"] > 0.7
+
+
+def test_bfloat16_takes_a_third_of_the_bytes(trainer, tmp_path):
+    """Gradients take half, and parameters come as changes."""
+    took = {}
+    for dtype in ("float32", "bfloat16"):
+        flags = ("--train_steps=1000000", "--learning_rate=0.1", "--layers=784,100,10", f"--wire_dtype={dtype}")
+        with Cluster(trainer, tmp_path / dtype, workers=1, flags=flags) as cluster:
+            cluster.start_all()
+            seen = []
+            for step in (100, 400):
+                runs.wait_for(lambda: (cluster.status()[1]["ps 0"]["global_step"] or 0) >= step, f"step {step}")
+                member = cluster.status()[1]["ps 0"]
+                seen.append((member["global_step"], member["bytes_in"] + member["bytes_out"]))
+            took[dtype] = (seen[1][1] - seen[0][1]) / (seen[1][0] - seen[0][0])
+            print(f"{dtype}: {took[dtype] / 1000:.0f} KB a step")
+    assert took["bfloat16"] < 0.4 * took["float32"]
 
 
 def test_more_ps_than_rows_to_share(trainer, tmp_path):
@@ -146,8 +164,8 @@ def test_a_restarted_chief_resets_nothing(trainer, tmp_path):
         cluster.until("worker 0", lambda text: '"global_step":' in text and '"event":"step"' in text, "steps")
         cluster.kill("worker 0")
         known = cluster.events("worker 1", "step")[-1]["global_step"] if cluster.events("worker 1", "step") else 0
-        cluster.until("worker 1", lambda text: cluster.events("worker 1", "step")[-1]["global_step"] > known + 100,
-                      "steps without the chief")
+        cluster.until("worker 1", lambda text: max([known, *(event["global_step"] for event in cluster.events(
+            "worker 1", "step"))]) > known + 100, "steps without the chief")
         cluster.start("worker 0")
         done = done_of(cluster)
         start = cluster.events("worker 0", "start")[0]

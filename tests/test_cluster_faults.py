@@ -6,21 +6,18 @@ counted twice or applied to another step would show.
 """
 
 import os
-import pathlib
-import platform
 import random
 import resource
-import shutil
 import signal
-import struct
 import subprocess
 import time
 
-import protocol
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from clocks import Clocks
 from clusters import Cluster
+from diverging import NAN, NOT_FINITE, Shard
 from relay import Relay
 from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
 
@@ -113,32 +110,16 @@ def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
         cluster.start("worker 0")
         wait_for(lambda: cluster.status()[1]["worker 0"]["config_digest"], "worker 0")
         digest = cluster.status()[1]["worker 0"]["config_digest"]
-        port = int(cluster.ps_hosts[0].split(":")[1])
-        with protocol.Client(port, str(tmp_path / "fleet.key")) as client:
-            name, fields = client.hello(index=1, incarnation=7, digest=digest)
-            assert name == "welcome", fields
-            client.generation = fields["generation"]
-            while client.call("get_model", wait_ms=1000)[1]["state"] != 2:
-                pass
-            client.send("pull", since_version=0, after_step=-1)
-            last = False
-            while not last:
-                _, fields, _ = client.receive()
-                last = fields["last"]
-            client.generation = fields["generation"]
-            step = fields["global_step"]
-            for sequence in range(1, 20):
-                client.send("push", sequence=sequence, base_version=fields["version"], base_step=step, token=step,
-                            examples=50, loss=1.0, ranges=[(0, 1)], bulk=b"\0\0\xc0\x7f")
-                last = False
-                while not last:
-                    name, fields, _ = client.receive()
-                    last = fields["last"]
-                assert (name, fields["outcome"]) == ("pushed", 4), fields
-                assert fields["global_step"] == step + 1  # the step was made without it, at once
-                step = fields["global_step"]
-            members = cluster.status()[1]
-            assert members["worker 1"]["dropped"] == 19 and members["worker 0"]["dropped"] == 0
+        shard = Shard(cluster.ps_hosts[0], tmp_path / "fleet.key", time.monotonic() + 60, index=1, incarnation=7,
+                      digest=digest)
+        for sequence in range(1, 20):
+            before = shard.step
+            shard.push(sequence, NAN)
+            assert shard.outcome() == NOT_FINITE
+            assert shard.step == before + 1  # the step was made without it, at once
+        members = cluster.status()[1]
+        shard.close()
+        assert members["worker 1"]["dropped"] == 19 and members["worker 0"]["dropped"] == 0
         assert "worker 1 (127.0.0.1:" in cluster.text("ps 0") and "is not finite" in cluster.text("ps 0")
 
 
@@ -208,6 +189,7 @@ def processor_seconds(process):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.alone
 def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
     """Everybody waits, names who is awaited, and uses next to no processor; then training goes on at once."""
     away_s = 300 if FULL else 15
@@ -283,20 +265,26 @@ def relayed(cluster, dice):
     return [Relay(port, dice.randrange(1 << 30)) for port in ports]
 
 
+def run_over_links_that_are_cut(cluster, dice, most, least_cuts):
+    """From the start to the end of the job; every connection is reset after some random number of bytes."""
+    relays = relayed(cluster, dice)
+    for relay in relays:
+        relay.cut_after = (20_000, most)
+    cluster.start_all("--bind=127.0.0.1")
+    cluster.wait_all(90)
+    for relay in relays:
+        relay.__exit__()
+    cuts = sum(relay.cuts for relay in relays)
+    print(f"{cuts} cuts of {sum(relay.connections for relay in relays)} connections")
+    assert cuts >= least_cuts
+
+
 @pytest.mark.parametrize("ps", [1, 2])
 def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
     """Every connection is reset after some random number of bytes, for so many steps: no update is lost or counted twice."""
     dice, steps, flags = generator(), repeats(150, 2000), ("--optimizer=adam",)
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags)) as cluster:
-        relays = relayed(cluster, dice)
-        for relay in relays:
-            relay.cut_after = (20_000, 1_000_000)
-        cluster.start_all("--bind=127.0.0.1")
-        cluster.wait_all(90)
-        for relay in relays:
-            relay.__exit__()
-        print(f"{sum(relay.cuts for relay in relays)} cuts of {sum(relay.connections for relay in relays)} connections")
-        assert sum(relay.cuts for relay in relays) >= 20
+        run_over_links_that_are_cut(cluster, dice, 1_000_000, 20)
         assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
 
 
@@ -305,21 +293,26 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
     dice, steps, flags = generator(), repeats(300, 2000), ("--optimizer=adam",)
     with Cluster(trainer, tmp_path, ps=2, workers=1, flags=(f"--train_steps={steps}", "--train_dir=kept", "--lease_secs=1",
                                                             "--recovery_wait_secs=0.2", *flags)) as cluster:
-        relays = relayed(cluster, dice)
-        for relay in relays:
-            relay.cut_after = (20_000, 1_000_000)
-        cluster.start_all("--bind=127.0.0.1")
-        cluster.wait_all(90)
-        for relay in relays:
-            relay.__exit__()
-        assert sum(relay.cuts for relay in relays) >= 10
+        run_over_links_that_are_cut(cluster, dice, 1_000_000, 10)
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
+def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
+    """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been brought."""
+    dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", "--wire_dtype=bfloat16")
+    with Cluster(trainer, tmp_path / "cut", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
+        run_over_links_that_are_cut(cluster, dice, 500_000, 10)
+    with Cluster(trainer, tmp_path / "whole", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
+        cluster.start_all()
+        cluster.wait_all(90)
+    assert same_tensors(newest(tmp_path / "cut" / "kept"), newest(tmp_path / "whole" / "kept")) == []
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.alone
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
     """Every connection goes silent at once, and nobody is told: all are opened anew after one lease, not one lease each."""
-    dice, steps, lease_s = generator(), 1000000, 3
+    dice, steps, lease_s = generator(), 1000000, 6  # long, so that a slow machine does not look like a second lease
     flags = ("--optimizer=momentum", "--learning_rate=0.001")
     mode_flags = sync(steps) if mode == "sync" else (f"--train_steps={steps}", "--train_dir=kept")
     with Cluster(trainer, tmp_path, ps=3, workers=2, flags=(*mode_flags, *flags, f"--lease_secs={lease_s}")) as cluster:
@@ -327,7 +320,7 @@ def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
         cluster.start_all("--bind=127.0.0.1")
         wait_for(lambda: reached(cluster) > 10, "step 10")
         longest = 0
-        for i in range(repeats(4, 30)):
+        for i in range(repeats(3, 30)):
             time.sleep(dice.uniform(0, 0.5))
             for relay in relays:
                 relay.stall()
@@ -335,7 +328,7 @@ def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
             wait_for(lambda: reached(cluster) > before + 3, f"steps after links {i} fell silent", 30)
             longest = max(longest, time.monotonic() - begun)
         print(f"steps again {longest:.2f} s after all links fell silent, at the latest; the lease is {lease_s} s")
-        assert longest < lease_s + 3
+        assert longest < 2 * lease_s
         last = reached(cluster)
         cluster.kill("worker 0", signal.SIGTERM)
         cluster.wait("worker 0", status=143)
@@ -367,42 +360,24 @@ def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
 # ---- Clocks ----
 
 
-class Clock:
-    """Runs the program under qemu with a wall clock of the test's own: .command, and ahead(seconds) sets it."""
-
-    def __init__(self, trainer, folder):
-        qemu, source = shutil.which("qemu-x86_64"), pathlib.Path(__file__).parent / "clock.c"
-        if platform.machine() != "x86_64" or not qemu:
-            pytest.skip("no qemu-user for this kind of processor")
-        library, self.file, self.command = folder / "clock.so", folder / "clock", folder / "trainer"
-        subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
-        self.ahead(0)
-        self.command.write_text(f'#!/bin/sh\nexec env LD_PRELOAD={library} TEST_CLOCK={self.file} {qemu} {trainer} "$@"\n')
-        self.command.chmod(0o755)
-
-    def ahead(self, seconds):
-        with open(self.file, "r+b" if self.file.exists() else "wb") as file:
-            file.write(struct.pack("d", seconds))
-
-
 def wall_times(folder):
     return [event.wall_time for path in sorted(folder.glob("events.*")) for event in EventFileLoader(str(path)).Load()]
 
 
-def test_clocks_that_are_set(trainer, tmp_path):
+def test_clocks_that_are_set(trainer, clocked, tmp_path):
     """Back by an hour, ahead by days, and back again, on all members and on one: nobody is lost, nothing is saved late or
     twice, and the bits are those of one process."""
     dice, flags = generator(), ("--optimizer=momentum", "--learning_rate=0.02", "--layers=784,10", "--validation_size=0")
-    clock = Clock(trainer, tmp_path)
-    with Cluster(clock.command, tmp_path, workers=2, flags=sync(
+    if not clocked:
+        pytest.skip("TRAINER_BINARY has no clock that can be set")
+    with Cluster(trainer, tmp_path, workers=2, flags=sync(
             1000000, *flags, "--save_model_secs=0.2", "--lease_secs=4", "--save_summaries_steps=5")) as cluster:
-        cluster.start("ps 0")
-        cluster.start("worker 0")
-        cluster.trainer = trainer  # whose clock nobody touches
-        cluster.start("worker 1")
+        clocks = Clocks(clocked, cluster, ["ps 0", "worker 0"])  # nobody touches worker 1's
+        cluster.start_all()
         wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint", 40)
         for seconds in (-3600, 5 * 86400, -5 * 86400, dice.uniform(-1e6, 1e6), 0):
-            clock.ahead(seconds)
+            clocks.set("ps 0", seconds)
+            clocks.set("worker 0", seconds)
             for _ in range(2):
                 before = max(checkpoints(tmp_path / "kept"))
                 wait_for(lambda: max(checkpoints(tmp_path / "kept")) > before, f"checkpoint at {seconds:.0f} s", 20)

@@ -53,6 +53,7 @@ def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.alone
 def test_a_signal_keeps_a_checkpoint(trainer, tmp_path, number, status):
     """The tests may themselves run under nohup, which their children would inherit."""
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path,

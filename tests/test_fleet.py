@@ -6,6 +6,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 import runs
 from clusters import Cluster
 
@@ -102,6 +104,7 @@ def test_max_staleness_holds_with_several_ps(trainer, tmp_path):
             assert member["staleness"] <= 2 * bound + 1, (name, member)
 
 
+@pytest.mark.alone
 def test_status_answers_at_once_while_training(trainer, tmp_path):
     """Within 100 ms, TLS and all, while two workers leave no CPU idle; the best of some tries, for others compute here too."""
     with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100", "--train_steps=100000000",

@@ -261,6 +261,7 @@ def test_which_files_and_features(trainer, digits, tmp_path):
     assert "has no files mnist_test*" in error
 
 
+@pytest.mark.alone
 def test_an_epoch_from_records_costs_little_more(trainer, digits, tmp_path):
     """Once loaded the data lie in memory alike; loading 20,000 images must not take longer than half a second more."""
     run(trainer, "data", "synth", "--out=set", "--synthetic_train=20000", "--synthetic_test=100", cwd=tmp_path)

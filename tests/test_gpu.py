@@ -538,6 +538,7 @@ def test_a_tower_that_fails(trainer, gpu, tmp_path):
     assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
 
 
+@pytest.mark.alone
 def test_a_killed_process(trainer, gpu, tmp_path):
     def kill_it(*flags, status):
         process = runs.start(trainer, *SOFT, *flags, "--train_steps=0", "--log_format=json", "--log_steps=1",

@@ -2,30 +2,26 @@
 
 import json
 import math
+import os
+import random
 import signal
-import socket
 import struct
 import subprocess
 import time
 
 import protocol
 import pytest
+from ports import free_ports
 
 FLOATS = 112  # of layers 6,3: weights [6, 3] and biases [1, 3], rows of 16
 LR = 0.5
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Ps:
     """A running ps of one; `hello` fields that fit its job are in .identity."""
 
     def __init__(self, trainer, folder, *flags, workers=2, layers="6,3"):
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         hosts = ",".join(f"127.0.0.1:{20000 + i}" for i in range(workers))
         flags = [
             f"--layers={layers}",
@@ -84,12 +80,12 @@ def floats(*values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def restore(chief, generation=1, step=0, last_step=0, values=None):
+def restore(chief, generation=1, step=0, values=None):
     chief.generation = generation
     assert chief.call("begin_restore", source="test")[0] == "done"
     values = values or [0.0] * FLOATS
     assert chief.call("write", vector=0, dtype=0, ranges=[(0, len(values))], bulk=floats(*values))[0] == "done"
-    name, fields, _ = chief.call("end_restore", global_step=step, last_step=last_step, epoch_steps=10)
+    name, fields, _ = chief.call("end_restore", global_step=step, epoch_batches=10)
     assert name == "done", fields
 
 
@@ -144,6 +140,75 @@ def test_push_and_pull(ps):
         # NaN is refused, and the worker stays.
         fields, changed = push(worker, 2, [math.nan])
         assert (fields["outcome"], fields["global_step"]) == (4, 2)
+
+
+def rounded(value):
+    """A float32 as the integer of its bfloat16, to nearest even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def told(client, known):
+    """(fields of the last frame, bytes of bulk) of an answer in differences, which known is brought up to."""
+    size = 0
+    while True:
+        name, fields, bulk = client.receive()
+        if fields["request"] != client.request:
+            continue
+        assert name in ("pushed", "values") and fields["dtype"] == 2, (name, fields)
+        protocol.learn(known, fields["ranges"], bulk)
+        size += len(bulk)
+        if fields["last"]:
+            return fields, size
+
+
+def test_differences(ps):
+    """Parameters as changes of what the connection brought before: the same bits as float32 that is rounded here."""
+    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
+    print(f"TRAINER_TEST_SEED={seed}")
+    dice = random.Random(seed)
+    served = ps("--wire_dtype=bfloat16")
+    with served.client(0) as chief, served.client(1) as worker:
+        restore(chief, values=[dice.uniform(-1, 1) for _ in range(FLOATS)])
+        worker.generation = 1
+        known, sizes, version = {}, [], 1
+        for sequence in range(1, 60):
+            scale = 10.0 ** -dice.randrange(0, 7)
+            gradient = [dice.uniform(-scale, scale) * dice.randrange(2) for _ in range(dice.randrange(1, FLOATS))]
+            if dice.randrange(3) == 0:
+                fields, _ = push(chief, sequence, gradient)
+            worker.send("push", sequence=sequence, base_version=version, token=-1, answer_dtype=2,
+                        ranges=[(0, len(gradient))], bulk=floats(*gradient))
+            fields, size = told(worker, known)
+            version = fields["version"]
+            sizes.append(size)
+            if dice.randrange(5) == 0:
+                worker.send("pull", dtype=2, since_version=dice.choice([0, version]), after_step=-1)
+                told(worker, known)
+            if dice.randrange(10) == 0:  # another connection was told nothing: it is told all, and so is the next one
+                worker.socket.close()
+                worker = served.client(1, incarnation=1001)
+                worker.generation, known = 1, {}
+            else:
+                name, _, bulk = chief.call("read", vector=0)
+                assert name == "values"
+                exact = struct.unpack(f"<{FLOATS}f", bulk)
+                assert len(known) >= 6 * 3 + 3 and known == {i: rounded(exact[i]) for i in known}
+        assert max(sizes) > 2 * 6 * 16 and min(sizes) < 6 * 16  # all of it; changes
+        worker.socket.close()
+
+
+def test_differences_are_not_for_float32(ps):
+    """A ps that remembers nothing for its workers answers by bfloat16, and by what changed."""
+    served = ps()
+    with served.client(0) as chief:
+        restore(chief, values=[0.5] * FLOATS)
+        name, fields, bulk = chief.call("pull", dtype=2, since_version=1, after_step=-1)
+        assert (name, fields["dtype"], fields["ranges"], bulk) == ("values", 1, [], b"")
+        chief.send("push", sequence=1, base_version=1, token=-1, answer_dtype=2, ranges=[(0, 3)], bulk=floats(1, 1, 1))
+        name, fields, bulk = chief.receive()
+        assert (fields["dtype"], fields["ranges"][0][0], bulk[:2]) == (1, 0, struct.pack("<H", rounded(0.5 - LR)))
+        assert len(bulk) < 2 * FLOATS
 
 
 def test_a_push_cut_in_the_middle_never_happened(ps):
@@ -203,6 +268,7 @@ def test_the_chief_reads_a_snapshot_while_training_goes_on(ps):
         assert struct.unpack("<f", bulk)[0] == -2 * LR
 
 
+@pytest.mark.alone
 def test_a_second_worker_of_the_same_index(ps):
     served = ps()
     with served.client(0) as chief:
@@ -221,10 +287,11 @@ def test_a_second_worker_of_the_same_index(ps):
                     assert (name, fields["reason"]) == ("refused", 6)
 
 
+@pytest.mark.alone
 def test_the_end(ps):
     served = ps("--train_steps=2")
     with served.client(0) as chief, served.client(1) as worker:
-        restore(chief, last_step=2)
+        restore(chief)
         worker.generation = 1
         assert push(worker, 1, [1.0])[0]["outcome"] == 0
         assert push(worker, 2, [1.0])[0]["outcome"] == 0
@@ -238,6 +305,7 @@ def test_the_end(ps):
     assert "training is over at global step 2" in log
 
 
+@pytest.mark.alone
 def test_status(ps):
     served = ps()
     with served.client(0) as chief:

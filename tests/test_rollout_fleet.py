@@ -1,11 +1,12 @@
 """A fleet of real processes, and rollouts good and bad: whatever happens in whichever phase, it ends on one version.
 
-12 members in `make test`, 40 in `make test-full` (TRAINER_FLEET=100 for as many as the machine bears), each under the
-program's own small parent, so that whoever is killed comes back.
+40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own small parent, so that whoever is
+killed comes back.
 """
 
 import json
 import os
+import re
 import pathlib
 import signal
 import subprocess
@@ -17,7 +18,9 @@ import protocol
 from fleets import OpenFleet, make_digits, supervise, text_of
 from relay import Relay
 
-PATIENCE_S = 180  # on two busy cores, with 40 members
+pytestmark = pytest.mark.alone  # so many members take all of the machine, and others would wait too long for it
+
+PATIENCE_S = 180  # on two busy cores, with 100 members
 
 
 class Trial(OpenFleet):
@@ -49,10 +52,19 @@ class Trial(OpenFleet):
         return [*(f"ps {i}" for i in range(len(self.ps_hosts))), *(f"worker {i}" for i in range(len(self.worker_hosts)))]
 
     def start_and_train(self):
+        if len(self.names()) > 40:
+            self.leave_processors_to_others()
         for name in self.names():
             supervise(self, name, *(["--bind=127.0.0.1"] if name == "ps 0" else []))
         self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps", PATIENCE_S)
         self.all_on(1)
+
+    def leave_processors_to_others(self):
+        """Workers but for worker 0 stand for machines that have some of their own: here they get what nobody else wants."""
+        gently = self.folder / "gently"
+        gently.write_text(f'#!/bin/sh\nexec nice -n 19 "{self.trainer}" "$@"\n')
+        gently.chmod(0o755)
+        self.programs.update({f"worker {i}": gently for i in range(1, len(self.worker_hosts))})
 
     def kill_child(self, name):
         """The member itself; its parent brings it back."""
@@ -112,8 +124,8 @@ class Trial(OpenFleet):
 
 
 @pytest.fixture(scope="module")
-def fleet(trainer, tmp_path_factory, full):
-    members = int(os.environ.get("TRAINER_FLEET", 40 if full else 12))
+def fleet(trainer, full, tmp_path_factory):
+    members = int(os.environ.get("TRAINER_FLEET", 100 if full else 40))
     with Trial(trainer, tmp_path_factory.mktemp("fleet") / "north", members) as fleet:
         fleet.start_and_train()
         fleet.good = 1
@@ -169,7 +181,8 @@ def test_bad_ones_change_nothing(fleet, trainer):
 
 def test_one_that_diverges_goes_back(fleet):
     done, output = settle(fleet, *fleet.begin("--healthy_secs=100", train={"learning_rate": 1e30}))
-    assert not done and "the loss is not finite" in output
+    # A loss of so many workers is seen before or after it overflows.
+    assert not done and re.search(r"the loss is (not finite|[\d.e+]+, and was [\d.e+-]+ before)", output), output
     done, output = settle(fleet, *fleet.begin("--healthy_secs=100", train={"optimizer": "sgd", "learning_rate": 1e30}))
     assert not done
 

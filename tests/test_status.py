@@ -72,6 +72,7 @@ def test_the_table(cluster, trainer):
     assert [" ".join(line.split()[:2]) for line in lines[1:5]] == ["ps 0", "ps 1", "worker 0", "worker 1"]
 
 
+@pytest.mark.alone
 def test_it_answers_while_training_runs(cluster, trainer):
     """100 ms is the promise on a machine that does nothing else; a test may share its machine."""
     times = []

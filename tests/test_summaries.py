@@ -16,7 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from clusters import Cluster, free_ports
+from clusters import Cluster
+from ports import free_ports
 from runs import SMALL, checkpoints, newest, run, same_tensors, train, wait_for
 
 ALL = {"scalars": 0, "histograms": 0, "images": 0, "tensors": 0}

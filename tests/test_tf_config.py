@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from clusters import SMALL_CLUSTER, free_ports
+from clusters import SMALL_CLUSTER
+from ports import free_ports
 from runs import SMALL, run, train
 
 

@@ -68,7 +68,8 @@ struct engine_table {
 
     /*
      * All floats of the parameters where they lie, to be written between steps by whoever drives the engine: what comes
-     * from afar needs no stop on its way then. NULL where they lie elsewhere: read and write do it.
+     * from afar needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by
+     * itself): read and write do it.
      */
     float *(*parameters)(struct engine *engine);
 

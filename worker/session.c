@@ -1,6 +1,6 @@
 /*
  * The loop is: train a slice, account for it, do what is due at the step it ended at, see whether to stop, see whether
- * to save. Everything that decides is a function of the step (worker/plan.h), of the checkpointed counters (struct
+ * to save. Everything that decides is a function of the step (ps/job/plan.h), of the checkpointed counters (struct
  * checkpoint_info) or of the clock; the clock only ever decides when to save.
  */
 #include "worker/session.h"
@@ -17,10 +17,10 @@
 #include "base/signals.h"
 #include "ps/checkpoint.h"
 #include "ps/checkpoint_writer.h"
+#include "ps/job/plan.h"
 #include "ps/supervisor.h"
 #include "worker/evaluate.h"
 #include "worker/initial.h"
-#include "worker/plan.h"
 #include "worker/report.h"
 #include "worker/summary/summary.h"
 

@@ -1,4 +1,4 @@
-/* Versions are asked from the linked libraries themselves, not from their headers: what runs is what counts. */
+/* Versions are asked from the linked libraries themselves, where they can tell: what runs is what counts. */
 #include "worker/version.h"
 
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "cuda/device/driver.h"
 #include "cuda/payload.h"
+#include "net/tls/gcm.h"
 #include "worker/cpu/kernels.h"
 
 #if defined(__clang__)
@@ -62,8 +63,8 @@ static void collect(struct facts *facts)
     char mbedtls[18];
     const struct cpu_features *cpu = cpu_features_get();
     mbedtls_version_get_string_full(mbedtls);
-    snprintf(facts->linked, sizeof facts->linked, "%s, %s, cJSON %s, libsodium %s, zlib %s", version_libc(), mbedtls,
-             cJSON_Version(), sodium_version_string(), zlibVersion());
+    snprintf(facts->linked, sizeof facts->linked, "%s, %s, cJSON %s, libsodium %s, zlib %s%s", version_libc(), mbedtls,
+             cJSON_Version(), sodium_version_string(), zlibVersion(), gcm_wide_library());
     snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
     cpu_features_text(cpu, facts->features, sizeof facts->features);
     collect_kernels(facts);

@@ -1,5 +1,7 @@
 #include "base/config/diff.h"
 
+#include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,4 +52,50 @@ void config_diff_line(const struct config_change *change, char *text, size_t siz
     config_key_path(change->key, path);
     snprintf(text, size, "%-28s %s -> %s  (%s)", path, change->before[0] != '\0' ? change->before : "(empty)",
              change->after[0] != '\0' ? change->after : "(empty)", config_change_name(change->key->change));
+}
+
+static size_t size_of(enum key_type type)
+{
+    switch (type) {
+    case KEY_SWITCH:
+        return sizeof(bool);
+    case KEY_COUNT:
+        return sizeof(int);
+    case KEY_LONG:
+        return sizeof(int64_t);
+    case KEY_NUMBER:
+        return sizeof(double);
+    case KEY_TEXT:
+    case KEY_WORD:
+    case KEY_LAYERS:
+    case KEY_HOSTS:
+    case KEY_DEVICES:
+    case KEY_DEVICE:
+    case KEY_LAYER_DEVICES:
+        break;
+    }
+    assert(false); /* of a live key: see its table */
+    return 0;
+}
+
+/* Both point to what lies from `first` to `end` in struct config. */
+static void take_part(void *part, const void *from, size_t first, size_t end)
+{
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (key->change == CHANGE_LIVE && key->offset >= first && key->offset < end) {
+            const size_t at = key->offset - first;
+            memcpy((char *)part + at, (const char *)from + at, size_of(key->type));
+        }
+    }
+}
+
+void config_take_live(struct config *config, const struct config *from)
+{
+    take_part(config, from, 0, sizeof *config);
+}
+
+void config_take_live_train(struct config_train *train, const struct config_train *from)
+{
+    const size_t first = offsetof(struct config, train);
+    take_part(train, from, first, first + sizeof *train);
 }

@@ -1,4 +1,4 @@
-/* What is different between two configurations, key by key, and what it takes to go from one to the other. */
+/* What is different between two configurations, key by key, what it takes to go from one to the other, and a step there. */
 #ifndef BASE_CONFIG_DIFF_H
 #define BASE_CONFIG_DIFF_H
 
@@ -28,5 +28,12 @@ void config_diff_free(struct config_diff *diff);
 
 /* One line: "train.learning_rate  0.5 -> 0.25  (live)". */
 void config_diff_line(const struct config_change *change, char *text, size_t size);
+
+/*
+ * Takes over the live keys of another config, and nothing else of it: plain values, so that nothing is owned or freed, and
+ * whoever reads other keys meanwhile is not disturbed. The second is the first for a train section alone.
+ */
+void config_take_live(struct config *config, const struct config *from);
+void config_take_live_train(struct config_train *train, const struct config_train *from);
 
 #endif

@@ -32,7 +32,7 @@ enum key_scope { SCOPE_JOB, SCOPE_MACHINE };
 
 /* When a running job can take a new value. */
 enum key_change {
-    CHANGE_LIVE,  /* at one global step, on every member */
+    CHANGE_LIVE,  /* at one global step, on every member, while training goes on; a number or a switch */
     CHANGE_LOCAL, /* when this member restarts */
     CHANGE_JOB,   /* through a checkpoint and a restart of the whole job */
 };

@@ -87,7 +87,8 @@ static int peek(const struct scanner *scanner)
 /* Skips white space; a comment there is an error of its own, for it is what people try. */
 static bool skip_space(struct scanner *scanner)
 {
-    while (scanner->at < scanner->end && strchr(" \t\r\n", *scanner->at) != NULL && *scanner->at != '\0') {
+    while (scanner->at < scanner->end &&
+           (*scanner->at == ' ' || *scanner->at == '\n' || *scanner->at == '\t' || *scanner->at == '\r')) {
         scanner->at++;
     }
     if (peek(scanner) == '/' || peek(scanner) == '#') {
@@ -271,7 +272,7 @@ static bool scan_separator(struct scanner *scanner, char close, bool *more)
     return true;
 }
 
-/* matched: how much of the path leads here, -1 if it leads elsewhere. */
+/* matched: how much of the path leads here, -1 if it leads elsewhere. False, too, once the place is found. */
 static bool scan_children(struct scanner *scanner, char close, int matched)
 {
     if (++scanner->depth > JSON_MAX_DEPTH) {
@@ -290,8 +291,9 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
             if (!scan_name(scanner)) {
                 return false;
             }
-            if (next == scanner->path_depth && scanner->want_name && scanner->found == NULL) {
+            if (next == scanner->path_depth && scanner->want_name) {
                 scanner->found = name;
+                return false;
             }
         }
         if (!scan_value(scanner, next) || !scan_separator(scanner, close, &more)) {
@@ -305,8 +307,9 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
 
 static bool scan_value(struct scanner *scanner, int matched)
 {
-    if (matched == scanner->path_depth && scanner->path != NULL && scanner->found == NULL) {
+    if (matched == scanner->path_depth && scanner->path != NULL) {
         scanner->found = scanner->at;
+        return false;
     }
     int c = peek(scanner);
     if (c == '{') {
@@ -361,7 +364,9 @@ bool json_find(const char *text, size_t size, const int *path, int depth, bool n
     scanner.path = depth > 0 ? path : &nowhere;
     scanner.path_depth = depth;
     scanner.want_name = name;
-    scan_document(&scanner);
+    if (skip_space(&scanner)) {
+        scan_value(&scanner, 0);
+    }
     if (scanner.found != NULL) {
         *place = place_of(scanner.begin, scanner.found);
     }

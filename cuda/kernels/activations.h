@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "base/config.h"
+#include "base/config/kinds.h"
 
 #ifdef __CUDACC__
 #define ACTIVATION_INLINE static __host__ __device__ __forceinline__

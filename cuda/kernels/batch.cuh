@@ -174,7 +174,7 @@ static __device__ __forceinline__ void sum_losses(const float *losses, const int
     }
 }
 
-/* Writes down a batch, as worker/cpu/engine.c's record; or that its loss is not finite. */
+/* Writes down a batch, as worker/cpu/engine/train.c's record; or that its loss is not finite. */
 static __device__ __forceinline__ void record_batch(struct kernel_progress *progress, int micro, int micro_batches,
                                                     double loss, int right)
 {

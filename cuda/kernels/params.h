@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "base/config.h"
+#include "base/config/kinds.h"
 #include "ps/optimizer.h"
 #include "worker/dropout.h"
 #include "worker/sampler.h"

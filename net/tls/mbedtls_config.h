@@ -41,7 +41,8 @@
  * connecting at once, handshakes would fail for want of memory. */
 #define MBEDTLS_PSA_KEY_STORE_DYNAMIC
 
-/* Elliptic curves: P-256 for our own certificates, P-384 for authorities made elsewhere, X25519 for key exchange */
+/* Elliptic curves: P-256 for our own certificates, P-384 for authorities made elsewhere, X25519 for key exchange
+ * (multiplied by libsodium: x25519.c) */
 #define MBEDTLS_BIGNUM_C
 #define MBEDTLS_ECP_C
 #define MBEDTLS_ECP_NIST_OPTIM

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <mbedtls/hkdf.h>
+#include <sodium.h>
 
 static const uint64_t MOST_RECORDS = (uint64_t)1 << 24;
 
@@ -40,7 +41,7 @@ static bool derive(struct record_key *key)
                    record_expand_label(key->cipher, key->secret, "iv", key->iv, sizeof key->iv);
     key->sequence = 0;
     if (derived && key->cipher == RECORD_AES_256_GCM_SHA384) {
-        crypto_aead_aes256gcm_beforenm(&key->aes, bytes);
+        gcm_key_set(&key->aes, bytes, gcm_is_wide());
     } else if (derived) {
         memcpy(key->chacha, bytes, sizeof key->chacha);
     }
@@ -95,8 +96,7 @@ size_t record_seal(struct record_key *key, uint8_t type, uint8_t *record, size_t
     plain[size] = type;
     make_nonce(key, nonce);
     if (key->cipher == RECORD_AES_256_GCM_SHA384) {
-        crypto_aead_aes256gcm_encrypt_detached_afternm(plain, plain + size + 1, NULL, plain, size + 1, record,
-                                                       RECORD_HEADER, NULL, nonce, &key->aes);
+        gcm_seal(&key->aes, nonce, record, RECORD_HEADER, plain, size + 1, plain, plain + size + 1);
     } else {
         crypto_aead_chacha20poly1305_ietf_encrypt_detached(plain, plain + size + 1, NULL, plain, size + 1, record,
                                                            RECORD_HEADER, NULL, nonce, key->chacha);
@@ -111,12 +111,11 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
     size_t size = sealed - RECORD_TAG;
     assert(sealed > RECORD_TAG);
     make_nonce(key, nonce);
-    int result = key->cipher == RECORD_AES_256_GCM_SHA384
-                     ? crypto_aead_aes256gcm_decrypt_detached_afternm(plain, NULL, from, size, from + size, record,
-                                                                      RECORD_HEADER, nonce, &key->aes)
-                     : crypto_aead_chacha20poly1305_ietf_decrypt_detached(plain, NULL, from, size, from + size, record,
-                                                                          RECORD_HEADER, nonce, key->chacha);
-    if (result != 0) {
+    bool is_peers = key->cipher == RECORD_AES_256_GCM_SHA384
+                        ? gcm_open(&key->aes, nonce, record, RECORD_HEADER, from, size, from + size, plain)
+                        : crypto_aead_chacha20poly1305_ietf_decrypt_detached(
+                              plain, NULL, from, size, from + size, record, RECORD_HEADER, nonce, key->chacha) == 0;
+    if (!is_peers) {
         memset(plain, 0, size);
         return -1;
     }

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <sodium.h>
+#include "net/tls/gcm.h"
 
 enum {
     RECORD_HEADER = 5,
@@ -34,7 +34,7 @@ enum { RECORD_ALERT = 21, RECORD_HANDSHAKE = 22, RECORD_DATA = 23 };
 enum record_cipher { RECORD_AES_256_GCM_SHA384, RECORD_CHACHA20_POLY1305_SHA256 };
 
 struct record_key {
-    crypto_aead_aes256gcm_state aes; /* first: it wants alignment */
+    struct gcm_key aes; /* first: it wants alignment */
     uint8_t chacha[32];
     enum record_cipher cipher;
     uint8_t secret[RECORD_MOST_SECRET];

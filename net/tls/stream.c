@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include <mbedtls/ssl.h>
+#include <sodium.h>
 
 #include "base/copy.h"
 #include "base/profile.h"

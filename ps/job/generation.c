@@ -52,25 +52,26 @@ void job_write(struct job *job, int worker, uint32_t generation, struct verdict 
     }
 }
 
-void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
-                     int64_t epoch_steps, double now_s, struct verdict *verdict)
+void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                     double now_s, struct verdict *verdict)
 {
     job_write(job, worker, generation, verdict);
     if (verdict->code != 0) {
         return;
     }
-    if (global_step < 0 || last_step < 0 || epoch_steps < 0) {
-        job_deny(verdict, ERROR_BAD_REQUEST, "steps of a job are not negative");
+    if (global_step < 0 || epoch_batches < 0) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "steps and batches of a job are not negative");
         return;
     }
     job->state = JOB_TRAINING;
     job->global_step = global_step;
-    job->last_step = last_step;
-    job->epoch_steps = epoch_steps;
+    job->epoch_batches = epoch_batches;
+    job_set_end(job);
     job->began_s = job->told_s = now_s;
     job_say(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
             (long long)global_step);
     job->last_set_step = -1;
+    job_take_due(job);
     job_gather(job, now_s);
     job_start_if_complete(job);
 }

@@ -32,8 +32,13 @@ bool job_check_training(struct job *job, int worker, uint64_t incarnation, uint3
 /* Counts a gradient that is not finite, and tells of some. */
 void job_note_not_finite(struct job *job, int worker);
 
+/* A global step has come: takes up what was scheduled for it. */
+void job_take_due(struct job *job);
+void job_set_end(struct job *job); /* last_step, as the config says */
+
 /* Synchronous training: begins and ends with the job, gathers anew, and looks whether a step can be decided. */
 bool job_create_gathering(struct job *job, int ps, struct error *error);
+void job_set_replicas(struct job *job); /* as the config says */
 void job_gather(struct job *job, double now_s);
 void job_consider(struct job *job, double now_s);
 

@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/diff.h"
 #include "ps/job/inside.h"
 
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
     memset(job, 0, sizeof *job);
-    job->config = config;
+    job->config = *config;
     job->self = (struct member){MEMBER_PS, ps};
     job->worker_count = config_worker_room(&config->cluster);
     job->workers = calloc((size_t)job->worker_count, sizeof *job->workers);
@@ -40,6 +41,82 @@ void job_destroy(struct job *job)
     free(job->last_set);
     free(job->workers);
     memset(job, 0, sizeof *job);
+}
+
+/* --- Live keys --------------------------------------------------------------------------------------------------------- */
+
+/* false: nobody has said yet how much data there is. */
+static bool make_plan(struct plan *plan, const struct job *job, const struct config *config, int64_t epoch_batches)
+{
+    struct config then = job->config;
+    if (epoch_batches <= 0) {
+        return false;
+    }
+    config_take_live(&then, config);
+    plan_begin_job(plan, &then, epoch_batches);
+    return true;
+}
+
+int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches)
+{
+    struct plan plan;
+    return make_plan(&plan, job, config, epoch_batches) ? plan_epoch_end(&plan, 1) : 0;
+}
+
+int64_t job_last_step_under(const struct job *job, const struct config *config)
+{
+    struct plan plan;
+    const int64_t images = job->epoch_batches * job->config.train.batch_size;
+    const int64_t batches = images / config->train.batch_size;
+    if (job->epoch_batches <= 0) {
+        return config->train.train_steps;
+    }
+    plan_begin_job(&plan, config, batches > 0 ? batches : 1);
+    return plan.last_step == INT64_MAX ? 0 : plan.last_step;
+}
+
+void job_set_end(struct job *job)
+{
+    struct plan plan;
+    bool planned = make_plan(&plan, job, &job->config, job->epoch_batches);
+    job->last_step = !planned ? job->config.train.train_steps : plan.last_step == INT64_MAX ? 0 : plan.last_step;
+}
+
+void job_take_due(struct job *job)
+{
+    const int wanted = job->gathered.wanted, least = job->gathered.least;
+    const int64_t last_step = job->last_step, step = job->global_step;
+    if (!job->has_next || step < job->next_step) {
+        return;
+    }
+    job->has_next = false;
+    config_take_live(&job->config, &job->next);
+    job_set_end(job);
+    const bool moved = job->state == JOB_TRAINING && job->last_step != last_step;
+    if (moved && job->last_step == 0) {
+        job_say(job, LOG_INFO, "from global step %lld on there is no last step", (long long)step);
+    } else if (moved) {
+        job_say(job, LOG_INFO, "from global step %lld on the last step is %lld", (long long)step,
+                (long long)job->last_step);
+    }
+    if (!job->synchronous) {
+        return;
+    }
+    job_set_replicas(job);
+    if (job->gathered.wanted != wanted || job->gathered.least != least) {
+        job_say(job, LOG_INFO, "from global step %lld on a step takes %d gradients (before: %d), at least %d",
+                (long long)step, job->gathered.wanted, wanted, job->gathered.least);
+    }
+}
+
+void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s)
+{
+    job->next = *config; /* of which nothing but plain values is read */
+    job->has_next = true;
+    job->next_step = step;
+    job_take_due(job);
+    job_consider(job, now_s);
+    job_start_if_complete(job);
 }
 
 /* --- Actions ----------------------------------------------------------------------------------------------------------- */
@@ -118,7 +195,7 @@ bool job_initialised(const struct job *job)
 
 bool job_ready(struct job *job, double now_s, char sentence[256])
 {
-    const char *chief = job->config->cluster.worker_hosts.items[0];
+    const char *chief = job->config.cluster.worker_hosts.items[0];
     int seconds = (int)(now_s - job->began_s);
     sentence[0] = '\0';
     switch (job->state) {
@@ -137,9 +214,13 @@ bool job_ready(struct job *job, double now_s, char sentence[256])
         break;
     }
     if (!job->started) {
-        int missing = job->config->cluster.min_workers - job_present(job);
+        int missing = job->config.cluster.min_workers - job_present(job);
+        if (missing <= 0) {
+            snprintf(sentence, 256, "waiting for all to have the config that is rolled out, %d s", seconds);
+            return false;
+        }
         snprintf(sentence, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
-                 missing == 1 ? "" : "s", job->config->cluster.min_workers, seconds);
+                 missing == 1 ? "" : "s", job->config.cluster.min_workers, seconds);
         return false;
     }
     return true;
@@ -169,13 +250,20 @@ uint64_t job_dropped(const struct job *job)
 void job_start_if_complete(struct job *job)
 {
     int present = job_present(job);
-    if (job->state != JOB_TRAINING || job->started || present < job->config->cluster.min_workers) {
+    if (job->state != JOB_TRAINING || job->started || job->kept || present < job->config.cluster.min_workers) {
         return;
     }
     job->started = true;
     job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers here",
-            (long long)job->global_step, present, job->config->cluster.worker_hosts.count);
+            (long long)job->global_step, present, job->config.cluster.worker_hosts.count);
 }
+
+void job_keep_waiting(struct job *job, bool keep)
+{
+    job->kept = keep;
+    job_start_if_complete(job);
+}
+
 /* --- Time -------------------------------------------------------------------------------------------------------------- */
 
 bool job_tick(struct job *job, double now_s)

@@ -30,6 +30,7 @@
 #include "net/member.h"
 #include "net/message.h"
 #include "ps/job/aggregation.h"
+#include "ps/job/plan.h"
 
 enum {
     JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
@@ -107,16 +108,20 @@ struct job_action {
 };
 
 struct job {
-    const struct config *config; /* borrowed */
+    struct config config; /* its lists and texts are borrowed; its live keys are those in force */
+    struct config next;   /* of which the live keys are in force from next_step on; only if has_next */
+    bool has_next;
+    int64_t next_step;
     struct member self;
     struct job_worker *workers; /* [worker_count] */
     int worker_count;           /* config_worker_room */
     enum job_state state;
     uint32_t generation;
-    int64_t global_step; /* pushes accepted, on top of the step that was restored */
-    int64_t last_step;   /* 0: no bound */
-    int64_t epoch_steps;
-    bool started; /* min_workers were there once, in this generation or before */
+    int64_t global_step;   /* pushes accepted, on top of the step that was restored */
+    int64_t last_step;     /* 0: no bound */
+    int64_t epoch_batches; /* of one worker; 0: not known */
+    bool started;          /* min_workers were there once, in this generation or before */
+    bool kept;             /* it is not to start, whoever is there */
 
     /* Synchronous training. */
     bool synchronous;
@@ -140,6 +145,7 @@ struct job {
     int tick_next; /* worker that job_tick looks at next */
 };
 
+/* config: as the process was started; what its lists and texts point to is borrowed. */
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error);
 void job_destroy(struct job *job);
 
@@ -252,10 +258,30 @@ bool job_initialised(const struct job *job);
 void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
                        struct verdict *verdict);
 void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict); /* also before end_restore */
-void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
-                     int64_t epoch_steps, double now_s, struct verdict *verdict);
+void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                     double now_s, struct verdict *verdict);
 void job_snapshot(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
 void job_end(struct job *job, int worker, const struct message_end_job *message, double now_s, struct verdict *verdict);
+
+/*
+ * From this global step on (the number of steps made before it; at once, if it is reached) the live keys of `config` are
+ * in force: who is waited for, how many gradients make a step, when training is over. A synchronous step that is decided
+ * already stays as it is. What was scheduled before and is not in force yet is forgotten; what is in force stays so when
+ * an earlier step is restored.
+ */
+void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s);
+
+/*
+ * The last step of the job under another config, whatever of it differs; 0: none. With other batches about, where epochs
+ * bound it: only workers count the images.
+ */
+int64_t job_last_step_under(const struct job *job, const struct config *config);
+
+/* Global steps of an epoch under these live keys; 0: not known. */
+int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches);
+
+/* A job that waits for workers goes on waiting, whoever comes, until this is taken back. */
+void job_keep_waiting(struct job *job, bool keep);
 
 /* In order: it will not come back with this incarnation. */
 void job_leave(struct job *job, int worker, uint64_t incarnation, const char *sentence, double now_s);

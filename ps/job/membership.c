@@ -145,7 +145,7 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
     }
     bool decides = job->synchronous && job->coordinator == job->self.index;
     bool leads_rollouts = job->self.index == 0;
-    if (who->role == MEMBER_PS && (decides || leads_rollouts) && who->index < job->config->cluster.ps_hosts.count &&
+    if (who->role == MEMBER_PS && (decides || leads_rollouts) && who->index < job->config.cluster.ps_hosts.count &&
         who->index != job->self.index) {
         return 0;
     }
@@ -156,7 +156,7 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
     }
     if (who->index < 0 || who->index >= job->worker_count) {
         error_set(sentence, "there is no worker %d: worker_hosts lists %d", who->index,
-                  job->config->cluster.worker_hosts.count);
+                  job->config.cluster.worker_hosts.count);
         return REFUSAL_MEMBER;
     }
     uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, sentence);
@@ -187,7 +187,7 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
     worker->gone_s = now_s;
     if (worker->present && !job_is_over(job)) {
         job_say(job, LOG_WARNING, "worker %d (%s) is not connected any more; lost unless it is back in %g s", index,
-                worker->peer, job->config->cluster.lease_secs);
+                worker->peer, job->config.cluster.lease_secs);
     }
 }
 
@@ -251,7 +251,7 @@ void job_forgive(struct job *job, double seconds)
 
 bool job_tick_leases(struct job *job, double now_s)
 {
-    double lease_s = job->config->cluster.lease_secs;
+    double lease_s = job->config.cluster.lease_secs;
     for (; job->tick_next < job->worker_count; job->tick_next++) {
         struct job_worker *worker = &job->workers[job->tick_next];
         if (!worker->present || worker->held > 0 || job_is_over(job) || now_s - worker->heard_s <= lease_s) {

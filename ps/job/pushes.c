@@ -32,7 +32,7 @@ static void take_part(struct job *job, int index)
 bool job_may_answer(const struct job *job, int index)
 {
     int64_t clock = 0;
-    int64_t bound = job->config->cluster.max_staleness;
+    int64_t bound = job->config.cluster.max_staleness;
     /* After the last step nobody catches up any more. */
     bool ended = job->last_step > 0 && job->global_step >= job->last_step;
     if (bound == 0 || ended || job->state != JOB_TRAINING || !job->workers[index].counts ||
@@ -105,6 +105,7 @@ static enum push_outcome decide_new_push(struct job *job, int index, const struc
     worker->clock++;
     worker->applied++;
     job->global_step++;
+    job_take_due(job);
     if (job->global_step == job->last_step) {
         job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }

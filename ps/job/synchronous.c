@@ -20,7 +20,7 @@ static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth 
 /* Numbers the ps that hold something; returns how many. */
 static int number_shards(struct job *job)
 {
-    const struct config *config = job->config;
+    const struct config *config = &job->config;
     struct span spans[PLACEMENT_MAX_SPANS];
     struct model model;
     int ps_count = config->cluster.ps_hosts.count, count = 0;
@@ -35,10 +35,27 @@ static int number_shards(struct job *job)
     return count;
 }
 
+static int replicas(const struct job *job)
+{
+    int wanted = job->config.cluster.replicas_to_aggregate;
+    return wanted > 0 ? wanted : job->worker_count;
+}
+
+static int least_replicas(const struct job *job)
+{
+    int least = job->config.cluster.min_replicas, wanted = replicas(job);
+    return least < wanted ? least : wanted;
+}
+
+void job_set_replicas(struct job *job)
+{
+    job->gathered.wanted = replicas(job);
+    job->gathered.least = least_replicas(job);
+}
+
 bool job_create_gathering(struct job *job, int ps, struct error *error)
 {
-    const struct config_cluster *cluster = &job->config->cluster;
-    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : job->worker_count;
+    const struct config_cluster *cluster = &job->config.cluster;
     job->synchronous = true;
     job->shards = calloc((size_t)cluster->ps_hosts.count, sizeof *job->shards);
     job->awaited = calloc((size_t)job->worker_count, sizeof *job->awaited);
@@ -48,9 +65,8 @@ bool job_create_gathering(struct job *job, int ps, struct error *error)
         return error_set(error, "out of memory");
     }
     int shards = number_shards(job);
-    int least = cluster->min_replicas < wanted ? cluster->min_replicas : wanted;
-    return aggregation_create(&job->gathered, job->worker_count, job->coordinator == ps ? shards : 1, wanted, least,
-                              error);
+    return aggregation_create(&job->gathered, job->worker_count, job->coordinator == ps ? shards : 1, replicas(job),
+                              least_replicas(job), error);
 }
 
 void job_gather(struct job *job, double now_s)
@@ -79,19 +95,19 @@ static bool is_coordinator(const struct job *job)
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
-    bool may_come = worker->incarnation == 0 && index < job->config->cluster.worker_hosts.count &&
-                    now_s - job->began_s < job->config->cluster.lease_secs;
+    bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
+                    now_s - job->began_s < job->config.cluster.lease_secs;
     return worker->present || may_come;
 }
 
 static void tell_absent(struct job *job, double now_s)
 {
     int absent = 0, first = -1;
-    if (job->told_absent || now_s - job->began_s < job->config->cluster.lease_secs) {
+    if (job->told_absent || now_s - job->began_s < job->config.cluster.lease_secs) {
         return;
     }
     job->told_absent = true;
-    for (int i = 0; i < job->config->cluster.worker_hosts.count; i++) {
+    for (int i = 0; i < job->config.cluster.worker_hosts.count; i++) {
         if (job->workers[i].incarnation == 0) {
             first = first < 0 ? i : first;
             absent++;
@@ -99,7 +115,7 @@ static void tell_absent(struct job *job, double now_s)
     }
     if (absent > 0) {
         job_say(job, LOG_WARNING, "worker %d (%s)%s not there; steps are made without, until that changes", first,
-                job->config->cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
+                job->config.cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
     }
 }
 
@@ -151,6 +167,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     memcpy(job->last_set, job->gathered.taken, (size_t)job->worker_count);
     job->last_set_step = step->step;
     job->global_step++;
+    job_take_due(job);
     job_gather(job, now_s);
     if (job->global_step == job->last_step) {
         job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
@@ -287,7 +304,7 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
                 double now_s, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
-    if (!is_coordinator(job) || ps < 0 || ps >= job->config->cluster.ps_hosts.count || ps == job->self.index ||
+    if (!is_coordinator(job) || ps < 0 || ps >= job->config.cluster.ps_hosts.count || ps == job->self.index ||
         job->shards[ps] < 0) {
         job_deny(verdict, ERROR_NOT_ALLOWED, "ps %d has nothing to report to ps %d", ps, job->self.index);
         return;
@@ -316,8 +333,8 @@ void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *
 static const char *worker_host(const struct job *job, int index)
 {
     const struct job_worker *worker = &job->workers[index];
-    bool listed = index < job->config->cluster.worker_hosts.count;
-    return listed ? config_worker_host(&job->config->cluster, index) : worker->peer;
+    bool listed = index < job->config.cluster.worker_hosts.count;
+    return listed ? config_worker_host(&job->config.cluster, index) : worker->peer;
 }
 
 /* The first whose gradient is wanted and not here, at any shard; false if there is none. */
@@ -365,12 +382,12 @@ bool job_awaited(struct job *job, double now_s, char sentence[256])
                      job->gathered.least, seconds);
         } else {
             snprintf(sentence, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
-                     job->config->cluster.ps_hosts.items[job->coordinator], step, seconds);
+                     job->config.cluster.ps_hosts.items[job->coordinator], step, seconds);
         }
     } else if (is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
         int ps = ps_of_shard(job, shard);
         snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
-                 worker_host(job, worker), step, ps, job->config->cluster.ps_hosts.items[ps], seconds);
+                 worker_host(job, worker), step, ps, job->config.cluster.ps_hosts.items[ps], seconds);
     } else {
         bool refused = aggregation_get(&job->gathered, shard, worker) == PART_NOT_FINITE;
         snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,

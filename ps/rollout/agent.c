@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sodium.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text/address.h"
@@ -14,7 +16,9 @@
 #include "net/socket.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double IDLE_S = 0.5, BUSY_S = 0.05, MISSED_S = 1.0; /* between two reports */
+static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
+/* After one that did not reach ps 0: it may be there in a moment, for it starts anew first; or be off for an hour. */
+static const double FIRST_MISSED_S = 0.03, LONGEST_MISSED_S = 1.0;
 static const int OFTEN =
     20; /* members; with more each reports less often while a rollout is made, for ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
@@ -162,10 +166,25 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     return true;
 }
 
+/*
+ * How long until the next report. *missed_s doubles with each that does not reach ps 0; between half and the whole of it
+ * passes, so that a fleet does not come back in step.
+ */
+static double pause_s(const struct agent *agent, bool reached, bool busy, double *missed_s)
+{
+    if (reached) {
+        *missed_s = FIRST_MISSED_S;
+        return busy ? agent->busy_s : IDLE_S;
+    }
+    const double most_s = *missed_s;
+    *missed_s = fmin(2 * most_s, LONGEST_MISSED_S);
+    return most_s * (0.5 + 0.5 * (double)randombytes_uniform(1000) / 1000.0);
+}
+
 static void *run(void *context)
 {
     struct agent *agent = context;
-    double reached_s = clock_monotonic_s();
+    double reached_s = clock_monotonic_s(), missed_s = FIRST_MISSED_S;
     bool told = false;
     while (!atomic_load(&agent->end)) {
         bool busy = false;
@@ -178,7 +197,7 @@ static void *run(void *context)
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;
-        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + (!reached ? MISSED_S : busy ? agent->busy_s : IDLE_S));
+        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + pause_s(agent, reached, busy, &missed_s));
     }
     return NULL;
 }

@@ -13,49 +13,62 @@ static bool is_one_of(const struct config_key *key, const char *const *names, si
     return found;
 }
 
-/* The rest of what the table calls live is so by a restart. */
-bool change_is_live(const struct config_key *key)
-{
-    static const char *const names[] = {"learning_rate",
-                                        "lr_decay",
-                                        "lr_decay_steps",
-                                        "lr_staircase",
-                                        "momentum",
-                                        "nesterov",
-                                        "rho",
-                                        "beta1",
-                                        "beta2",
-                                        "epsilon",
-                                        "l2",
-                                        "log_steps",
-                                        "validate_steps",
-                                        "save_steps",
-                                        "save_model_secs",
-                                        "max_to_keep",
-                                        "keep_every_n_hours"};
-    return is_one_of(key, names, sizeof names / sizeof *names);
-}
-
 bool change_goes_to_machines(const struct config_key *key)
 {
-    static const char *const names[] = {"recovery_wait_secs", "num_threads", "device",  "cpu_kernels",
-                                        "data_dir",           "log_format",  "progress"};
+    static const char *const names[] = {"recovery_wait_secs", "num_threads", "device",     "cpu_kernels",
+                                        "data_dir",           "memory_mb",   "log_format", "progress"};
     return key->scope == SCOPE_MACHINE && is_one_of(key, names, sizeof names / sizeof *names);
 }
 
-static bool check_hosts(const struct string_list *before, const struct string_list *after, const char *path,
-                        struct error *error)
+static int find_host(const struct string_list *hosts, const char *host)
+{
+    for (int i = 0; i < hosts->count; i++) {
+        if (strcmp(hosts->items[i], host) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/*
+ * Members find one another, and hear of rollouts and of going back, by the addresses of ps: who missed a move would look
+ * where nobody is any more.
+ */
+static bool check_ps(const struct string_list *before, const struct string_list *after, struct error *error)
 {
     int common = before->count < after->count ? before->count : after->count;
     for (int i = 0; i < common; i++) {
         if (strcmp(before->items[i], after->items[i]) != 0) {
-            return error_set(error,
-                             "%s: entry %d is %s and would be %s: a rollout adds hosts at the end of the list or takes "
-                             "them away there; to move a member, stop the job and start it anew",
-                             path, i, before->items[i], after->items[i]);
+            return error_set(
+                error,
+                "cluster.ps_hosts: entry %d is %s and would be %s: the others find a ps by its address, so a "
+                "rollout adds ps at the end of the list or takes them away there; to move one, stop the job "
+                "and start it anew (it goes on from its checkpoint), or give the new machine the old name",
+                i, before->items[i], after->items[i]);
         }
     }
-    return common > 0 || before->count == 0 || error_set(error, "%s: would be empty", path);
+    return common > 0 || before->count == 0 || error_set(error, "cluster.ps_hosts: would be empty");
+}
+
+/*
+ * A worker is its number, and its address little more than a name: under another one the same process goes on. But where
+ * another worker's address comes to an entry, somebody was taken out of the middle of the list, and the process that would
+ * go on under that name is not the one that is meant.
+ */
+static bool check_workers(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    for (int i = 0; i < before->count && i < after->count; i++) {
+        int other = find_host(before, after->items[i]);
+        if (other >= 0 && other != i) {
+            return error_set(
+                error,
+                "cluster.worker_hosts: entry %d is %s and would be %s, which is worker %d now: a worker is "
+                "known by its place in the list, so none can be taken out before the end; put another address "
+                "there, or stop the job and start it anew",
+                i, before->items[i], after->items[i], other);
+        }
+    }
+    return after->count > 0 || before->count == 0 || error_set(error, "cluster.worker_hosts: would be empty");
 }
 
 static bool check_key(const struct config_change *change, const struct config *before, const struct config *after,
@@ -68,10 +81,10 @@ static bool check_key(const struct config_change *change, const struct config *b
         return error_set(error, "%s can't be changed by a rollout: stop the job and start it anew", path);
     }
     if (strcmp(change->key->name, "ps_hosts") == 0) {
-        return check_hosts(&before->cluster.ps_hosts, &after->cluster.ps_hosts, path, error);
+        return check_ps(&before->cluster.ps_hosts, &after->cluster.ps_hosts, error);
     }
     if (strcmp(change->key->name, "worker_hosts") == 0) {
-        return check_hosts(&before->cluster.worker_hosts, &after->cluster.worker_hosts, path, error);
+        return check_workers(&before->cluster.worker_hosts, &after->cluster.worker_hosts, error);
     }
     return true;
 }
@@ -87,7 +100,7 @@ bool change_kind(const struct config *before, const struct config *after, bool l
     *kind = local_differs ? ROLLOUT_LOCAL : ROLLOUT_LIVE;
     for (int i = 0; i < diff.count && can; i++) {
         can = check_key(&diff.changes[i], before, after, error);
-        if (local_differs || !change_is_live(diff.changes[i].key)) {
+        if (local_differs || diff.changes[i].key->change != CHANGE_LIVE) {
             *kind = ROLLOUT_JOB;
         }
     }
@@ -117,6 +130,6 @@ bool change_is_free(const struct config *here, const struct config *after, struc
 
 bool change_has_member(const struct config *config, struct member who)
 {
-    const struct string_list *hosts = who.role == MEMBER_PS ? &config->cluster.ps_hosts : &config->cluster.worker_hosts;
-    return who.index < hosts->count;
+    const struct config_cluster *cluster = &config->cluster;
+    return who.index < (who.role == MEMBER_PS ? cluster->ps_hosts.count : config_worker_room(cluster));
 }

@@ -1,5 +1,6 @@
 #include "ps/rollout/inside.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,16 +15,26 @@ enum { MARGIN_STEPS = 20 };
 /* Every member asks more often than that. */
 static const double LEADER_WAITS_S = 1.0;
 
+/* train_steps or epochs, by what the job makes of them. */
+#define ROLLOUT_OVER                                                                                                   \
+    "the job would be over after step %lld, by train.train_steps or train.epochs, and it is at step %lld by then: "    \
+    "let them be more, or to end the job now stop worker 0, which saves it"
+
 /* A loss counts as worse than before above this: single batches differ by much less. */
 static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
 
-bool rollout_create(struct rollout *rollout, int ps, int workers)
+bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
 {
-    *rollout = (struct rollout){.count = ps + workers,
-                                .members = calloc((size_t)ps + (size_t)workers, sizeof(struct rollout_member))};
+    *rollout = (struct rollout){.count = ps + room,
+                                .members = calloc((size_t)ps + (size_t)room, sizeof(struct rollout_member))};
     for (int i = 0; rollout->members != NULL && i < rollout->count; i++) {
-        rollout->members[i] = (struct rollout_member){
-            .who = i < ps ? (struct member){MEMBER_PS, i} : (struct member){MEMBER_WORKER, i - ps}, .heard_s = -1};
+        const bool listed = i < ps + workers;
+        rollout->members[i] = (struct rollout_member){.who = i < ps ? (struct member){MEMBER_PS, i}
+                                                                    : (struct member){MEMBER_WORKER, i - ps},
+                                                      .listed = listed,
+                                                      .awaited = listed,
+                                                      .takes_part = listed,
+                                                      .heard_s = -1};
     }
     return rollout->members != NULL;
 }
@@ -55,6 +66,7 @@ static void enter(struct rollout *rollout, enum rollout_state state, double now_
 static void end(struct rollout *rollout, enum rollout_outcome outcome, double now_s)
 {
     rollout->outcome = outcome;
+    rollout->absent = (struct rollout_absent){{0}};
     enter(rollout, ROLLOUT_IDLE, now_s);
 }
 
@@ -95,13 +107,18 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
     rollout->healthy_s = plan->healthy_s;
     rollout->loss_before = loss_before;
     rollout->step = 0;
+    rollout->waited = plan->waited;
+    rollout->absent = plan->absent;
+    rollout->last_step = plan->last_step;
+    rollout->waits = rollout->at_once = false;
 }
 
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
                    double now_s, char sentence[256])
 {
     if (rollout->state != ROLLOUT_IDLE) {
-        snprintf(sentence, 256, "the rollout of version %llu is under way (%s): one at a time",
+        snprintf(sentence, 256,
+                 "the rollout of version %llu is under way (%s): one at a time; `trainer rollout abort` takes it back",
                  (unsigned long long)rollout->target, rollout_state_name(rollout->state));
         return false;
     }
@@ -109,13 +126,23 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         snprintf(sentence, 256, "the job is not training now: try again when `trainer status` shows that it is");
         return false;
     }
+    if (plan->last_step > 0 && vitals->global_step >= plan->last_step) {
+        snprintf(sentence, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
+        return false;
+    }
+    if (plan->kind == ROLLOUT_JOB && !vitals->waits && takers_too_few(rollout, plan, now_s, sentence)) {
+        return false;
+    }
     take_plan(rollout, plan, vitals->loss);
     rollout->reason[0] = '\0';
-    rollout->slowest_s = 0;
+    rollout->slowest_s = rollout->steps_per_s = 0;
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].phase = PHASE_NONE;
         rollout->members[i].sentence[0] = '\0';
     }
+    rollout->waited = rollout->waits = vitals->waits;
+    takers_note_absent(rollout, now_s);
+    takers_choose(rollout, true, now_s);
     enter(rollout, ROLLOUT_STAGING, now_s);
     return true;
 }
@@ -124,6 +151,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
                     double loss_before, const char *reason, double now_s)
 {
     take_plan(rollout, plan, loss_before);
+    takers_choose(rollout, false, now_s);
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
         begin_switching(rollout, NULL, now_s);
@@ -151,10 +179,12 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     bool concerns = rollout->state != ROLLOUT_IDLE && report->target == rollout->target;
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->sentence, sizeof member->sentence, "%s", report->sentence);
+    const bool took_part = member->takes_part;
+    member->takes_part = took_part || takers_joins_in(rollout, member, concerns);
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
     bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||
                    rollout->state == ROLLOUT_SAVING || rollout->state == ROLLOUT_SWITCHING || watched;
-    if (concerns && forward && (report->phase == PHASE_FAILED || report->phase == PHASE_LATE)) {
+    if (concerns && forward && took_part && (report->phase == PHASE_FAILED || report->phase == PHASE_LATE)) {
         char name[MEMBER_TEXT];
         member_format(&who, ' ', name);
         give_reason(rollout, "%s: %s", name, report->sentence);
@@ -162,56 +192,79 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
 }
 
-static bool wave_is_in(const struct rollout *rollout, const struct rollout_member **missing)
+/* Has everybody come so far whose place is below that? Else the first who has not, those first who are awaited. */
+static const struct rollout_member *first_missing(const struct rollout *rollout, int places)
 {
+    const struct rollout_member *missing = NULL;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        if (rollout_place(rollout, member->who) < rollout->wave && !rollout_is_in(rollout, member)) {
-            *missing = member;
-            return false;
+        if (!rollout_is_in(rollout, member) && rollout_place(rollout, member->who) < places &&
+            (missing == NULL || (member->awaited && !missing->awaited))) {
+            missing = member;
         }
     }
-    return true;
+    return missing;
 }
 
-/* Has everybody come so far? The first who has not goes to *missing. */
-static bool all_in(const struct rollout *rollout, const struct rollout_member **missing)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        if (!rollout_is_in(rollout, &rollout->members[i])) {
-            *missing = &rollout->members[i];
-            return false;
-        }
-    }
-    return true;
-}
-
-static void time_out(struct rollout *rollout, const struct rollout_member *missing, const char *what, double since_s,
-                     double limit_s, double now_s)
+static void time_out(struct rollout *rollout, struct member who, const char *what, double limit_s, const char *sentence,
+                     double now_s)
 {
     char name[MEMBER_TEXT];
-    if (now_s - since_s >= limit_s) {
-        member_format(&missing->who, ' ', name);
-        give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s,
-                    missing->sentence[0] != '\0' ? ": " : "", missing->sentence);
-        give_up(rollout, now_s);
+    member_format(&who, ' ', name);
+    give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s, sentence[0] != '\0' ? ": " : "",
+                sentence);
+    give_up(rollout, now_s);
+}
+
+/* The same; whoever is late is a reason to give up, or, if it comes and goes, to go on without. */
+static bool have_come(struct rollout *rollout, int places, const char *what, double since_s, double limit_s,
+                      double now_s)
+{
+    const struct rollout_member *missing = first_missing(rollout, places);
+    const bool late = now_s - since_s >= limit_s;
+    if (missing != NULL && late && missing->awaited) {
+        time_out(rollout, missing->who, what, limit_s, missing->sentence, now_s);
+        return false;
     }
+    return missing == NULL || late;
+}
+
+/* Would the job be over before this step? Nothing has changed so far, so that nothing needs undoing. */
+static bool would_be_over(struct rollout *rollout, int64_t step, double now_s)
+{
+    if (rollout->last_step == 0 || step < rollout->last_step) {
+        return false;
+    }
+    give_reason(rollout, ROLLOUT_OVER, (long long)rollout->last_step, (long long)step);
+    give_up(rollout, now_s);
+    return true;
 }
 
 static void tick_staging(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    const struct rollout_member *missing = NULL;
-    if (!all_in(rollout, &missing)) {
-        time_out(rollout, missing, "stage it", rollout->began_s, ROLLOUT_STAGE_S, now_s);
+    rollout->steps_per_s = fmax(rollout->steps_per_s, vitals->steps_per_s);
+    if (!have_come(rollout, INT_MAX, "stage it", rollout->began_s, ROLLOUT_STAGE_S, now_s)) {
         return;
     }
     if (rollout->kind == ROLLOUT_JOB) {
         enter(rollout, ROLLOUT_TRYING, now_s);
         return;
     }
-    if (rollout->kind == ROLLOUT_LIVE) {
+    rollout->at_once = rollout->waits;
+    if (rollout->kind == ROLLOUT_LIVE && rollout->waited && !vitals->training) {
+        if (now_s - rollout->began_s >= ROLLOUT_STAGE_S) {
+            time_out(rollout, (struct member){MEMBER_WORKER, 0}, "restore the model", ROLLOUT_STAGE_S, "", now_s);
+        }
+        return;
+    }
+    if (rollout->kind == ROLLOUT_LIVE && rollout->at_once) {
+        rollout->step = vitals->global_step;
+    } else if (rollout->kind == ROLLOUT_LIVE) {
         double margin_s = fmin(MARGIN_S + REPORTS * rollout->slowest_s, MOST_MARGIN_S);
-        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * fmax(0, vitals->steps_per_s));
+        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * rollout->steps_per_s);
+    }
+    if (rollout->kind == ROLLOUT_LIVE && would_be_over(rollout, rollout->step, now_s)) {
+        return;
     }
     begin_switching(rollout, vitals, now_s);
     rollout->moved_step = vitals->global_step;
@@ -221,10 +274,13 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
 static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vitals, const char *what, double limit_s,
                        enum rollout_state next, double now_s)
 {
-    const struct rollout_member *missing = NULL;
-    if (!all_in(rollout, &missing)) {
-        time_out(rollout, missing, what, rollout->began_s, limit_s, now_s);
-    } else if (next == ROLLOUT_SWITCHING) {
+    if (!have_come(rollout, INT_MAX, what, rollout->began_s, limit_s, now_s)) {
+        return;
+    }
+    if (next == ROLLOUT_SWITCHING && would_be_over(rollout, vitals->global_step, now_s)) {
+        return;
+    }
+    if (next == ROLLOUT_SWITCHING) {
         begin_switching(rollout, vitals, now_s);
     } else {
         enter(rollout, next, now_s);
@@ -236,7 +292,8 @@ static void let_leader_go(struct rollout *rollout, double now_s)
 {
     bool all_told = true;
     for (int i = 0; i < rollout->count; i++) {
-        all_told = all_told && (rollout->members[i].told || rollout_is_leader(rollout->members[i].who));
+        const struct rollout_member *member = &rollout->members[i];
+        all_told = all_told && (member->told || !member->takes_part || rollout_is_leader(member->who));
     }
     rollout->leader_may_go = all_told || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
@@ -249,7 +306,7 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
     if (vitals->global_step < rollout->moved_step) { /* restored since: it begins anew there */
         rollout->proof_step = vitals->global_step + vitals->under_way + 1;
     }
-    if (vitals->global_step != rollout->moved_step) {
+    if (vitals->global_step != rollout->moved_step || rollout->waits) {
         rollout->moved_step = vitals->global_step;
         rollout->moved_s = now_s;
     }
@@ -257,15 +314,16 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
         give_reason(rollout, "the loss is not finite any more, after step %lld", (long long)vitals->global_step);
         return;
     }
-    if (now_s - rollout->moved_s >= ROLLOUT_STANDING_S) {
-        give_reason(rollout, "no step was made for %d s", ROLLOUT_STANDING_S);
+    const double standing_s = ROLLOUT_STANDING_S + (rollout->kind == ROLLOUT_JOB ? vitals->may_come_s : 0);
+    if (now_s - rollout->moved_s >= standing_s) {
+        give_reason(rollout, "no step was made for %.0f s", standing_s);
         return;
     }
     for (int i = 0; i < rollout->count; i++) {
         char name[MEMBER_TEXT];
         /* Whoever is starting anew is waited for by the wave. */
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, &rollout->members[i]);
-        if (!starts && now_s - rollout->members[i].heard_s >= ROLLOUT_SILENT_S) {
+        if (rollout->members[i].takes_part && !starts && now_s - rollout->members[i].heard_s >= ROLLOUT_SILENT_S) {
             member_format(&rollout->members[i].who, ' ', name);
             give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_SILENT_S);
             return;
@@ -294,14 +352,12 @@ static bool look(struct rollout *rollout, const struct rollout_vitals *vitals, d
 
 static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    const struct rollout_member *missing = NULL;
     bool ill;
     if (look(rollout, vitals, now_s, &ill)) {
         return;
     }
-    if (!wave_is_in(rollout, &missing)) {
+    if (!have_come(rollout, rollout->wave, "start anew", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
         rollout->settled_s = -1;
-        time_out(rollout, missing, "start anew", rollout->wave_s, ROLLOUT_SWITCH_S, now_s);
         return;
     }
     rollout->settled_s = rollout->settled_s < 0 ? now_s : rollout->settled_s;
@@ -315,8 +371,8 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
 
 static void tick_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    const struct rollout_member *missing = NULL;
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout->count) {
+    const char *what = rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew";
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout_takers(rollout)) {
         tick_waves(rollout, vitals, now_s);
         return;
     }
@@ -325,25 +381,22 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         give_up(rollout, now_s);
         return;
     }
-    if (all_in(rollout, &missing)) {
-        enter(rollout, ROLLOUT_WATCHING, now_s);
-        rollout->moved_step = vitals->global_step;
-        rollout->proof_step = vitals->global_step + vitals->under_way + 1;
-        return;
-    }
-    if (!isfinite(vitals->loss)) { /* whoever has switched makes no steps, and those that wait for one never will */
+    /* Whoever has switched makes no steps then, and those that wait for one never will. */
+    if (!isfinite(vitals->loss) && first_missing(rollout, INT_MAX) != NULL) {
         give_reason(rollout, "the loss is not finite any more, after step %lld", (long long)vitals->global_step);
         give_up(rollout, now_s);
         return;
     }
     let_leader_go(rollout, now_s);
-    time_out(rollout, missing, rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew", rollout->wave_s,
-             ROLLOUT_SWITCH_S, now_s);
+    if (have_come(rollout, INT_MAX, what, rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
+        enter(rollout, ROLLOUT_WATCHING, now_s);
+        rollout->moved_step = vitals->global_step;
+        rollout->proof_step = vitals->global_step + vitals->under_way + 1;
+    }
 }
 
 static void tick_watching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    const struct rollout_member *missing = NULL;
     bool ill;
     if (vitals->over) {
         end(rollout, OUTCOME_DONE, now_s);
@@ -352,10 +405,13 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
     if (look(rollout, vitals, now_s, &ill)) {
         return;
     }
-    if (!all_in(rollout, &missing)) {
-        time_out(rollout, missing, "come back", rollout->began_s, rollout->healthy_s + ROLLOUT_RETURN_S, now_s);
-    } else if (!ill && now_s - rollout->began_s >= rollout->healthy_s && vitals->training &&
-               vitals->global_step >= rollout->proof_step) {
+    if (rollout->waits) { /* only steps will tell */
+        rollout->began_s = now_s;
+    }
+    const double limit_s = rollout->healthy_s + ROLLOUT_RETURN_S;
+    if (have_come(rollout, INT_MAX, "come back", rollout->began_s, limit_s, now_s) && !ill &&
+        now_s - rollout->began_s >= rollout->healthy_s && vitals->training &&
+        vitals->global_step >= rollout->proof_step) {
         end(rollout, OUTCOME_DONE, now_s);
     }
 }
@@ -368,7 +424,8 @@ static void tick_going_back(struct rollout *rollout, double now_s)
         const struct rollout_member *member = &rollout->members[i];
         bool needed = rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
                       (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_SILENT_S);
-        if (needed && !rollout_is_in(rollout, member)) {
+        const bool in_time = member->awaited || now_s - rollout->began_s < ROLLOUT_RETURN_S;
+        if (needed && in_time && !rollout_is_in(rollout, member)) {
             return;
         }
     }
@@ -389,6 +446,8 @@ static void tick_restoring(struct rollout *rollout, double now_s)
 
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
+    rollout->waits = rollout->waited && vitals->waits;
+    takers_let_go(rollout, now_s);
     switch (rollout->state) {
     case ROLLOUT_IDLE:
         break;

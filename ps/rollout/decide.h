@@ -26,9 +26,25 @@
  * A live change is one of a generation: if that ends before all have switched, as it does when a ps is lost, then some
  * would begin the next one with the target and some without, so that all go back.
  *
+ * A target under which the job would be over before it is in force is not begun: there would be nothing to watch, and a
+ * number that is too small by mistake would end a job for good.
+ *
  * Watching: for healthy_s, and until steps came of it, everybody must be heard of, steps must be made, and losses stay
  * finite and near what they were.
  * Going back is never given up.
+ *
+ * Where the config lets workers join that it does not list (cluster.elastic), those take part like all others from when
+ * they are heard of while it is staged, or have staged it later, until they are silent, or late: then nobody waits for
+ * them, and nothing is given up for them, unless one says why it can't. Whatever they missed they hear when they are back.
+ *
+ * A worker of the list that was not heard of for ROLLOUT_SILENT_S when the rollout began is off, and like those that are not
+ * listed: it takes part once it is back. The chief is asked for always. Who was off is a part of what a leader must know that
+ * starts anew, or else one that the whole job does without would be waited for from then on.
+ *
+ * A job that waits for workers (cluster.min_workers) can be given another config, too, which may be what it waits for. It is
+ * kept waiting until all have switched, so that a live change is one before any step; workers that are not there are like
+ * those that are not listed; and as long as it waits, neither steps nor workers that are ready are asked for. It is watched
+ * until it has trained for healthy_s.
  */
 #ifndef PS_ROLLOUT_DECIDE_H
 #define PS_ROLLOUT_DECIDE_H
@@ -100,13 +116,24 @@ enum {
     ROLLOUT_STANDING_S = 20 /* the same for steps that are not made */
 };
 
+enum { ROLLOUT_MAX_LISTED = 1024 };
+
+/* Workers of the list that were off when the rollout began: bit i % 8 of bits[i / 8] is worker i's. */
+struct rollout_absent {
+    uint8_t bits[ROLLOUT_MAX_LISTED / 8];
+};
+bool rollout_is_absent(const struct rollout_absent *absent, struct member who);
+
 struct rollout_member {
     struct member who;
     enum rollout_phase phase;
     double heard_s; /* -1: never */
     uint64_t version;
-    bool ready; /* it takes part in training */
-    bool told;  /* the order of the state at hand */
+    bool listed;     /* in the config; others come and go */
+    bool awaited;    /* its silence counts: it is listed, and a ps, the chief, or was there when the rollout began */
+    bool takes_part; /* in the rollout at hand; all that are awaited do */
+    bool ready;      /* it takes part in training */
+    bool told;       /* the order of the state at hand */
     char sentence[256];
 };
 
@@ -125,9 +152,11 @@ struct rollout_vitals {
     double steps_per_s;
     double loss; /* the worst of all workers'; NaN: some are not finite */
     uint32_t generation;
-    int under_way; /* steps that may come yet of gradients that are computed already */
-    bool training; /* false: the job waits, restores or is over */
-    bool over;     /* the job is done */
+    int under_way;     /* steps that may come yet of gradients that are computed already */
+    double may_come_s; /* a step may wait so long for workers that were not seen yet; 0: none does */
+    bool training;     /* false: the job has no model yet, restores or is over */
+    bool waits;        /* training, but not yet: for more workers */
+    bool over;         /* the job is done */
 };
 
 struct rollout {
@@ -136,17 +165,23 @@ struct rollout {
     enum rollout_kind kind;
     uint64_t target, fallback; /* versions */
     int64_t step;              /* of ORDER_SWITCH */
+    int64_t last_step;         /* under the target; 0: none */
+    bool waited;               /* the job did, for workers, when it began */
+    bool waits;                /* and does still */
+    struct rollout_absent absent;
+    bool at_once; /* ORDER_SWITCH, for no step can be made meanwhile */
     double healthy_s;
     struct rollout_member *members; /* [count] */
-    int count;
-    char reason[512]; /* why it ended, or goes back */
-    double began_s;   /* the state */
+    int count;                      /* with those that may join */
+    char reason[512];               /* why it ended, or goes back */
+    double began_s;                 /* the state */
     double bad_since_s, moved_s;
     int64_t moved_step;
     int64_t proof_step;  /* watching: only steps from here on tell what the target does */
     uint32_t generation; /* that was switched */
     double loss_before;
     double slowest_s;   /* the longest that a member took between two reports while it staged */
+    double steps_per_s; /* the most since it began: while members check a candidate, training is slower than after it */
     int wave;           /* local: so many members, in the order of waves, are told to start anew */
     double wave_s;      /* since when */
     double settled_s;   /* since when the wave is complete; -1: it is not */
@@ -154,18 +189,32 @@ struct rollout {
     uint64_t changes;   /* counts changes of the state, for whoever stores it */
 };
 
-/* ps and workers: how many there are. False without memory. */
-bool rollout_create(struct rollout *rollout, int ps, int workers);
+/* ps and workers: how many are listed; room: workers with those that may join. False without memory. */
+bool rollout_create(struct rollout *rollout, int ps, int workers, int room);
 void rollout_destroy(struct rollout *rollout);
+
+/* How many workers a config lists, and how many of them must be there before a job begins to train. */
+struct rollout_demand {
+    int listed, least; /* least 0: nothing is known */
+};
 
 /* What to roll out. */
 struct rollout_plan {
     uint64_t target, fallback; /* versions */
     enum rollout_kind kind;
     double healthy_s;
+    int64_t last_step; /* of the job, under the target; 0: none */
+    struct rollout_demand to, from;
+
+    /* For rollout_resume. */
+    bool waited;
+    struct rollout_absent absent;
 };
 
-/* False, with a sentence, while another one is under way. The manifest is the host's business, and was checked. */
+/*
+ * False, with a sentence, while another one is under way, or if the job would be over, or, once all have started anew, would
+ * wait for workers that are off. The manifest is the host's business, and was checked.
+ */
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
                    double now_s, char sentence[256]);
 
@@ -185,7 +234,11 @@ void rollout_stood_still(struct rollout *rollout, double seconds);
 /* The operator changed their mind. False, with a sentence, if there is nothing to abort. */
 bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256]);
 
-/* What this member is to do; rollout_told once it has been told. */
+/* Is the job to be kept from beginning to train? */
+bool rollout_keeps_waiting(const struct rollout *rollout);
+
+/* What this member is to do; rollout_told once it has been told. rollout_order_step: as it is told; 0: at once. */
+int64_t rollout_order_step(const struct rollout *rollout);
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who);
 void rollout_told(struct rollout *rollout, struct member who);
 
@@ -195,8 +248,14 @@ void rollout_told(struct rollout *rollout, struct member who);
  */
 enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_force, uint64_t version);
 
-/* Is this member where the state at hand wants everybody to be? */
+/* Is this member where the state at hand wants everybody to be? One that takes no part does not keep the others. */
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member);
+
+/* Heard of lately? */
+bool rollout_is_here(const struct rollout_member *member, double now_s);
+
+/* How many take part. */
+int rollout_takers(const struct rollout *rollout);
 
 /* "switching at step 1200: 3 of 4 members are there, waiting for worker 1" */
 void rollout_describe(const struct rollout *rollout, char *text, size_t size);

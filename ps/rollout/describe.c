@@ -1,5 +1,5 @@
 /* A rollout in words. */
-#include "ps/rollout/decide.h"
+#include "ps/rollout/inside.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,17 +27,15 @@ bool rollout_state_by_name(const char *name, enum rollout_state *state)
 /* The first who is not where all are to be, by name. */
 static int count_in(const struct rollout *rollout, char name[MEMBER_TEXT])
 {
-    const struct rollout_member *missing = NULL;
     int there = 0;
-    for (int i = 0; i < rollout->count; i++) {
-        bool in = rollout_is_in(rollout, &rollout->members[i]);
-        there += in;
-        missing = in || missing != NULL ? missing : &rollout->members[i];
-    }
-    if (missing != NULL) {
-        member_format(&missing->who, ' ', name);
-    } else {
-        snprintf(name, MEMBER_TEXT, "nobody");
+    snprintf(name, MEMBER_TEXT, "nobody");
+    for (int i = rollout->count - 1; i >= 0; i--) {
+        const struct rollout_member *member = &rollout->members[i];
+        if (!rollout_is_in(rollout, member)) {
+            member_format(&member->who, ' ', name);
+        } else if (member->takes_part) {
+            there++;
+        }
     }
     return there;
 }
@@ -71,20 +69,20 @@ static void describe_switching(const struct rollout *rollout, int there, const c
     switch (rollout->kind) {
     case ROLLOUT_LIVE:
         snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
-                 (long long)rollout->step, there, rollout->count, name);
+                 (long long)rollout->step, there, rollout_takers(rollout), name);
         break;
     case ROLLOUT_LOCAL:
         snprintf(text, size, "starting anew in version %llu in waves, %s: %d of %d members did", target,
-                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout->count);
+                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout_takers(rollout));
         break;
     case ROLLOUT_JOB:
         snprintf(text, size, "all start anew in version %llu: %d of %d members did, waiting for %s", target, there,
-                 rollout->count, name);
+                 rollout_takers(rollout), name);
         break;
     }
 }
 
-void rollout_describe(const struct rollout *rollout, char *text, size_t size)
+static void describe_state(const struct rollout *rollout, char *text, size_t size)
 {
     unsigned long long target = rollout->target, fallback = rollout->fallback;
     char name[MEMBER_TEXT];
@@ -95,7 +93,7 @@ void rollout_describe(const struct rollout *rollout, char *text, size_t size)
         break;
     case ROLLOUT_STAGING:
         snprintf(text, size, "staging version %llu: %d of %d members have it, waiting for %s", target, there,
-                 rollout->count, name);
+                 rollout_takers(rollout), name);
         break;
     case ROLLOUT_TRYING:
         snprintf(text, size, "worker 0 tries version %llu on a copy of the checkpoint", target);
@@ -107,14 +105,26 @@ void rollout_describe(const struct rollout *rollout, char *text, size_t size)
         describe_switching(rollout, there, name, text, size);
         break;
     case ROLLOUT_WATCHING:
-        snprintf(text, size, "watching version %llu for %g s", target, rollout->healthy_s);
+        snprintf(text, size, "watching version %llu for %g s%s", target, rollout->healthy_s,
+                 rollout->waits ? ", once there are enough workers" : "");
         break;
     case ROLLOUT_GOING_BACK:
         snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
-                 rollout->count, name, rollout->reason);
+                 rollout_takers(rollout), name, rollout->reason);
         break;
     case ROLLOUT_RESTORING:
         snprintf(text, size, "worker 0 restores the checkpoint of before version %llu; %s", target, rollout->reason);
         break;
+    }
+}
+
+void rollout_describe(const struct rollout *rollout, char *text, size_t size)
+{
+    char absent[TAKERS_TEXT];
+    describe_state(rollout, text, size);
+    if (rollout->state != ROLLOUT_IDLE) {
+        const size_t used = strlen(text);
+        takers_describe_absent(rollout, absent);
+        snprintf(text + used, size - used, "%s", absent);
     }
 }

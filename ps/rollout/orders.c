@@ -12,7 +12,12 @@ struct rollout_member *rollout_find(const struct rollout *rollout, struct member
 
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
 {
-    const bool live = rollout->kind == ROLLOUT_LIVE, ready = member->heard_s >= 0 && member->ready;
+    const bool live = rollout->kind == ROLLOUT_LIVE;
+    const bool may_wait = rollout->waits && member->who.role == MEMBER_WORKER;
+    const bool ready = member->heard_s >= 0 && (member->ready || may_wait);
+    if (!member->takes_part) {
+        return true;
+    }
     switch (rollout->state) {
     case ROLLOUT_STAGING:
         return member->phase == PHASE_STAGED;
@@ -38,17 +43,32 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
 /* Workers from the last one down to worker 0, then every ps: the canary is the one that is missed least. */
 int rollout_place(const struct rollout *rollout, struct member who)
 {
-    int workers = 0;
+    int before = who.role == MEMBER_PS ? who.index : 0;
     for (int i = 0; i < rollout->count; i++) {
-        workers += rollout->members[i].who.role == MEMBER_WORKER;
+        const struct rollout_member *other = &rollout->members[i];
+        before += other->takes_part && other->who.role == MEMBER_WORKER &&
+                  (who.role == MEMBER_PS || other->who.index > who.index);
     }
-    return who.role == MEMBER_WORKER ? workers - 1 - who.index : workers + who.index;
+    return before;
+}
+
+bool rollout_keeps_waiting(const struct rollout *rollout)
+{
+    return rollout->kind == ROLLOUT_LIVE && rollout->waited &&
+           (rollout->state == ROLLOUT_STAGING || (rollout->state == ROLLOUT_SWITCHING && rollout->at_once));
+}
+
+int64_t rollout_order_step(const struct rollout *rollout)
+{
+    return rollout->state == ROLLOUT_SWITCHING && !rollout->at_once ? rollout->step : 0;
 }
 
 /* While all start anew. */
 static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
 {
-    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && rollout_place(rollout, who) >= rollout->wave) {
+    const struct rollout_member *member = rollout_find(rollout, who);
+    const bool has_a_place = member != NULL && member->takes_part && rollout_place(rollout, who) < rollout->wave;
+    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
     return rollout->kind == ROLLOUT_JOB && rollout_is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;

@@ -11,7 +11,7 @@
 
 struct record {
     enum rollout_state state;
-    struct rollout_plan plan;
+    struct rollout_plan plan; /* but last_step, to and from */
     double loss_before;
     uint64_t highest; /* ever proposed */
     char reason[512]; /* why it goes back */

@@ -77,14 +77,17 @@ static bool parse_one(const struct manifest_config *from, const char *name, stru
 
 /* ---- This machine ---- */
 
-/* Hosts that are new must have addresses: half a fleet that waits for a misspelt name is no fleet. */
+/* Hosts that are new, or moved, must have addresses: half a fleet that waits for a misspelt name is no fleet. */
 static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
 {
     const double deadline_s = clock_monotonic_s() + RESOLVE_S;
     bool done = true;
-    for (int i = before->count; i < after->count && done; i++) {
+    for (int i = 0; i < after->count && done; i++) {
         struct address address;
         struct endpoints endpoints;
+        if (i < before->count && strcmp(before->items[i], after->items[i]) == 0) {
+            continue;
+        }
         done = address_parse(after->items[i], &address, error) &&
                resolver_find(&address, NULL, deadline_s, &endpoints, error);
     }

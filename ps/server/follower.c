@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text/address.h"
-#include "ps/server/serve.h"
+#include "ps/server/inside.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 

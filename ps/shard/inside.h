@@ -1,6 +1,7 @@
 /*
- * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has the layout, stages,
- * asynchronous pushes and snapshots; aggregate.c the synchronous steps.
+ * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and asynchronous
+ * pushes, aggregate.c the synchronous steps; layout.c says what lies where, restore.c writes it, snapshot.c keeps it, and
+ * schedule.c has what of the config is in force.
  */
 #ifndef PS_SHARD_INSIDE_H
 #define PS_SHARD_INSIDE_H
@@ -44,25 +45,30 @@ struct stage {
     float *answer;          /* [floats]: with asynchronous training the same memory, for then the gradient is used up */
     unsigned char *present; /* [block_count]: the push touches this block */
     uint8_t *ranges;        /* [block_count * RANGE_BYTES] of the answer */
+    uint16_t *known;        /* [floats]: what its worker was told last, with wire_dtype bfloat16; else NULL */
+    uint64_t known_to;      /* on this connection */
     uint32_t not_finite;
     struct changes changes; /* being packed */
     size_t packed_local;    /* behind the last float packed, in the shard's vectors */
 };
 
+struct terms {
+    struct config_train train;
+    int64_t epoch_steps; /* what lr_decay_steps 0 stands for; 0: not known, and then the rate does not decay so */
+};
+
 /* Live keys of the config may change at a step (shard_schedule). */
 struct schedule {
     pthread_mutex_t lock;
-    struct config_train now, next; /* lr_decay_steps filled in */
-    bool is_set;                   /* there is a next */
-    int64_t step;                  /* from which on it is in force */
-    int64_t epoch_steps;           /* what lr_decay_steps 0 stands for */
+    struct terms now, next;
+    bool is_set;  /* there is a next */
+    int64_t step; /* from which on it is in force */
 };
 
 struct shard {
     struct schedule *schedule;
     const struct model *model;
-    struct config_train train; /* lr_decay_steps filled in */
-    int64_t config_decay_steps;
+    struct config_train train; /* as the process was started: live keys are the schedule's */
     enum dtype wire_dtype;
     const struct optimizer_kernels *kernels;
     struct span spans[PLACEMENT_MAX_SPANS];
@@ -131,8 +137,17 @@ static inline bool block_rests(const struct shard *shard, const struct step *ste
 /* Moves one block; gradient: where it lies in a vector like the shard's, NULL: absent. */
 void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient);
 
-/* Takes the first stripe's lock, unless the shard is closed or of another generation. */
+/* Where a range lies in the shard's vectors; false if it is not held here as a whole. */
+bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error);
+
+/* Not 0 if one of them is NaN or infinite. */
+uint32_t shard_find_not_finite(const float *values, size_t count);
+
+/* Takes the first stripe's lock, unless the shard is closed, or of another generation. */
 bool shard_walk_enter(struct shard *shard, uint32_t generation);
+bool shard_walk_enter_any(struct shard *shard); /* whatever its generation */
+/* Goes on from stripe i, which is locked, to the next one, or comes out at the end. */
+void shard_walk_on(struct shard *shard, int i, const struct walk *walk, int64_t global_step);
 
 /* If somebody waits for a snapshot of this very step, whoever is about to leave it takes it. First stripe locked. */
 void shard_join_snapshot(struct shard *shard, struct walk *walk);
@@ -161,7 +176,8 @@ struct schedule *schedule_create(const struct config_train *train); /* NULL with
 void schedule_destroy(struct schedule *schedule);                   /* NULL is fine */
 /* The shard is about to be restored, after that many steps. */
 void schedule_settle(struct schedule *schedule, int64_t global_step);
-void schedule_begin(struct schedule *schedule, const struct config_train *train, int64_t epoch_steps);
+/* It was restored. False: the rate decays by epochs, and the steps of one are not known. */
+bool schedule_begin(struct schedule *schedule, int64_t epoch_steps);
 void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step);
 
 #endif

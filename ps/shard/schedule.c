@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/diff.h"
 #include "ps/shard/inside.h"
 
 /* What was next has long been in force. Locked. */
@@ -20,29 +21,17 @@ void schedule_settle(struct schedule *schedule, int64_t global_step)
     pthread_mutex_unlock(&schedule->lock);
 }
 
-void shard_schedule(struct shard *shard, const struct config_train *train, int64_t step)
+void shard_schedule(struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step)
 {
     struct schedule *schedule = shard->schedule;
     int64_t now;
     shard_now(shard, NULL, &now);
     pthread_mutex_lock(&schedule->lock);
     settle(schedule, now);
-    struct config_train *next = &schedule->next;
+    struct terms *next = &schedule->next;
     *next = schedule->now;
-    next->learning_rate = train->learning_rate;
-    next->lr_decay = train->lr_decay;
-    next->lr_decay_steps = train->lr_decay_steps > 0 ? train->lr_decay_steps : schedule->epoch_steps;
-    next->lr_staircase = train->lr_staircase;
-    next->momentum = train->momentum;
-    next->nesterov = train->nesterov;
-    next->rho = train->rho;
-    next->beta1 = train->beta1;
-    next->beta2 = train->beta2;
-    next->epsilon = train->epsilon;
-    next->l2 = train->l2;
-    if (next->lr_decay_steps <= 0) { /* before anybody said how long an epoch is, nothing is trained either */
-        next->lr_decay = 1.0;
-    }
+    config_take_live_train(&next->train, train);
+    next->epoch_steps = epoch_steps > 0 ? epoch_steps : next->epoch_steps;
     schedule->step = step;
     schedule->is_set = true;
     pthread_mutex_unlock(&schedule->lock);
@@ -53,7 +42,7 @@ struct schedule *schedule_create(const struct config_train *train)
     struct schedule *schedule = calloc(1, sizeof *schedule);
     if (schedule != NULL) {
         pthread_mutex_init(&schedule->lock, NULL);
-        schedule->now = *train;
+        schedule->now.train = *train;
     }
     return schedule;
 }
@@ -66,18 +55,26 @@ void schedule_destroy(struct schedule *schedule)
     }
 }
 
-void schedule_begin(struct schedule *schedule, const struct config_train *train, int64_t epoch_steps)
+bool schedule_begin(struct schedule *schedule, int64_t epoch_steps)
 {
     pthread_mutex_lock(&schedule->lock);
-    schedule->now.lr_decay_steps = train->lr_decay_steps;
-    schedule->epoch_steps = epoch_steps;
+    schedule->now.epoch_steps = epoch_steps;
+    const struct config_train *train = &schedule->now.train;
+    bool known = train->lr_decay == 1.0 || train->lr_decay_steps > 0 || epoch_steps > 0;
     pthread_mutex_unlock(&schedule->lock);
+    return known;
 }
 
 void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step)
 {
     pthread_mutex_lock(&schedule->lock);
-    bool next = schedule->is_set && global_step >= schedule->step;
-    update_prepare(update, next ? &schedule->next : &schedule->now, global_step);
+    struct terms terms = schedule->is_set && global_step >= schedule->step ? schedule->next : schedule->now;
     pthread_mutex_unlock(&schedule->lock);
+    struct config_train *train = &terms.train;
+    if (train->lr_decay_steps == 0 && terms.epoch_steps > 0) {
+        train->lr_decay_steps = terms.epoch_steps;
+    } else if (train->lr_decay_steps == 0) {
+        train->lr_decay = 1.0;
+    }
+    update_prepare(update, train, global_step);
 }

@@ -9,7 +9,6 @@ both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's PRO
 needs.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from figures import missed, show
+from figures import ROOT, arguments, run_parts, show
 
 MODEL = ("--layers=784,500,10", "--batch_size=100")
 
@@ -139,23 +138,12 @@ class Bench:
 
 
 def main():
-    parts = ("read", "epoch", "stream", "summaries", "off")
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default=root / "build/trainer")
-    parser.add_argument("--bench", default=root / "build/bench/data_bench")
-    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
+    parser = arguments(__doc__, rounds=5)
+    parser.add_argument("--bench", default=ROOT / "build/bench/data_bench")
     parser.add_argument("--before", default=os.environ.get("BENCH_BEFORE"))
     parser.add_argument("--scratch", default=os.environ.get("BENCH_SCRATCH"), help="folder for the files that are made")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
-    options = parser.parse_args()
-    if set(options.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}")
-    bench = Bench(options)
-    for part in options.parts or parts:
-        getattr(bench, part)()
-    sys.exit(1 if missed else 0)
+    run_parts(parser, {"read": Bench.read, "epoch": Bench.epoch, "stream": Bench.stream, "summaries": Bench.summaries,
+                       "off": Bench.off}, Bench)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""What faults cost a cluster of real processes on this machine, over TLS, and how fast the simulator makes them up.
+"""What faults cost a cluster of real processes on this machine, over TLS.
 
-    tests/bench/faults.py [--trainer=build/trainer] [--simulate=build/simulate/simulate] [--rounds=3] [PART ...]
+    tests/bench/faults.py [--trainer=build/trainer] [--rounds=3] [PART ...]
 
-PART: worker, ps, checkpoints, simulator; all of them by default. One JSON line for each figure. Every figure of a fault
+PART: worker, ps, checkpoints; all of them by default. One JSON line for each figure. Every figure of a fault
 is the worst of its rounds.
 """
 
-import argparse
-import os
 import pathlib
 import re
 import statistics
@@ -17,11 +15,11 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from figures import ROOT, arguments, run_parts, show
+
 sys.path.insert(0, str(ROOT / "tests"))
 
 from clusters import Cluster  # noqa: E402
-from figures import missed, show  # noqa: E402
 from runs import checkpoints, wait_for  # noqa: E402
 
 LEASE_S = 2.0
@@ -85,7 +83,7 @@ class Bench:
         """Global steps per second of the bench's network, 1 ps and 2 workers."""
         command = [*self.wrap, self.trainer, "cluster", "--ps=1", "--workers=2", "--log_format=json", "--issync=1",
                    "--layers=784,500,10", "--batch_size=100", "--num_threads=1", "--min_workers=2", "--validation_size=0",
-                   "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic", "--train_steps=1500", *flags]
+                   "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic", "--train_steps=1000", *flags]
         result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         found = re.search(r'"global_steps_per_s":([\d.]+)', result.stdout.splitlines()[-1] if result.stdout else "")
         if result.returncode != 0 or not found:
@@ -93,39 +91,19 @@ class Bench:
         return float(found[1])
 
     def checkpoints(self):
-        """With a checkpoint each second and without any, in turn."""
+        """With a checkpoint each second and without any: short pairs, every other one the other way round."""
         costs = []
-        for i in range(self.options.rounds):
-            without = self.rate("--train_dir=")
-            written = self.rate(f"--train_dir=kept{i}", "--save_model_secs=1")
-            costs.append(100 * (1 - written / without))
+        for i in range(4 * self.options.rounds + 1):
+            kept = (f"--train_dir=kept{i}", "--save_model_secs=1")
+            rates = {keeps: self.rate(*(kept if keeps else ("--train_dir=",))) for keeps in (i % 2 == 0, i % 2 != 0)}
+            costs.append(100 * (1 - rates[True] / rates[False]))
         show("1 ps + 2 workers, synchronous: a checkpoint every second costs", round(statistics.median(costs), 1), most=5,
              unit="% of steps/s", each=[round(each, 1) for each in costs])
 
-    def simulator(self):
-        program = pathlib.Path(self.options.simulate).resolve()
-        for words, flags in (("faults", ()), ("calls that fail", ("--shortage",))):
-            output = subprocess.run([*self.wrap, program, "--seeds=2000", *flags], check=True, capture_output=True, text=True).stdout
-            clusters, faults, events, rate = re.search(
-                r"simulate: (\d+) clusters, (\d+) [a-z ]+, (\d+) events in [\d.]+ s \((\d+) events/s\)", output).groups()
-            show(f"simulator, {words}", int(rate), unit="events/s", clusters=int(clusters), faults=int(faults), events=int(events))
-
 
 def main():
-    parts = {"worker": Bench.worker, "ps": Bench.ps, "checkpoints": Bench.checkpoints, "simulator": Bench.simulator}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default=ROOT / "build/trainer")
-    parser.add_argument("--simulate", default=ROOT / "build/simulate/simulate")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)))
-    parser.add_argument("--wrap", default=os.environ.get("BENCH_WRAP", ""), help="a command to run each measurement under")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
-    options = parser.parse_args()
-    if set(options.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}")
-    bench = Bench(options)
-    for part in options.parts or parts:
-        parts[part](bench)
-    sys.exit(1 if missed else 0)
+    run_parts(arguments(__doc__, rounds=3, data=False, wrap=True),
+              {"worker": Bench.worker, "ps": Bench.ps, "checkpoints": Bench.checkpoints}, Bench)
 
 
 if __name__ == "__main__":

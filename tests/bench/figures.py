@@ -1,18 +1,52 @@
-"""What the benchmarks share: figures with what they owe, and ports for the clusters that they start."""
+"""What the benchmarks share: arguments, and figures with what they owe."""
 
+import argparse
 import json
 import os
 import pathlib
-import socket
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 missed = []
 
 
-def mnist_folder(root):
+def mnist_folder():
     """What TRAINER_MNIST names, or where `make mnist` puts it, or a folder that several checkouts share."""
-    own = root / "data"
-    found = own if list(own.glob("train-images*")) else root.parent / "shared/data/mnist"
+    own = ROOT / "data"
+    found = own if list(own.glob("train-images*")) else ROOT.parent / "shared/data/mnist"
     return pathlib.Path(os.environ.get("TRAINER_MNIST", found))
+
+
+def peer(script):
+    """A script that runs another program: in the folder that TRAINER_PEERS names, or in a shared one. None: it is not there."""
+    found = pathlib.Path(os.environ.get("TRAINER_PEERS", ROOT.parent / "shared/peers")) / script
+    return found if found.exists() else None
+
+
+def arguments(about, rounds=None, data=True, wrap=False):
+    """A parser that knows what benchmarks have in common: how often each is run, MNIST, a command around measurements."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", default=ROOT / "build/trainer")
+    if data:
+        parser.add_argument("--data", default=mnist_folder(), help="MNIST's; TRAINER_MNIST names it too")
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", rounds)), help="runs of each")
+    if wrap:
+        parser.add_argument("--wrap", default=os.environ.get("BENCH_WRAP", ""), help="a command to run each measurement under")
+    return parser
+
+
+def run_parts(parser, parts, begin):
+    """Runs those methods of begin(options) that the arguments name, or all. Exits, with 1 if a figure missed its floor."""
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
+    options = parser.parse_args()
+    if set(options.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}")
+    bench = begin(options)
+    for part in options.parts or parts:
+        parts[part](bench)
+    sys.exit(1 if missed else 0)
 
 
 def show(name, value, floor=None, most=None, **more):
@@ -22,12 +56,3 @@ def show(name, value, floor=None, most=None, **more):
     print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}), flush=True)
     if not good:
         missed.append(name)
-
-
-def free_ports(count):
-    """Ports that nobody listens on; all are held at once, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -7,9 +7,7 @@ PART: steps, worker, until; all of them by default. One JSON line for each figur
 status is 1 if a floor is missed. --python needs PyTorch with CUDA for the ratios; without it there are none.
 """
 
-import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -19,7 +17,11 @@ import sys
 import tempfile
 import time
 
-from figures import free_ports, missed, mnist_folder, show
+from figures import ROOT, arguments, run_parts, show
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
 
 LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor in a cycle; 128 of all others here
 
@@ -138,32 +140,24 @@ def smi(field):
     return output.stdout.splitlines()[0] if output.returncode == 0 and output.stdout else "unknown"
 
 
-def main():
-    parts = ("steps", "worker", "until")
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default=root / "build/trainer")
-    parser.add_argument("--step", default=root / "build/bench/gpu_bench")
-    parser.add_argument("--data", default=mnist_folder(root), help="MNIST's; TRAINER_MNIST names it too")
-    parser.add_argument("--layers", default="784,500,10", help="others try the bench out, where a GPU is only imitated")
-    parser.add_argument("--steps", type=int, default=2000, help="of a first, short run; fewer do the same")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--python", default=sys.executable, help="runs PyTorch")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
-    options = parser.parse_args()
-    if set(options.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}")
+def begin(options):
     found = json.loads(subprocess.run([options.trainer, "devices", "--json"], capture_output=True, text=True, check=True).stdout)
     if not found["devices"]:
         print(f"gpu: nothing is measured, {found['no_gpu']}", file=sys.stderr)
-        return
+        sys.exit()
     if not list(pathlib.Path(options.data).glob("train-images*")):
         sys.exit(f"gpu: there is no MNIST in {options.data}: make mnist, or TRAINER_MNIST=FOLDER")
-    bench = Bench(options, found["devices"][0])
-    for part in options.parts or parts:
-        getattr(bench, part)()
-    sys.exit(1 if missed else 0)
+    return Bench(options, found["devices"][0])
+
+
+def main():
+    parser = arguments(__doc__, rounds=3)
+    parser.add_argument("--step", default=ROOT / "build/bench/gpu_bench")
+    parser.add_argument("--layers", default="784,500,10", help="others try the bench out, where a GPU is only imitated")
+    parser.add_argument("--steps", type=int, default=2000, help="of a first, short run; fewer do the same")
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--python", default=sys.executable, help="runs PyTorch")
+    run_parts(parser, {"steps": Bench.steps, "worker": Bench.worker, "until": Bench.until}, begin)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ static bool initialise(struct worker *worker)
     struct channel *channel = &worker->channel;
     const struct load *load = worker->load;
     const struct message_begin_restore begin = {.source = "zeros, to measure with"};
-    const struct message_end_restore end = {.epoch_steps = 600};
+    const struct message_end_restore end = {.epoch_batches = 600};
     struct span spans[PLACEMENT_MAX_SPANS];
     int count = placement_spans(&load->model, load->config.cluster.placement, load->config.cluster.ps_hosts.count,
                                 load->ps, spans);

@@ -8,16 +8,16 @@ status is 1 if a floor is missed. Runs alternate with the peer's, so that a mach
 each figure is the median of its runs. --peers: the folder of torch_local.py; without it there are no ratios.
 """
 
-import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from figures import missed, show
+from figures import ROOT, arguments, peer, run_parts, show
 
 MLP_FLOP = 100 * 2 * (784 * 500 * 2 + 500 * 10 * 3)  # of one step at batch 100: forward, weight gradients, one delta
 
@@ -86,37 +86,24 @@ class Bench:
                  steps_per_s=[round(statistics.median(rates)) for rates in zip(*pairs)])
 
     def dense(self):
-        """Images without zeros, and the multiplications that need doing beside a loop that does nothing else."""
+        """Images without zeros: the multiplications that need doing, beside a loop that does nothing else just before and after."""
         output = subprocess.run([self.options.engine, "peak"], capture_output=True, text=True, check=True).stdout
-        peaks = {line.split()[0]: float(line.split()[1]) for line in output.splitlines()}
-        for kernels, peak in peaks.items():
-            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}",
-                                     "seconds=4"],
+        for kernels in (line.split()[0] for line in output.splitlines()):
+            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}", "window=5",
+                                     "seconds=6"],
                                     capture_output=True, text=True, check=True).stdout
-            rate = float(output.split()[0])
-            show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak", round(100 * rate * MLP_FLOP / (peak * 1e9), 1),
-                 75, unit="%", steps_per_s=round(rate), peak_gflop_per_s=round(peak, 1))
+            median, best = (float(re.search(rf"peak: .*{word} ([0-9.]+)", output)[1]) for word in ("median", "best"))
+            show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak", round(100 * median * MLP_FLOP * 1e-9, 1), 75,
+                 unit="%", best=round(100 * best * MLP_FLOP * 1e-9, 1), steps_per_s=round(float(output.split()[0])))
 
 
 def main():
-    parts = ("steps", "adam", "dense")
-    root = pathlib.Path(__file__).resolve().parents[2]
-    peers = pathlib.Path(os.environ.get("TRAINER_PEERS", root.parent / "shared/peers"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default=root / "build/trainer")
-    parser.add_argument("--engine", default=root / "build/bench/engine_bench")
-    parser.add_argument("--data", default=os.environ.get("TRAINER_MNIST", root.parent / "shared/data/mnist"))
-    parser.add_argument("--peers", default=peers if (peers / "torch_local.py").exists() else None)
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 3)), help="runs of each")
+    parser = arguments(__doc__, rounds=3)
+    torch = peer("torch_local.py")
+    parser.add_argument("--engine", default=ROOT / "build/bench/engine_bench")
+    parser.add_argument("--peers", default=torch and torch.parent)
     parser.add_argument("--python", default=sys.executable, help="runs the peers")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
-    options = parser.parse_args()
-    if set(options.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}")
-    bench = Bench(options)
-    for part in options.parts or parts:
-        getattr(bench, part)()
-    sys.exit(1 if missed else 0)
+    run_parts(parser, {"steps": Bench.steps, "adam": Bench.adam, "dense": Bench.dense}, Bench)
 
 
 if __name__ == "__main__":

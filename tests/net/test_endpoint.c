@@ -3,12 +3,14 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -81,6 +83,15 @@ static void members(void **state)
     assert_false(member_matches(&two, &three) || member_matches(&two, &any) || member_matches(&any, &ps2));
 }
 
+/* Whatever the system's default for connections to other machines is. */
+static void assert_unpaced(int fd)
+{
+    char name[16] = "";
+    socklen_t size = sizeof name;
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+    assert_string_equal(name, "reno");
+}
+
 static void connect_through(const char *listen_host, const char *connect_host, bool is_ipv6)
 {
     struct error error;
@@ -97,6 +108,8 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     assert_true(socket_connect(&client, &address, NULL, clock_monotonic_s() + 5, &error));
     assert_true(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 5, &how, &error));
     assert_int_equal(strncmp(peer, is_ipv6 ? "[::1]:" : "127.0.0.1:", 6), 0);
+    assert_unpaced(client);
+    assert_unpaced(server);
     int second;
     assert_false(socket_listen(&second, listen_host, (uint16_t)address.port, &error));
     assert_non_null(strstr(error.text, "is another process of this job running here?"));

@@ -10,6 +10,9 @@
 #include <cmocka.h>
 
 #include "ps/model.h"
+#include "tests/random.h"
+
+static struct test_random test_seed;
 
 static struct config_model mlp(int hidden)
 {
@@ -59,6 +62,46 @@ static void layout_names_and_strides(void **state)
     assert_int_equal(model.variables[0].stride, 528);
     assert_int_equal(model.variables[3].rows, 1);
     assert_int_equal(model.float_count, offset);
+}
+
+/* Every element has a place of its own, rows of a panel follow one another by strides, and nothing overlaps. */
+static void panels_hold_every_element_once(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        int lanes = 1 << test_random_below(&test_seed, 5), width = 1 + test_random_below(&test_seed, 300);
+        struct config_model config = mlp(width);
+        config.layers[0] = 1 + test_random_below(&test_seed, 20);
+        struct model model;
+        model_layout(&model, &config);
+        int most = (width + lanes - 1) / lanes;
+        model_set_panels(&model, 0, 1 + test_random_below(&test_seed, most), lanes);
+        const struct variable *weights = &model.variables[0];
+        unsigned char *taken = calloc(model.float_count, 1);
+        assert_non_null(taken);
+        for (int i = 0; i < model.variable_count; i++) {
+            const struct variable *variable = &model.variables[i];
+            for (int row = 0; row < variable->rows; row++) {
+                for (int col = 0; col < variable->cols; col++) {
+                    size_t at = variable_at(variable, row, col);
+                    assert_in_range(at, variable->offset, model.float_count - 1);
+                    assert_int_equal(taken[at]++, 0);
+                }
+            }
+        }
+        for (int panel = 0; panel < weights->panels; panel++) {
+            int first = variable_panel_col(weights, panel), end = variable_panel_col(weights, panel + 1);
+            assert_in_range(end - first, 1, weights->stride);
+            assert_int_equal(variable_at(weights, 0, first) % MODEL_ROW_ALIGN, 0);
+            for (int col = first; col < end && col < width; col++) {
+                assert_int_equal(variable_panel(weights, col), panel);
+                assert_int_equal(variable_at(weights, weights->rows - 1, col),
+                                 variable_at(weights, 0, first) +
+                                     (size_t)(weights->rows - 1) * (size_t)weights->stride + (size_t)(col - first));
+            }
+        }
+        free(taken);
+    }
 }
 
 static void padding_is_zero_and_biases_are_init_bias(void **state)
@@ -190,8 +233,10 @@ static void truncated_normal_follows_the_distribution_function(void **state)
 
 int main(void)
 {
+    test_seed = test_random_begin("test_model");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_names_and_strides),
+        cmocka_unit_test(panels_hold_every_element_once),
         cmocka_unit_test(padding_is_zero_and_biases_are_init_bias),
         cmocka_unit_test(values_do_not_depend_on_the_layout),
         cmocka_unit_test(distributions_are_tensorflows),

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/config.h"
 #include "base/cpu.h"
 #include "ps/optimizer.h"
 #include "tests/random.h"

@@ -538,13 +538,51 @@ static void test_what_is_in_force_stays_so_after_a_restore(void **state)
     const float before = rate_after_restore(&f, shard, GENERATION);
     struct config_train train = f.config.train;
     train.learning_rate *= 4;
-    shard_schedule(shard, &train, 22);
+    shard_schedule(shard, &train, 0, 22);
     assert_true(rate_after_restore(&f, shard, GENERATION + 1) == before); /* it is at step 21 now, and then at 20 */
     for (int i = 0; i < 2; i++) {
         fill_stage(shard, shard_stage(shard, 0), -1.0f);
         assert_true(shard_apply(shard, GENERATION + 1, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
     }
     assert_true(rate_after_restore(&f, shard, GENERATION + 2) == 4 * before);
+    shard_destroy(shard);
+    tear_down(&f);
+}
+
+/* Any live key; and where the rate decays by epochs, the steps of one may change, too, and stay so after a restore. */
+static void test_all_live_keys_are_taken(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("live");
+    struct fixture f;
+    struct error error;
+    struct shard *shard;
+    set_up_plain_sgd(&f, &random);
+    f.config.train.lr_decay = 1.0;
+    assert_true(shard_create(&shard, &f.model, &f.config, 0, &error));
+    const float before = rate_after_restore(&f, shard, GENERATION);
+    struct config_train train = f.config.train;
+    train.lr_warmup_steps = 40;
+    shard_schedule(shard, &train, 0, 0);
+    assert_true(rate_after_restore(&f, shard, GENERATION + 1) == (float)((double)before * (21.0 / 40.0)));
+    train.lr_warmup_steps = 0;
+    train.lr_decay = 0.5;
+    train.lr_decay_steps = 0;
+    train.lr_staircase = true;
+    shard_schedule(shard, &train, 10, 0); /* the model is restored at step 20: two epochs */
+    shard_begin_write(shard, GENERATION + 2);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_false(shard_end_write(shard, 20, 0, &error));
+    assert_true(shard_end_write(shard, 20, 10, &error));
+    struct changes changes;
+    fill_stage(shard, shard_stage(shard, 0), -1.0f);
+    assert_true(shard_apply(shard, GENERATION + 2, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_true(*(const float *)changes.values == before / 4);
+    /* Steps of twice as many gradients: an epoch has half as many, from step 21 on. */
+    shard_schedule(shard, &train, 5, 21);
+    fill_stage(shard, shard_stage(shard, 0), -1.0f);
+    assert_true(shard_apply(shard, GENERATION + 2, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_true(*(const float *)changes.values == before / 4 + before / 16);
     shard_destroy(shard);
     tear_down(&f);
 }
@@ -836,6 +874,7 @@ int main(void)
         cmocka_unit_test(test_restoring),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
         cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),
+        cmocka_unit_test(test_all_live_keys_are_taken),
         cmocka_unit_test(test_pushes_of_many_threads_all_count),
         cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
         cmocka_unit_test(test_answers_on_their_way_do_not_change),

@@ -1,6 +1,6 @@
 /*
  * Machines in order: the ps, then the workers, worker 0 being the chief. Who is killed, or ends with an error, is started
- * again by what stands for the operator's service manager. Faults come for some seconds and then stop; from then on
+ * again by what stands for the operator's service manager. Workers that are not listed come and go as they like. Faults come for some seconds and then stop; from then on
  * training must come to its end.
  */
 #include "tests/simulate/cluster.h"
@@ -19,10 +19,10 @@
 #include "tests/simulate/world.h"
 #include "worker/remote/worker.h"
 
-enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12 };
+enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
 
 static const double PATIENCE_S = 400; /* for training to end once faults have stopped */
-static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000;
+static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000, MOST_LATE_S = 90;
 
 static struct {
     struct config_setting settings[MOST_SETTINGS];
@@ -30,6 +30,9 @@ static struct {
     int setting_count;
     double calm_s; /* no faults from then on */
     double restart_s[WORLD_MAX_MACHINES];
+    double depart_s[WORLD_MAX_MACHINES]; /* of those that come and go; 0: not known yet */
+    int visits[WORLD_MAX_MACHINES];
+    int late; /* listed workers that come so late that a job that waits for them is given other configs */
     int faults;
     bool disk_was_full, over, leaving; /* disk_was_full: or broken otherwise */
 } run;
@@ -93,11 +96,59 @@ static int run_role(struct machine *machine)
     return status;
 }
 
+static bool comes_and_goes(const struct machine *machine)
+{
+    return machine->number >= oracle.ps + oracle.listed && machine->main == run_role;
+}
+
+/* In order or without a word; some for ever, some for a while in which much may happen, or little. */
+static void let_go(struct machine *machine)
+{
+    double *when_s = &run.depart_s[machine->number];
+    if (*when_s == 0) {
+        *when_s = ++run.visits[machine->number] <= MOST_VISITS ? world.now_s + 60 * chance_real() : INFINITY;
+    } else if (world.now_s >= *when_s && !run.leaving) {
+        const double away_s = chance(4) == 0 ? 1e9 : 40 * chance_real();
+        *when_s = 0;
+        run.restart_s[machine->number] = world.now_s + away_s;
+        world.here = machine;
+        say("goes for %.0f s", away_s);
+        if (chance(2) == 0) {
+            machine_kill(machine);
+        } else {
+            machine->signal = 15;
+        }
+        world.here = NULL;
+    }
+}
+
+/* Listed ones but for the chief: one, or each by chance. Some are back in the middle of what comes then, some long after. */
+static void switch_workers_off(void)
+{
+    const int others = oracle.listed - 1, only = others > 0 && chance(2) == 0 ? 1 + (int)chance((uint64_t)others) : 0;
+    for (int i = 1; i <= others; i++) {
+        struct machine *machine = &world.machines[oracle.ps + i];
+        const double away_s = 10 + (chance(2) == 0 ? 20 : 120) * chance_real();
+        if (!machine->runs || (only > 0 ? i != only : chance(2) == 0)) {
+            continue;
+        }
+        run.faults++;
+        run.restart_s[machine->number] = world.now_s + away_s;
+        world.here = machine;
+        say("is switched off for %.0f s", away_s);
+        machine_kill(machine);
+        world.here = NULL;
+    }
+}
+
 static void look_after(struct machine *machine)
 {
     double *when_s = &run.restart_s[machine->number];
     if (machine->runs || run.leaving || machine->main != run_role) {
         return;
+    }
+    if (comes_and_goes(machine) && machine->life > 0 && machine->status == 0 && machine->signal == 0 && !run.over) {
+        fail("%s ends, though there is room for it", machine->name);
     }
     if (machine->status == RESTART_STATUS) {
         oracle_forget(machine);
@@ -175,6 +226,11 @@ static void draw_cluster(bool rolls)
                              .seed = 1 + (int)chance(1000),
                              .not_finite = chance(8) == 0 ? 0.1 : 0};
     double slowness_s = 0.01 + 0.1 * chance_real();
+    oracle.listed = oracle.workers;
+    if (rolls && chance(3) == 0 && oracle.listed <= WORKERS_MAX_SIMULATED - MOST_UNLISTED) {
+        oracle.workers += 1 + (int)chance(MOST_UNLISTED);
+        set("elastic", "true");
+    }
     if (rolls) {
         oracle.last_step = 0;
         slowness_s = 0.1 * (1 + oracle.workers) * (1 + 2 * chance_real());
@@ -187,7 +243,7 @@ static void draw_cluster(bool rolls)
         oracle.slowness_s[i] = slowness_s * (chance(8) == 0 ? 10 : 1);
     }
     list_hosts("ps_hosts", 0, oracle.ps);
-    list_hosts("worker_hosts", oracle.ps, oracle.workers);
+    list_hosts("worker_hosts", oracle.ps, oracle.listed);
     set("insecure", "true");
     set("issync", "%s", oracle.synchronous ? "true" : "false");
     set("layers", "%d,%d", ORACLE_ROWS, ORACLE_COLUMNS);
@@ -207,10 +263,11 @@ static void draw_cluster(bool rolls)
     set("max_to_keep", "%d", 1 + (int)chance(4));
     set("lease_secs", "%g", 0.5 + 2 * chance_real());
     set("recovery_wait_secs", "%g", 0.05 + chance_real());
-    set("min_workers", "%d", 1 + (int)chance((uint64_t)oracle.workers));
+    run.late = rolls && oracle.listed > 1 && chance(4) == 0 ? 1 + (int)chance((uint64_t)oracle.listed - 1) : 0;
+    set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance((uint64_t)oracle.listed));
     set("momentum", "0");
     if (oracle.synchronous && chance(3) == 0) {
-        set("replicas_to_aggregate", "%d", 1 + (int)chance((uint64_t)oracle.workers));
+        set("replicas_to_aggregate", "%d", 1 + (int)chance((uint64_t)oracle.listed));
     } else if (!oracle.synchronous && chance(3) == 0) {
         set("max_staleness", "%d", 1 + (int)chance(4));
     } else if (!oracle.synchronous && chance(3) == 0) {
@@ -242,6 +299,18 @@ static void kill_all(void *context, uint64_t count)
     (void)context;
     for (int i = 0; i < world.machine_count && i < (int)count; i++) {
         machine_kill(&world.machines[i]);
+    }
+}
+
+static void kill_one(void *context, uint64_t number)
+{
+    (void)context;
+    if (!run.over && !run.leaving && world.machines[number].runs) {
+        run.faults++;
+        world.here = &world.machines[number];
+        say("is killed");
+        machine_kill(&world.machines[number]);
+        world.here = NULL;
     }
 }
 
@@ -332,6 +401,9 @@ static void one_event(double until_s)
         struct machine *machine = &world.machines[i];
         if (machine->runs) {
             oracle_check(machine);
+            if (comes_and_goes(machine)) {
+                let_go(machine);
+            }
         } else {
             oracle_forget(machine);
             look_after(machine);
@@ -435,9 +507,16 @@ static void roll_out(void)
     while (!world.failed && !fleet_is_at_rest()) {
         one_event(world.now_s + 1);
         fleet_step();
+        if (fleet_wants_workers_off()) {
+            switch_workers_off();
+        }
         if (fleet_turned() && left > 0 && chance(3) == 0) {
             left--;
             world_at(world.now_s + 1.5 * chance_real(), befall, NULL, 0);
+        }
+        if (fleet_switches() && oracle.ps > 1 && left > 0 && chance(3) == 0) {
+            left--;
+            world_at(world.now_s + 0.05 * chance_real(), kill_one, NULL, 1 + chance((uint64_t)oracle.ps - 1));
         }
         if (run.calm_s > world.now_s && (fleet_is_done() || world.now_s >= begin_s + ROLL_OUT_S)) {
             left = 0;
@@ -468,7 +547,8 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
         draw_faults(trouble);
     }
     for (int i = 0; i < world.machine_count; i++) {
-        run.restart_s[i] = world.now_s + chance_real();
+        const bool is_late = i >= oracle.ps + oracle.listed - run.late && i < oracle.ps + oracle.workers;
+        run.restart_s[i] = world.now_s + (is_late ? MOST_LATE_S : 1) * chance_real();
     }
     for (int i = 0; i < run.setting_count; i++) {
         say("%s = %s", run.settings[i].flag, run.settings[i].text);

@@ -19,8 +19,8 @@
 #include "ps/rollout/manifest.h"
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/world.h"
-#include "worker/remote/commands.h"
-#include "worker/remote/desk_link.h"
+#include "worker/remote/operator/commands.h"
+#include "worker/remote/operator/desk_link.h"
 
 #define WRAP(type, name, ...)                                                                                          \
     type __real_##name(__VA_ARGS__);                                                                                   \
@@ -31,7 +31,8 @@
 
 enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
 
-static const double AT_REST_S = 5, OPERATOR_S = 400;
+static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400;
+static const double OFF_S = ROLLOUT_SILENT_S + 2; /* then a worker counts as off */
 
 /* What is to happen when a version comes into force. */
 enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL };
@@ -41,6 +42,8 @@ struct content {
     struct config config; /* values only; owns nothing */
     enum fate fate;
     bool is_signed;
+    bool waited;                  /* the job did, for workers, when it was rolled out */
+    bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long then: they hold nobody up */
     char digest[CONFIG_DIGEST_HEX + 1];
     uint64_t fallback;
     uint64_t job; /* the version that its job began with: live and local changes keep it */
@@ -69,11 +72,14 @@ static struct fleet {
     uint64_t next_version, highest_kept;
     int candidates, intrusions; /* that are still to come */
     double next_s, intrusion_s, abort_s, operator_until_s;
+    bool drawn, wants_off;        /* whether workers are off when the next one comes */
     struct machine *small;        /* a member without memory, for this candidate */
     const struct rollout *leader; /* ps 0's */
     int leader_life;
     enum rollout_state state; /* seen last */
+    uint64_t switched;        /* the last version to whose step a ps came */
     double since_s;           /* all is as it should be at the end */
+    double disks_s;           /* when it is time to look at the disks again */
     int64_t since_step;
     uint8_t manifest[MANIFEST_MAX_BYTES]; /* the last one that the operator signed */
     size_t manifest_size;
@@ -212,14 +218,14 @@ bool fleet_trial_fails(const char *path)
 }
 
 /* The leader's decisions. */
-WRAP(bool, rollout_create, struct rollout *rollout, int ps, int workers)
+WRAP(bool, rollout_create, struct rollout *rollout, int ps, int workers, int room)
 {
     if (fleet.rolls && world.here->number == 0) {
         fleet.leader = rollout;
         fleet.leader_life = world.here->life;
         fleet.state = ROLLOUT_IDLE;
     }
-    return __real_rollout_create(rollout, ps, workers);
+    return __real_rollout_create(rollout, ps, workers, room);
 }
 
 static const struct rollout *leader(void)
@@ -232,6 +238,12 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
      double now_s, char sentence[256])
 {
     bool done = __real_rollout_begin(rollout, plan, vitals, now_s, sentence);
+    struct content *content = content_of(plan->target);
+    content->waited = vitals->waits;
+    for (int i = 0; i < fleet.member_count; i++) {
+        const double heard_s = rollout->members[i].heard_s;
+        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_SILENT_S);
+    }
     if (done && plan->target <= fleet.highest_kept) {
         fail("a rollout of version %llu begins, and version %llu was here already", (unsigned long long)plan->target,
              (unsigned long long)fleet.highest_kept);
@@ -260,6 +272,12 @@ WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const
     return done;
 }
 
+/* A worker that is not listed: nobody need wait for it. */
+static bool comes_and_goes(int i)
+{
+    return i >= oracle.ps + oracle.listed;
+}
+
 static uint64_t version_on_disk(const struct machine *machine)
 {
     char text[64];
@@ -278,7 +296,8 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
              (unsigned long long)from, (unsigned long long)number);
     }
     for (int i = 0; number > from && i < fleet.member_count; i++) {
-        if (!fleet.members[i].has[number]) {
+        const bool may_miss = comes_and_goes(i) || (content->waited && i > oracle.ps) || content->off[i];
+        if (!fleet.members[i].has[number] && !may_miss) {
             fail("%s takes version %llu, and %s does not have it yet", world.here->name, (unsigned long long)number,
                  world.machines[i].name);
         }
@@ -328,18 +347,21 @@ WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[
     const struct manifest_config *to = &manifest->target, *from = &manifest->fallback;
     struct content *content = content_of(to->version), *before = content_of(from->version);
     bool local = to->local_size != from->local_size || memcmp(to->local, from->local, to->local_size) != 0;
-    bool rate = content->config.train.learning_rate != before->config.train.learning_rate; /* NOLINT: as written */
-    bool job = content->config.train.optimizer != before->config.train.optimizer ||
-               content->config.cluster.min_workers != before->config.cluster.min_workers;
+    const struct config *new = &content->config, *old = &before->config;
+    bool live = new->train.learning_rate != old->train.learning_rate || /* NOLINT: as written */
+                new->cluster.replicas_to_aggregate != old->cluster.replicas_to_aggregate ||
+                new->cluster.max_staleness != old->cluster.max_staleness;
+    bool job = new->train.optimizer != old->train.optimizer ||
+               new->cluster.lease_secs != old->cluster.lease_secs; /* NOLINT: as written */
     content->is_signed = true;
     content->fallback = from->version;
-    content->job = job || (rate && local) ? to->version : before->job;
+    content->job = job || (live && local) ? to->version : before->job;
     snprintf(content->digest, sizeof content->digest, "%s", to->digest);
     memcpy(fleet.manifest, *bytes, *size);
     fleet.manifest_size = *size;
-    say("version %llu is signed: rate %g, optimizer %d, fate %d; to go back to: version %llu",
-        (unsigned long long)to->version, content->config.train.learning_rate, (int)content->config.train.optimizer,
-        (int)content->fate, (unsigned long long)from->version);
+    say("version %llu is signed: rate %g, optimizer %d, replicas %d, fate %d; to go back to: version %llu",
+        (unsigned long long)to->version, new->train.learning_rate, (int)new->train.optimizer,
+        new->cluster.replicas_to_aggregate, (int)content->fate, (unsigned long long)from->version);
     return done;
 }
 
@@ -364,6 +386,21 @@ static int run_operator(struct machine *machine)
     return status;
 }
 
+/* Live keys of the two ways to train. */
+static void draw_cluster_keys(struct config_cluster *cluster)
+{
+    const int workers = oracle.listed, before = cluster->replicas_to_aggregate;
+    cluster->min_workers = 1 + (int)chance((uint64_t)workers);
+    if (!oracle.synchronous) {
+        cluster->max_staleness = (cluster->max_staleness + 1 + (int)chance(3)) % 5;
+        return;
+    }
+    cluster->replicas_to_aggregate = 1 + (int)chance((uint64_t)workers);
+    if (cluster->replicas_to_aggregate == before) {
+        cluster->replicas_to_aggregate = 0;
+    }
+}
+
 /* A new version of what ps 0 is on, with one thing changed or two. */
 static void draw_candidate(void)
 {
@@ -373,7 +410,7 @@ static void draw_candidate(void)
     *content = (struct content){.config = fleet.versions[fleet.members[0].version].config};
     struct config *config = &content->config;
     config->fleet.version = (int64_t)version;
-    const uint64_t what = chance(8);
+    const uint64_t what = chance(10);
     if (what < 4 || what == 7) { /* NOLINTNEXTLINE: powers of two, as written */
         while (config->train.learning_rate == fleet.versions[fleet.members[0].version].config.train.learning_rate) {
             config->train.learning_rate = rates[chance(3)];
@@ -387,18 +424,22 @@ static void draw_candidate(void)
             config->train.optimizer == OPTIMIZER_SGD ? OPTIMIZER_MOMENTUM : OPTIMIZER_SGD; /* of momentum 0: the same */
     }
     if (what == 6) {
-        config->cluster.min_workers = 1 + config->cluster.min_workers % oracle.workers;
-        config->cluster.recovery_wait_secs += oracle.workers == 1 ? 0.25 : 0;
+        config->cluster.lease_secs += 0.25;
     }
-    if (chance(4) == 0 && what < 4) {
+    if (what >= 8 || what == 0) {
+        draw_cluster_keys(&config->cluster);
+    }
+    if (chance(4) == 0 && (what < 4 || what == 8)) {
         content->fate = FATE_DIVERGES;
         config->train.learning_rate = BAD_RATE;
-    } else if (chance(4) == 0 && what >= 4) {
+    } else if (chance(4) == 0 && what >= 4 && what < 8) {
         content->fate = chance(2) == 0 ? FATE_KILLS : FATE_FAILS_ITS_TRIAL;
     } else if (chance(8) == 0) {
-        fleet.small = &world.machines[chance((uint64_t)fleet.member_count)];
+        /* One that is asked: who comes later, and can't bear it, stays where it is for good. */
+        struct machine *small = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.listed)];
+        fleet.small = small->runs ? small : NULL;
     }
-    if (content->fate == FATE_FAILS_ITS_TRIAL && (what == 4 || (what == 6 && oracle.workers == 1))) {
+    if (content->fate == FATE_FAILS_ITS_TRIAL && what == 4) {
         content->fate = FATE_KILLS; /* local keys have no trial */
     }
     char *text = config_keys_text(config, is_for_all, NULL);
@@ -475,7 +516,7 @@ static void intrude(struct desk_link *link)
     }
     if (made) {
         say("proposes manifest %d of %zu bytes", (int)how, size);
-        if (desk_link_propose(link, bytes, size, 1, &error) && how != INTRUSION_AGAIN) {
+        if (desk_link_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
             fail("ps 0 begins what the operator did not sign for this fleet: %d", (int)how);
         }
         say("is answered: %s", error.text);
@@ -513,6 +554,21 @@ static bool is_training(void)
     return job != NULL && job->state == JOB_TRAINING;
 }
 
+/* Whoever is not listed, or was off, is no reason to give anything up, unless it says why itself ("worker 3: ..."). */
+static void check_reason(const struct rollout *rollout)
+{
+    const struct content *content = content_of(rollout->target);
+    for (int i = 0; i < fleet.member_count; i++) {
+        const char *name = world.machines[i].name;
+        const size_t length = strlen(name);
+        if ((comes_and_goes(i) || content->off[i]) && strncmp(rollout->reason, name, length) == 0 &&
+            rollout->reason[length] == ' ') {
+            fail("the rollout of version %llu is given up for %s, which %s: %s", (unsigned long long)rollout->target,
+                 name, comes_and_goes(i) ? "may come and go" : "was off when it began", rollout->reason);
+        }
+    }
+}
+
 bool fleet_turned(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
@@ -521,13 +577,29 @@ bool fleet_turned(void)
         fail("the rollout of version %llu is over, and a step had not one learning rate on all shards",
              (unsigned long long)rollout->target);
     }
+    if (turned && (rollout->state == ROLLOUT_GOING_BACK ||
+                   (rollout->state == ROLLOUT_IDLE && rollout->outcome == OUTCOME_NOT_BEGUN))) {
+        check_reason(rollout);
+    }
     fleet.state = rollout != NULL ? rollout->state : fleet.state;
     return turned;
+}
+
+bool fleet_switches(void)
+{
+    const struct rollout *rollout = fleet.rolls ? leader() : NULL;
+    if (rollout == NULL || rollout->state != ROLLOUT_SWITCHING || rollout->kind != ROLLOUT_LIVE || !is_training() ||
+        rollout->target == fleet.switched || oracle_job(0)->global_step < rollout->step) {
+        return false;
+    }
+    fleet.switched = rollout->target;
+    return true;
 }
 
 static void begin_next(void)
 {
     fleet.candidates--;
+    fleet.drawn = false;
     fleet.small = NULL;
     draw_candidate();
     start_operator(false);
@@ -543,7 +615,13 @@ void fleet_step(void)
         start_operator(true);
     } else if (fleet.candidates > 0 && !fleet.operator->runs && world.now_s >= fleet.next_s && is_idle() &&
                is_training()) {
-        begin_next();
+        fleet.wants_off = !fleet.drawn && chance(3) == 0;
+        fleet.drawn = true;
+        if (fleet.wants_off) {
+            fleet.next_s = world.now_s + OFF_S;
+        } else {
+            begin_next();
+        }
     }
     if (fleet.intrusions > 0 && !fleet.intruder->runs && world.now_s >= fleet.intrusion_s && is_training()) {
         fleet.intrusions--;
@@ -555,26 +633,46 @@ void fleet_step(void)
     }
 }
 
+bool fleet_wants_workers_off(void)
+{
+    const bool wants = fleet.wants_off;
+    fleet.wants_off = false;
+    return wants;
+}
+
 bool fleet_is_done(void)
 {
     return fleet.candidates == 0 && !fleet.operator->runs && is_idle() && fleet.abort_s > world.now_s + 1e9;
 }
 
 /* Is this member where it should be at the end? */
-static bool is_settled(int i)
+static bool is_settled(int i, bool on_disk)
 {
     const struct fleet_member *member = &fleet.members[i], *first = &fleet.members[0];
+    if (comes_and_goes(i) && !world.machines[i].runs) {
+        return true;
+    }
     return world.machines[i].runs && member->version == first->version &&
-           version_on_disk(&world.machines[i]) == first->version;
+           (!on_disk || version_on_disk(&world.machines[i]) == first->version);
+}
+
+/* After every event; disks take longer to look at, so only now and then, and before it is true. */
+static bool all_settled(bool on_disk)
+{
+    bool all = fleet.candidates == 0 && !fleet.operator->runs && is_idle() && is_training();
+    if (all && world.now_s >= fleet.disks_s) {
+        on_disk = true;
+        fleet.disks_s = world.now_s + LOOK_S;
+    }
+    for (int i = 0; i < fleet.member_count && all; i++) {
+        all = is_settled(i, on_disk);
+    }
+    return all;
 }
 
 bool fleet_is_at_rest(void)
 {
-    bool all = fleet.candidates == 0 && !fleet.operator->runs && is_idle() && is_training();
-    for (int i = 0; i < fleet.member_count && all; i++) {
-        all = is_settled(i);
-    }
-    if (!all) {
+    if (!all_settled(false)) {
         fleet.since_s = 0;
         return false;
     }
@@ -582,7 +680,8 @@ bool fleet_is_at_rest(void)
         fleet.since_s = world.now_s;
         fleet.since_step = oracle_job(0)->global_step;
     }
-    if (world.now_s < fleet.since_s + AT_REST_S || oracle_job(0)->global_step < fleet.since_step + 3) {
+    if (world.now_s < fleet.since_s + AT_REST_S || oracle_job(0)->global_step < fleet.since_step + 3 ||
+        !all_settled(true)) {
         return false;
     }
     const struct rollout *rollout = leader();

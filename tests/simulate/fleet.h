@@ -4,11 +4,12 @@
  *
  *  - a member keeps and takes only what the operator signed for this fleet, and no version below its own but the one
  *    that the operator named to go back to;
- *  - nobody takes a version before all members have it;
+ *  - nobody takes a version before all members that are listed have it, but for workers of a job that waits for some;
  *  - a push is accepted only between processes that were started in configs of one job;
- *  - live keys change at one step on all shards; steps that were made otherwise while a rollout fails are undone, and
+ *  - live keys change at one step on all shards, and where synchronous steps are decided; steps that were made otherwise while a rollout fails are undone, and
  *    never saved (in oracle.c, which knows the steps);
- *  - at the end all members are on one version, on their disks and in their processes, which is none of the bad ones.
+ *  - nothing is given up for a worker that is not listed, whether it is slow or gone;
+ *  - at the end all members that are there are on one version, on their disks and in their processes, which is none of the bad ones.
  */
 #ifndef TESTS_SIMULATE_FLEET_H
 #define TESTS_SIMULATE_FLEET_H
@@ -36,6 +37,10 @@ bool fleet_dies_of(const struct config *config); /* the version is the death of 
 void fleet_step(void);
 /* The phase of the rollout changed since the last call: a good moment for trouble. */
 bool fleet_turned(void);
+/* The first ps has just come to the step of a live change, and others may not have said yet that they have: once for each. */
+bool fleet_switches(void);
+/* The next version comes once a listed worker, or some, could have been off for as long as counts: once for each. */
+bool fleet_wants_workers_off(void);
 bool fleet_is_done(void); /* all was tried, and ended somehow */
 /* And whoever was to come to rest has done so. */
 bool fleet_is_at_rest(void);

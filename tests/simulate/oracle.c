@@ -8,7 +8,8 @@
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
  *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
  *    training all bits are those that one process computes that adds the sets up in the order of the workers' numbers;
- *  - a step has one learning rate on all shards, and no state of which that is not true is saved;
+ *  - a step has one learning rate on all shards, and no state of which that is not true is saved; from its step on, and
+ *    not a step earlier or later, a synchronous step takes as many gradients as a rollout says;
  *  - a checkpoint that was reported written is there after any crash;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
@@ -24,7 +25,7 @@
 #include "ps/shard/inside.h"
 #include "tests/simulate/fleet.h"
 #include "tests/simulate/world.h"
-#include "worker/remote/push_pull.h"
+#include "worker/remote/exchange/push_pull.h"
 #include "worker/sampler.h"
 
 enum { MOST_PUSHES = 8192, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
@@ -38,9 +39,17 @@ struct accepted {
     bool applied;
 };
 
+/* What a ps was told to aggregate. */
+struct replicas {
+    int now, next;
+    bool has_next;
+    int64_t step; /* from which on it is the next */
+};
+
 /* What a ps has done in its present generation. */
 struct ps_record {
     struct job *job; /* NULL: it does not run */
+    struct replicas replicas;
     struct shard *shard;
     uint32_t generation;
     bool restored;
@@ -173,9 +182,24 @@ void oracle_check(const struct machine *machine)
     type __wrap_##name(__VA_ARGS__);                                                                                   \
     type __wrap_##name(__VA_ARGS__)
 
+static void settle_replicas(struct replicas *replicas, int64_t step)
+{
+    if (replicas->has_next && step >= replicas->step) {
+        replicas->now = replicas->next;
+        replicas->has_next = false;
+    }
+}
+
+static int replicas_in(const struct config *config)
+{
+    const int wanted = config->cluster.replicas_to_aggregate;
+    return wanted > 0 ? wanted : config_worker_room(&config->cluster); /* of all who are there */
+}
+
 WRAP(bool, job_create, struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
     begin_record(record_here(), job);
+    record_here()->replicas = (struct replicas){.now = replicas_in(config)};
     return __real_job_create(job, config, ps, now_s, error);
 }
 
@@ -223,11 +247,12 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
     }
 }
 
-WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t last_step,
-     int64_t epoch_steps, double now_s, struct verdict *verdict)
+WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, int64_t global_step,
+     int64_t epoch_batches, double now_s, struct verdict *verdict)
 {
     struct ps_record *record = record_here();
-    __real_job_end_restore(job, worker, generation, global_step, last_step, epoch_steps, now_s, verdict);
+    settle_replicas(&record->replicas, job->global_step); /* what is in force stays so */
+    __real_job_end_restore(job, worker, generation, global_step, epoch_batches, now_s, verdict);
     if (verdict->code != 0) {
         return;
     }
@@ -268,12 +293,36 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
 }
 
-/* --- Learning rates ---------------------------------------------------------------------------------------------------- */
+/* --- Live keys --------------------------------------------------------------------------------------------------- */
 
-WRAP(void, shard_schedule, struct shard *shard, const struct config_train *train, int64_t step)
+WRAP(void, shard_schedule, struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step)
 {
     say("learning rate %g from step %lld on", train->learning_rate, (long long)step);
-    __real_shard_schedule(shard, train, step);
+    __real_shard_schedule(shard, train, epoch_steps, step);
+}
+
+WRAP(void, job_schedule, struct job *job, const struct config *config, int64_t step, double now_s)
+{
+    struct replicas *replicas = &record_here()->replicas;
+    settle_replicas(replicas, job->global_step);
+    *replicas = (struct replicas){replicas->now, replicas_in(config), true, step};
+    say("%d gradients from step %lld on", replicas->next, (long long)step);
+    __real_job_schedule(job, config, step, now_s);
+}
+
+WRAP(bool, job_take_step, struct job *job, struct job_step *step)
+{
+    struct replicas *replicas = &record_here()->replicas;
+    const bool decides = job->coordinator == job->self.index;
+    bool done = __real_job_take_step(job, step);
+    if (done && decides) {
+        settle_replicas(replicas, step->step);
+        if (job->gathered.wanted != replicas->now) {
+            fail("step %lld is made for %d gradients, and is to be made of %d", (long long)step->step,
+                 job->gathered.wanted, replicas->now);
+        }
+    }
+    return done;
 }
 
 WRAP(void, schedule_prepare, struct schedule *schedule, struct update *update, int64_t global_step)

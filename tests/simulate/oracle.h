@@ -14,7 +14,8 @@ enum { ORACLE_BAD_RATE = 64 };
 
 /* What the run is, as cluster.c chose it. */
 extern struct oracle {
-    int ps, workers;
+    int ps, workers; /* workers: with those that are not listed, which come last, and come and go */
+    int listed;
     bool synchronous;
     int64_t last_step;
     int seed;                                 /* train.seed */

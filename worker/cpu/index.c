@@ -30,8 +30,8 @@ static int block_first(int pixels, int blocks, int block)
 /* Entries of a block that is not dense, with what `compress` may write beyond them. */
 static size_t block_entries(const struct kernels *kernels, int pitch, int capacity)
 {
-    size_t pads = (size_t)capacity + (size_t)chunk_count(capacity) * (size_t)pitch;
-    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + pads + KERNEL_SLACK;
+    size_t pairs = (size_t)capacity / 2 + (size_t)chunk_count(capacity) * ((size_t)pitch / 2 + 1);
+    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + (KERNEL_ENTRIES - 1) * pairs + KERNEL_SLACK;
 }
 
 /* Lays one block out from *memory on (NULL: only counts) and moves it on. */
@@ -172,16 +172,16 @@ static void build_dense(struct index_block *block, const struct kernels *kernels
 /* Lists pairs 0 .. count - 1 by their number of entries, by counting. */
 static void order_pairs(int count, const uint32_t *start, uint8_t *order)
 {
-    enum { LENGTHS = (KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK) / 2 + 2 };
+    enum { LENGTHS = (KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK) / KERNEL_ENTRIES + 2 };
     uint8_t place[LENGTHS] = {0};
     for (int i = 0; i < count; i++) {
-        place[(start[i + 1] - start[i]) / 2 + 1]++;
+        place[(start[i + 1] - start[i]) / KERNEL_ENTRIES + 1]++;
     }
     for (int i = 1; i < LENGTHS; i++) {
         place[i] = (uint8_t)(place[i] + place[i - 1]);
     }
     for (int i = 0; i < count; i++) {
-        order[place[(start[i + 1] - start[i]) / 2]++] = (uint8_t)i;
+        order[place[(start[i + 1] - start[i]) / KERNEL_ENTRIES]++] = (uint8_t)i;
     }
 }
 
@@ -232,10 +232,11 @@ static void build_sparse(const struct batch_index *index, struct index_block *bl
         int padded = round_up(samples, GROUP);
         const uint8_t *bytes = scratch->bytes + (size_t)chunk * KERNEL_CHUNK * (size_t)block->pitch;
         if (index->row_stride > 0) {
-            rows = build_rows(block, kernels, bytes, chunk, samples, index->row_stride, rows);
+            rows = build_rows(block, kernels, bytes, chunk, samples, index->row_stride * (int)sizeof(float), rows);
         }
         kernels->transpose_bytes(padded, block->pitch, bytes, scratch->transposed);
-        columns = build_columns(block, kernels, scratch->transposed, chunk, padded, index->column_stride, columns);
+        columns = build_columns(block, kernels, scratch->transposed, chunk, padded,
+                                index->column_stride * (int)sizeof(float), columns);
     }
 }
 

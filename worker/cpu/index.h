@@ -1,7 +1,8 @@
 /*
  * Where the pixels of a batch are not zero: the first layer's forward pass walks them by sample, its weight gradient by
- * pixel, both by twos (struct sparse). Pixels are cut into blocks whose weights fit the first-level cache. A block in which so many pixels are set
- * that skipping zeros does not pay is kept as a dense matrix instead.
+ * pixel, both by twos (struct sparse). Pixels are cut into blocks, of which the rows of a strip's weights that are much
+ * used stay in the first-level cache. A block in which so many pixels are set that skipping zeros does not pay is kept as
+ * a dense matrix instead.
  */
 #ifndef WORKER_CPU_INDEX_H
 #define WORKER_CPU_INDEX_H
@@ -25,12 +26,12 @@ struct index_block {
     /* Samples in pairs, those of a chunk counted from its first (a last one may stand alone), by chunks: */
     uint8_t *row_order;   /* [chunks][KERNEL_CHUNK / 2]: pairs by number of entries */
     uint32_t *row_start;  /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
-    uint32_t *row_offset; /* ... pixels of the block that are set in one of the two, x row_stride ... */
+    uint32_t *row_offset; /* ... pixels of the block that are set in one of the two, x row_stride in bytes ... */
     float *row_value;     /* ... and both values, 0..1 */
     /* Pixels that are present in pairs (a last one may stand alone), chunk by chunk: */
     uint8_t *column_order;   /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
     uint32_t *column_start;  /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
-    uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride ... */
+    uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride in bytes ... */
     float *column_value;     /* ... and both values */
 };
 

@@ -21,9 +21,10 @@
 
 enum {
     KERNEL_CHUNK = 128, /* samples that are worked on at once: an index of one fits a byte */
-    KERNEL_BLOCK = 112, /* most pixels of a block, a multiple of 16 */
+    KERNEL_BLOCK = 208, /* most pixels of a block, a multiple of 16: a quarter of a digit */
     KERNEL_NARROW = 16, /* outputs up to which a last layer is computed as partial sums */
     KERNEL_STRIP = 128, /* most floats in a strip of columns */
+    KERNEL_ENTRIES = 2, /* that are worked on in one go */
     KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
 };
 
@@ -37,34 +38,38 @@ struct gemm {
     float *c;
     int c_stride;
     bool accumulate;
+    /* With row i of c, row i of `ahead` is fetched into the cache. NULL: nothing is. */
+    const float *ahead;
+    int ahead_stride;
 };
 
 /*
- * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x in[offset[e] + j]; out[2r + 1] with value[2e + 1].
+ * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x (in + offset[e])[j]; out[2r + 1] with value[2e + 1].
  *
  * Rows are taken in pairs that share many of their entries, as pixels side by side do, or images of one class: what an
- * entry loads serves both. The entries of pair r are start[r] .. start[r + 1] - 1, an even number of them (a last one
- * of values 0 may repeat an offset). `order` lists the pairs, those with as many entries together: the branch predictor
+ * entry loads serves both. The entries of pair r are start[r] .. start[r + 1] - 1, a multiple of KERNEL_ENTRIES (the last
+ * ones of values 0 may repeat an offset). `order` lists the pairs, those with as many entries together: the branch predictor
  * likes that.
  */
 struct sparse {
     int pairs, n;
     const uint8_t *order;
     const uint32_t *start;
-    const uint32_t *offset; /* in floats, as the next */
+    const uint32_t *offset; /* in bytes */
     const float *value;
     const float *in;
     float *out;
     int out_stride;
     bool accumulate;
-    /* With its ith pair, rows ahead_rows[2i] and [2i + 1] of `ahead` are fetched into the cache. NULL: nothing is. */
+    /* With its ith pair, rows ahead_rows[2i] and [2i + 1] of `ahead` are fetched into the cache. NULL, or `accumulate`:
+     * nothing is. */
     const float *ahead;
     const int32_t *ahead_rows;
     int ahead_stride;
 };
 
 /*
- * The product from the other side: out[offset[e] + j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
+ * The product from the other side: (out + offset[e])[j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
  * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. Where n is a vector or two this beats
  * `sparse`, and needs no index of its own.
  */
@@ -147,7 +152,7 @@ struct kernels {
     void (*transpose_bytes)(int rows, int cols, const uint8_t *from, uint8_t *to);
     /*
      * Appends position x stride and both values / 255 wherever one of two rows of bytes is not zero; returns how many,
-     * after a last one of values 0 if that makes the number even. count: a multiple of 16.
+     * after last ones of values 0 that make the number a multiple of KERNEL_ENTRIES. count: a multiple of 16.
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */

@@ -9,8 +9,9 @@
 #define KERNELS_STRIP      64
 #define KERNELS_DENSE_FROM 0.5f
 #define VEC_LANES          8
-#define VEC_COLUMNS        2
+#define VEC_COLUMNS        4
 #define VEC_TILE           12
+#define VEC_UNROLL         4
 #define VEC_SETS           1
 
 #define VEC static inline __attribute__((always_inline))

@@ -10,6 +10,7 @@
 #define VEC_LANES          16
 #define VEC_COLUMNS        4
 #define VEC_TILE           24
+#define VEC_UNROLL         1
 #define VEC_SETS           2
 
 #define VEC static inline __attribute__((always_inline))

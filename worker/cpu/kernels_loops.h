@@ -9,16 +9,26 @@
 
 #include <string.h>
 
-/* What `compress` promises: an even number of entries. */
+/* What `compress` promises: a whole number of entries that are worked on in one go. */
 static inline int pad_entries(int entries, uint32_t *offset, float *value)
 {
-    if (entries % 2 != 0) {
+    for (; entries % KERNEL_ENTRIES != 0; entries++) {
         offset[entries] = offset[entries - 1];
         value[2 * entries] = 0.0f;
         value[2 * entries + 1] = 0.0f;
-        entries++;
     }
     return entries;
+}
+
+/* The row of floats that is so many bytes behind another one. */
+static inline const float *row_behind(const float *row, uint32_t bytes)
+{
+    return (const float *)(const void *)((const char *)row + bytes);
+}
+
+static inline float *out_behind(float *row, uint32_t bytes)
+{
+    return (float *)(void *)((char *)row + bytes);
 }
 
 /* 8 Philox blocks side by side: word w of block i is word[w][i]. */

@@ -37,7 +37,7 @@ static void reference_sparse(const struct sparse *s)
                 memset(out, 0, (size_t)s->n * sizeof *out);
             }
             for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
-                const float *in = s->in + s->offset[e];
+                const float *in = row_behind(s->in, s->offset[e]);
                 for (int j = 0; j < s->n; j++) {
                     out[j] += s->value[2 * e + (uint32_t)odd] * in[j];
                 }
@@ -50,7 +50,7 @@ static void reference_scatter(const struct scatter *s)
 {
     for (int r = 0; r < s->pairs; r++) {
         for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
-            float *out = s->out + s->offset[e];
+            float *out = out_behind(s->out, s->offset[e]);
             for (int odd = 0; odd < 2; odd++) {
                 const float *in = s->in + (size_t)s->in_rows[2 * r + odd] * (size_t)s->in_stride;
                 for (int j = 0; j < s->n; j++) {

@@ -1,8 +1,9 @@
 /*
  * The kernels for one instruction set, written once. The including file has defined the type `vec` of VEC_LANES floats,
  * its operations (vec_load, vec_fma, ...), VEC_COLUMNS (most vectors that a gemm tile is wide), VEC_TILE (accumulators
- * of a gemm tile; with operands they must fit the registers), VEC_SETS (sets of 8 accumulators that `sparse` has
- * registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME, KERNELS_STRIP, KERNELS_DENSE_FROM for the table.
+ * of a gemm tile; with operands they must fit the registers), VEC_UNROLL (rows of b that gemm takes between two jumps),
+ * VEC_SETS (sets of 8 accumulators that `sparse` has registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME,
+ * KERNELS_STRIP, KERNELS_DENSE_FROM for the table.
  *
  * Accumulators are small arrays indexed by constants only, so that the compiler keeps them in registers: every function
  * that has some is inlined with constant sizes, and its loops over them are unrolled.
@@ -16,9 +17,11 @@
 #include "worker/cpu/kernels_loops.h"
 
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL      _Pragma("clang loop unroll(full)")
+#define UNROLL_GEMM _Pragma("clang loop unroll_count(4)")
 #else
-#define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL      _Pragma("GCC unroll 32")
+#define UNROLL_GEMM _Pragma("GCC unroll GEMM_UNROLL")
 #endif
 
 #define KEEP_LOOP __asm__ volatile("" ::: "memory")
@@ -33,7 +36,59 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+INLINE void fetch(const int columns, const float *row)
+{
+    UNROLL
+    for (int v = 0; v < columns; v += 16 / VEC_LANES) {
+        __builtin_prefetch(row + v * VEC_LANES);
+    }
+}
+
 /* ---- gemm ---- */
+
+enum { GEMM_UNROLL = VEC_UNROLL }; /* what a pragma can read */
+
+/*
+ * What one row of b adds to a tile. Of its vectors and the elements of a, the fewer stay in registers, and the others come
+ * one by one. What bounds the loop where a neighbour shares the core is how many instructions go with each multiplication,
+ * loads above all: least where rows and columns are alike.
+ */
+INLINE void gemm_row_high(const int rows, const int columns, const float *a, size_t a_row, const float *b, vec *sum)
+{
+    vec right[VEC_COLUMNS];
+    UNROLL
+    for (int v = 0; v < columns; v++) {
+        right[v] = vec_load(b + v * VEC_LANES);
+        KEEP(right[v]);
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec left = vec_broadcast(a + (size_t)r * a_row);
+        UNROLL
+        for (int v = 0; v < columns; v++) {
+            sum[r * columns + v] = vec_fma(left, right[v], sum[r * columns + v]);
+        }
+    }
+}
+
+INLINE void gemm_row_wide(const int rows, const int columns, const float *a, size_t a_row, const float *b, vec *sum)
+{
+    vec left[VEC_COLUMNS];
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        left[r] = vec_broadcast(a + (size_t)r * a_row);
+        KEEP(left[r]);
+    }
+    UNROLL
+    for (int v = 0; v < columns; v++) {
+        vec right = vec_load(b + v * VEC_LANES);
+        KEEP(right);
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            sum[r * columns + v] = vec_fma(left[r], right, sum[r * columns + v]);
+        }
+    }
+}
 
 /* A tile of `rows` x `columns` vectors of c, for all of k. */
 INLINE void gemm_tile(const int rows, const int columns, const struct gemm *g, size_t a_row, size_t a_col, int i, int j)
@@ -44,26 +99,21 @@ INLINE void gemm_tile(const int rows, const int columns, const struct gemm *g, s
     float *c = g->c + (size_t)i * (size_t)g->c_stride + j;
     UNROLL
     for (int r = 0; r < rows; r++) {
+        if (g->ahead) {
+            fetch(columns, g->ahead + (size_t)(i + r) * (size_t)g->ahead_stride + j);
+        }
         UNROLL
         for (int v = 0; v < columns; v++) {
             sum[r * columns + v] =
                 g->accumulate ? vec_load(c + (size_t)r * (size_t)g->c_stride + v * VEC_LANES) : vec_zero();
         }
     }
+    UNROLL_GEMM
     for (int l = g->k; l > 0; l--, a += a_col, b += g->b_stride) {
-        vec right[VEC_COLUMNS];
-        UNROLL
-        for (int v = 0; v < columns; v++) {
-            right[v] = vec_load(b + v * VEC_LANES);
-            KEEP(right[v]);
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            vec left = vec_broadcast(a + (size_t)r * a_row);
-            UNROLL
-            for (int v = 0; v < columns; v++) {
-                sum[r * columns + v] = vec_fma(left, right[v], sum[r * columns + v]);
-            }
+        if (rows < columns) {
+            gemm_row_wide(rows, columns, a, a_row, b, sum);
+        } else {
+            gemm_row_high(rows, columns, a, a_row, b, sum);
         }
     }
     UNROLL
@@ -91,8 +141,10 @@ INLINE void gemm_columns(const int columns, const struct gemm *g, size_t a_row, 
             gemm_tile(most, columns, g, a_row, a_col, i, j);
         }
     }
-    for (; i + 4 <= g->m; i += 4) {
-        gemm_tile(4, columns, g, a_row, a_col, i, j);
+    if (most > 4) {
+        for (; i + 4 <= g->m; i += 4) {
+            gemm_tile(4, columns, g, a_row, a_col, i, j);
+        }
     }
     if (i + 2 <= g->m) {
         gemm_tile(2, columns, g, a_row, a_col, i, j);
@@ -131,14 +183,6 @@ static void simd_gemm(const struct gemm *g)
 
 /* ---- sparse ---- */
 
-INLINE void fetch(const int columns, const float *row)
-{
-    UNROLL
-    for (int v = 0; v < columns; v += 16 / VEC_LANES) {
-        __builtin_prefetch(row + v * VEC_LANES);
-    }
-}
-
 /* One entry: a row of `in`, times the values of both rows of the pair. */
 INLINE void sparse_entry(const int columns, const float *row, const float *value, vec *sum)
 {
@@ -154,42 +198,50 @@ INLINE void sparse_entry(const int columns, const float *row, const float *value
 }
 
 /*
- * Two entries at a time. Few accumulators leave the multipliers waiting for each other: then the two entries have sets
- * of their own, added up in the end.
+ * KERNEL_ENTRIES at a time. Few accumulators leave the multipliers waiting for each other: then every other entry has a
+ * set of its own, added up in the end. What there is to do is constant (`accumulate`, `ahead`), so that all that a pair
+ * needs stays in registers: most pairs are short.
  */
-INLINE void sparse_columns(const int columns, const int sets, const struct sparse *s, int j)
+INLINE void sparse_columns(const int columns, const int sets, const bool accumulate, const bool ahead,
+                           const struct sparse *s, int j)
 {
     const float *in = s->in + j;
-    for (int i = 0; i < s->pairs; i++) {
-        size_t r = s->order[i];
-        float *even = s->out + 2 * r * (size_t)s->out_stride + j;
-        float *odd = even + s->out_stride;
-        if (s->ahead) {
-            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i] * (size_t)s->ahead_stride + j);
-            fetch(columns, s->ahead + (size_t)s->ahead_rows[2 * i + 1] * (size_t)s->ahead_stride + j);
-        }
-        if (s->accumulate && i + 1 < s->pairs) {
-            const float *next = s->out + 2 * (size_t)s->order[i + 1] * (size_t)s->out_stride + j;
-            fetch(columns, next);
-            fetch(columns, next + s->out_stride);
+    const uint8_t *order = s->order, *last = order + s->pairs;
+    const uint32_t *start = s->start, *offsets = s->offset;
+    const float *values = s->value;
+    const size_t stride = (size_t)s->out_stride;
+    float *out = s->out + j;
+    COMPUTE(in);
+    COMPUTE(out);
+    for (const int32_t *rows = s->ahead_rows; order < last; order++) {
+        const size_t r = *order, end = start[r + 1];
+        const uint32_t *offset = offsets + start[r];
+        const float *value = values + 2 * (size_t)start[r];
+        float *even = out + 2 * r * stride, *odd = even + stride;
+        COMPUTE(even);
+        COMPUTE(odd);
+        if (ahead) {
+            fetch(columns, s->ahead + (size_t)rows[0] * (size_t)s->ahead_stride + j);
+            fetch(columns, s->ahead + (size_t)rows[1] * (size_t)s->ahead_stride + j);
+            rows += 2;
         }
         vec sum[16];
         UNROLL
         for (int v = 0; v < columns; v++) {
-            sum[v] = s->accumulate ? vec_load(even + v * VEC_LANES) : vec_zero();
-            sum[columns + v] = s->accumulate ? vec_load(odd + v * VEC_LANES) : vec_zero();
+            sum[v] = accumulate ? vec_load(even + v * VEC_LANES) : vec_zero();
+            sum[columns + v] = accumulate ? vec_load(odd + v * VEC_LANES) : vec_zero();
         }
         UNROLL
         for (int v = 2 * columns; v < 2 * columns * sets; v++) {
             sum[v] = vec_zero();
         }
-        /* Counting up to zero leaves one counter for both arrays. */
-        size_t end = s->start[r + 1];
-        const uint32_t *offset = s->offset + end;
-        const float *value = s->value + 2 * end;
-        for (ptrdiff_t e = (ptrdiff_t)s->start[r] - (ptrdiff_t)end; e < 0; e += 2) {
-            sparse_entry(columns, in + offset[e], value + 2 * e, sum);
-            sparse_entry(columns, in + offset[e + 1], value + 2 * e + 2, sum + 2 * columns * (sets - 1));
+        for (const uint32_t *behind = offsets + end; offset < behind; offset += KERNEL_ENTRIES) {
+            UNROLL
+            for (int k = 0; k < KERNEL_ENTRIES; k++) {
+                sparse_entry(columns, row_behind(in, offset[k]), value + 2 * k,
+                             sum + 2 * columns * (sets - 1) * (k % 2));
+            }
+            value += 2 * KERNEL_ENTRIES;
         }
         UNROLL
         for (int v = 0; v < columns; v++) {
@@ -201,42 +253,56 @@ INLINE void sparse_columns(const int columns, const int sets, const struct spars
     }
 }
 
-static void simd_sparse(const struct sparse *s)
+INLINE void sparse_all(const bool accumulate, const bool ahead, const struct sparse *s)
 {
     int j = 0;
     for (; j + 4 * VEC_LANES <= s->n; j += 4 * VEC_LANES) {
-        sparse_columns(4, VEC_SETS, s, j);
+        sparse_columns(4, VEC_SETS, accumulate, ahead, s, j);
     }
     switch ((s->n - j) / VEC_LANES) {
     case 3:
-        sparse_columns(3, VEC_SETS, s, j);
+        sparse_columns(3, VEC_SETS, accumulate, ahead, s, j);
         break;
     case 2:
-        sparse_columns(2, 2, s, j);
+        sparse_columns(2, 2, accumulate, ahead, s, j);
         break;
     case 1:
-        sparse_columns(1, 2, s, j);
+        sparse_columns(1, 2, accumulate, ahead, s, j);
         break;
     default:
         break;
     }
 }
 
-INLINE void scatter_entry(float *out, const float *value, vec even, vec odd)
+static void simd_sparse(const struct sparse *s)
 {
-    vec sum = vec_fma(vec_broadcast(value), even, vec_load(out));
-    vec_store(out, vec_fma(vec_broadcast(value + 1), odd, sum));
+    if (s->accumulate) {
+        sparse_all(true, false, s);
+    } else if (s->ahead) {
+        sparse_all(false, true, s);
+    } else {
+        sparse_all(false, false, s);
+    }
 }
 
-static void simd_scatter(const struct scatter *s)
+static void simd_scatter(const struct scatter *scatter)
 {
-    for (int j = 0; j < s->n; j += VEC_LANES) {
-        for (int r = 0; r < s->pairs; r++) {
-            vec even = vec_load(s->in + (size_t)s->in_rows[2 * r] * (size_t)s->in_stride + j);
-            vec odd = vec_load(s->in + (size_t)s->in_rows[2 * r + 1] * (size_t)s->in_stride + j);
-            for (uint32_t e = s->start[r]; e < s->start[r + 1]; e += 2) {
-                scatter_entry(s->out + s->offset[e] + j, s->value + 2 * e, even, odd);
-                scatter_entry(s->out + s->offset[e + 1] + j, s->value + 2 * e + 2, even, odd);
+    const struct scatter s = *scatter; /* a copy that no store below can alias */
+    for (int j = 0; j < s.n; j += VEC_LANES) {
+        float *out = s.out + j;
+        for (int r = 0; r < s.pairs; r++) {
+            vec even = vec_load(s.in + (size_t)s.in_rows[2 * r] * (size_t)s.in_stride + j);
+            vec odd = vec_load(s.in + (size_t)s.in_rows[2 * r + 1] * (size_t)s.in_stride + j);
+            size_t end = s.start[r + 1];
+            const uint32_t *offset = s.offset + end;
+            const float *value = s.value + 2 * end;
+            for (ptrdiff_t e = (ptrdiff_t)s.start[r] - (ptrdiff_t)end; e < 0; e += KERNEL_ENTRIES) {
+                UNROLL
+                for (int k = 0; k < KERNEL_ENTRIES; k++) {
+                    float *at = out_behind(out, offset[e + k]);
+                    vec sum = vec_fma(vec_broadcast(value + 2 * (e + k)), even, vec_load(at));
+                    vec_store(at, vec_fma(vec_broadcast(value + 2 * (e + k) + 1), odd, sum));
+                }
             }
         }
     }
@@ -287,22 +353,26 @@ INLINE int64_t gather_groups(const int groups, int rows, const uint8_t *from, si
 static int64_t simd_gather(int rows, int cols, const uint8_t *from, size_t stride, const int32_t *indexes, uint8_t *to,
                            uint8_t *seen)
 {
+#define GROUPS(count)                                                                                                  \
+    case count:                                                                                                        \
+        return gather_groups(count, rows, from, stride, indexes, to, seen)
     switch (cols / 16) {
-    case 1:
-        return gather_groups(1, rows, from, stride, indexes, to, seen);
-    case 2:
-        return gather_groups(2, rows, from, stride, indexes, to, seen);
-    case 3:
-        return gather_groups(3, rows, from, stride, indexes, to, seen);
-    case 4:
-        return gather_groups(4, rows, from, stride, indexes, to, seen);
-    case 5:
-        return gather_groups(5, rows, from, stride, indexes, to, seen);
-    case 6:
-        return gather_groups(6, rows, from, stride, indexes, to, seen);
+        GROUPS(1);
+        GROUPS(2);
+        GROUPS(3);
+        GROUPS(4);
+        GROUPS(5);
+        GROUPS(6);
+        GROUPS(7);
+        GROUPS(8);
+        GROUPS(9);
+        GROUPS(10);
+        GROUPS(11);
+        GROUPS(12);
     default:
         return gather_groups(KERNEL_BLOCK / 16, rows, from, stride, indexes, to, seen);
     }
+#undef GROUPS
 }
 
 /* ---- functions ---- */

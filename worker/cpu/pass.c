@@ -1,9 +1,13 @@
 #include "worker/cpu/pass.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_FLOATS = 16 };
+enum {
+    ALIGN_FLOATS = 16,
+    TILE_FLOATS = (KERNEL_BLOCK > KERNEL_STRIP ? KERNEL_BLOCK : KERNEL_STRIP) * KERNEL_STRIP,
+};
 
 static void plan_strips(struct strips *strips, int width, const struct kernels *kernels)
 {
@@ -132,15 +136,16 @@ void workspace_destroy(struct workspace *workspace)
 bool scratch_create(struct scratch *scratch, int capacity, struct error *error)
 {
     size_t samples = (size_t)round_up(capacity, ALIGN_FLOATS);
-    size_t tile = (size_t)KERNEL_STRIP * KERNEL_STRIP;
-    size_t floats = 2 * tile + samples * (KERNEL_NARROW + 2);
+    size_t tile = (size_t)pass_group(capacity) * TILE_FLOATS;
+    size_t pack = (size_t)KERNEL_STRIP * KERNEL_STRIP;
+    size_t floats = tile + pack + samples * (KERNEL_NARROW + 2);
     scratch->memory = aligned_alloc(64, floats * sizeof(float));
     if (!scratch->memory) {
         return no_memory(capacity, error);
     }
     float *at = scratch->memory;
     scratch->tile = take(&at, tile);
-    scratch->pack = take(&at, tile);
+    scratch->pack = take(&at, pack);
     scratch->logits = take(&at, samples * KERNEL_NARROW);
     scratch->losses = take(&at, samples);
     scratch->correct = (uint8_t *)take(&at, samples);
@@ -153,10 +158,10 @@ void scratch_destroy(struct scratch *scratch)
     memset(scratch, 0, sizeof *scratch);
 }
 
-static const float *weight_row(const struct network *network, const float *parameters, int layer, int row)
+/* The weight at [row, col]; those to its right follow up to the end of the strip. */
+static const float *weight_at(const struct network *network, const float *parameters, int layer, int row, int col)
 {
-    const struct variable *weights = weights_of(network, layer);
-    return parameters + weights->offset + (size_t)row * (size_t)weights->stride;
+    return parameters + variable_at(weights_of(network, layer), row, col);
 }
 
 static const float *biases_of(const struct network *network, const float *parameters, int layer)
@@ -168,7 +173,7 @@ static const float *biases_of(const struct network *network, const float *parame
 static void first_block(const struct network *network, const float *parameters, const struct index_block *block,
                         int count, int chunk, int col, int n, float *out, int out_stride)
 {
-    const float *weights = weight_row(network, parameters, 0, block->first) + col;
+    const float *weights = weight_at(network, parameters, 0, block->first, col);
     int stride = weights_of(network, 0)->stride;
     int first = chunk_first(count, chunk);
     int samples = chunk_first(count, chunk + 1) - first;
@@ -211,32 +216,35 @@ static void first_block(const struct network *network, const float *parameters, 
     }
 }
 
-/* Pixel blocks [block, end) x strip `strip` of layer 0, from `bias` (NULL: zero) on. */
+/* Of one chunk, pixel blocks [block, end) x strip `strip` of layer 0, from `bias` (NULL: zero) on. */
 static void first_blocks(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int block, int end, const float *bias, int count, struct matrix *out, int strip)
+                         int block, int end, const float *bias, int count, int chunk, struct matrix *out, int strip)
 {
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
     int stride = strip_stride(out, strips);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int first = chunk_first(count, chunk);
-        int rows = round_up(chunk_first(count, chunk + 1) - first, 2);
-        float *z = strip_row(out, strips, strip, first);
-        network->kernels->fill(rows, n, bias, z, stride);
-        for (int i = block; i < end; i++) {
-            first_block(network, parameters, &index->blocks[i], count, chunk, strip_col(strips, strip), n, z, stride);
-        }
-        if (network->layers > 1) {
-            network->kernels->activate(network->model->activation, rows * stride, z);
-        }
+    int first = chunk_first(count, chunk);
+    int rows = round_up(chunk_first(count, chunk + 1) - first, 2);
+    float *z = strip_row(out, strips, strip, first);
+    network->kernels->fill(rows, n, bias, z, stride);
+    for (int i = block; i < end; i++) {
+        first_block(network, parameters, &index->blocks[i], count, chunk, strip_col(strips, strip), n, z, stride);
+    }
+    if (network->layers > 1) {
+        network->kernels->activate(network->model->activation, rows * stride, z);
     }
 }
 
 void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
-                struct matrix *out, int strip)
+                struct matrix *out, int strip, int strips)
 {
-    const float *bias = biases_of(network, parameters, 0) + strip_col(&network->strips[0], strip);
-    first_blocks(network, parameters, index, 0, index->block_count, bias, count, out, strip);
+    const float *biases = biases_of(network, parameters, 0);
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        for (int i = strip; i < strip + strips; i++) {
+            first_blocks(network, parameters, index, 0, index->block_count, biases + strip_col(&network->strips[0], i),
+                         count, chunk, out, i);
+        }
+    }
 }
 
 void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
@@ -247,8 +255,10 @@ void pass_first_partial(const struct network *network, const float *parameters, 
                          .pitch = KERNEL_NARROW};
     const float *bias = block == 0 ? biases_of(network, parameters, 0) : NULL;
     for (int strip = 0; strip < network->strips[0].count; strip++) {
-        first_blocks(network, parameters, index, block, block + 1,
-                     bias ? bias + strip_col(&network->strips[0], strip) : NULL, count, &out, strip);
+        for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+            first_blocks(network, parameters, index, block, block + 1,
+                         bias ? bias + strip_col(&network->strips[0], strip) : NULL, count, chunk, &out, strip);
+        }
     }
 }
 
@@ -272,7 +282,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
                                 .a = strip_row(below, inputs, i, first),
                                 .a_row = strip_stride(below, inputs),
                                 .a_col = 1,
-                                .b = weight_row(network, parameters, layer, strip_col(inputs, i)) + col,
+                                .b = weight_at(network, parameters, layer, strip_col(inputs, i), col),
                                 .b_stride = weights_of(network, layer)->stride,
                                 .c = z,
                                 .c_stride = stride,
@@ -320,7 +330,7 @@ void pass_partial(const struct network *network, const float *parameters, const 
                         .a = strip_row(below, inputs, strip, 0),
                         .a_row = strip_stride(below, inputs),
                         .a_col = 1,
-                        .b = weight_row(network, parameters, layer, strip_col(inputs, strip)),
+                        .b = weight_at(network, parameters, layer, strip_col(inputs, strip), 0),
                         .b_stride = weights_of(network, layer)->stride,
                         .c = sums,
                         .c_stride = KERNEL_NARROW,
@@ -345,7 +355,7 @@ static void backward_delta(const struct network *network, const float *parameter
     const struct strips *strips = &network->strips[layer];
     const struct matrix *deltas = &workspace->deltas[layer - 1];
     int n = strip_floats(lower, strip);
-    const float *rows = weight_row(network, parameters, layer, strip_col(lower, strip));
+    const float *rows = weight_at(network, parameters, layer, strip_col(lower, strip), 0);
     for (int i = 0; i < strips->count; i++) {
         int units = strip_units(strips, i);
         network->kernels->transpose(strip_units(lower, strip), units, rows + strip_col(strips, i),
@@ -432,80 +442,96 @@ void pass_biases(const struct network *network, int layer, const struct matrix *
     sink->block(sink->context, &block);
 }
 
-/* Through the tile into the sink: rows of one block of pixels. present: NULL if all are there. */
-static void emit_first(const struct network *network, int row, int rows, const int32_t *present, int present_count,
-                       int strip, const struct scratch *scratch, const struct gradient_sink *sink)
+/* Through the tile into the sink: rows of one block of pixels. */
+static void emit_first(const struct network *network, const struct index_block *pixels, int strip, const float *tile,
+                       const struct gradient_sink *sink)
 {
     const struct strips *strips = &network->strips[0];
     struct gradient_block block = {.variable = 0,
-                                   .row = row,
-                                   .rows = rows,
+                                   .row = pixels->first,
+                                   .rows = pixels->count,
                                    .col = strip_col(strips, strip),
                                    .cols = strip_units(strips, strip),
-                                   .values = scratch->tile,
+                                   .values = tile,
                                    .stride = strip_floats(strips, strip),
-                                   .present = present,
-                                   .present_count = present_count};
+                                   .present = pixels->dense ? NULL : pixels->present,
+                                   .present_count = pixels->dense ? pixels->count : pixels->present_count};
     sink->block(sink->context, &block);
 }
 
-static void first_gradient_dense(const struct network *network, const struct index_block *block,
-                                 const struct matrix *upper, int count, int strip, struct scratch *scratch)
+static const float *changed_soon(const struct network *network, const float *parameters,
+                                 const struct index_block *block, int count, int strip)
 {
-    const struct strips *strips = &network->strips[0];
-    int n = strip_floats(strips, strip);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int first = chunk_first(count, chunk);
-        struct gemm gemm = {.m = block->count,
-                            .n = n,
-                            .k = chunk_first(count, chunk + 1) - first,
-                            .a = block->values + (size_t)first * (size_t)block->pitch,
-                            .a_row = 1,
-                            .a_col = block->pitch,
-                            .b = strip_row(upper, strips, strip, first),
-                            .b_stride = strip_stride(upper, strips),
-                            .c = scratch->tile,
-                            .c_stride = n,
-                            .accumulate = chunk > 0};
-        network->kernels->gemm(&gemm);
-    }
+    return chunk_count(count) > 1
+               ? NULL
+               : weight_at(network, parameters, 0, block->first, strip_col(&network->strips[0], strip));
 }
 
-/* The pixels that are present. The rows of the weights that the sink is about to change are fetched. */
-static void first_gradient_sparse(const struct network *network, const float *parameters,
-                                  const struct index_block *block, const struct matrix *upper, int count, int strip,
-                                  struct scratch *scratch)
+/* What one chunk adds to a tile, for all pixels. Where it is the only one, the rows of the weights that the sink is about
+ * to change are fetched, here and below. */
+static void first_gradient_dense(const struct network *network, const float *parameters,
+                                 const struct index_block *block, const struct matrix *upper, int count, int chunk,
+                                 int strip, float *tile)
 {
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        struct sparse sparse = {.pairs = (block->present_count + 1) / 2,
-                                .n = n,
-                                .order = block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2),
-                                .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
-                                .offset = block->column_offset,
-                                .value = block->column_value,
-                                .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
-                                .out = scratch->tile,
-                                .out_stride = n,
-                                .accumulate = chunk > 0,
-                                .ahead = weight_row(network, parameters, 0, block->first) + strip_col(strips, strip),
-                                .ahead_rows = block->present,
-                                .ahead_stride = weights_of(network, 0)->stride};
-        network->kernels->sparse(&sparse);
-    }
+    int first = chunk_first(count, chunk);
+    struct gemm gemm = {.m = block->count,
+                        .n = n,
+                        .k = chunk_first(count, chunk + 1) - first,
+                        .a = block->values + (size_t)first * (size_t)block->pitch,
+                        .a_row = 1,
+                        .a_col = block->pitch,
+                        .b = strip_row(upper, strips, strip, first),
+                        .b_stride = strip_stride(upper, strips),
+                        .c = tile,
+                        .c_stride = n,
+                        .accumulate = chunk > 0,
+                        .ahead = changed_soon(network, parameters, block, count, strip),
+                        .ahead_stride = weights_of(network, 0)->stride};
+    network->kernels->gemm(&gemm);
+}
+
+/* For the pixels that are present. */
+static void first_gradient_sparse(const struct network *network, const float *parameters,
+                                  const struct index_block *block, const struct matrix *upper, int count, int chunk,
+                                  int strip, float *tile)
+{
+    const struct strips *strips = &network->strips[0];
+    int n = strip_floats(strips, strip);
+    struct sparse sparse = {.pairs = (block->present_count + 1) / 2,
+                            .n = n,
+                            .order = block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2),
+                            .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
+                            .offset = block->column_offset,
+                            .value = block->column_value,
+                            .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
+                            .out = tile,
+                            .out_stride = n,
+                            .accumulate = chunk > 0,
+                            .ahead = changed_soon(network, parameters, block, count, strip),
+                            .ahead_rows = block->present,
+                            .ahead_stride = weights_of(network, 0)->stride};
+    network->kernels->sparse(&sparse);
 }
 
 void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int number, const struct matrix *upper, int count, int strip, struct scratch *scratch,
-                         const struct gradient_sink *sink)
+                         int number, const struct matrix *upper, int count, int strip, int strips,
+                         struct scratch *scratch, const struct gradient_sink *sink)
 {
     const struct index_block *block = &index->blocks[number];
-    if (block->dense) {
-        first_gradient_dense(network, block, upper, count, strip, scratch);
-        emit_first(network, block->first, block->count, NULL, block->count, strip, scratch, sink);
-    } else {
-        first_gradient_sparse(network, parameters, block, upper, count, strip, scratch);
-        emit_first(network, block->first, block->count, block->present, block->present_count, strip, scratch, sink);
+    assert(strips <= pass_group(count));
+    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+        for (int i = 0; i < strips; i++) {
+            float *tile = scratch->tile + i * TILE_FLOATS;
+            if (block->dense) {
+                first_gradient_dense(network, parameters, block, upper, count, chunk, strip + i, tile);
+            } else {
+                first_gradient_sparse(network, parameters, block, upper, count, chunk, strip + i, tile);
+            }
+        }
+    }
+    for (int i = 0; i < strips; i++) {
+        emit_first(network, block, strip + i, scratch->tile + i * TILE_FLOATS, sink);
     }
 }

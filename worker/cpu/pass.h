@@ -58,7 +58,7 @@ void workspace_destroy(struct workspace *workspace);
 
 /* What one thread needs for itself: a tile of gradients on their way into the sink, and a tile of packed weights. */
 struct scratch {
-    float *tile;      /* [KERNEL_STRIP, KERNEL_STRIP] */
+    float *tile;      /* [pass_group(capacity)][KERNEL_STRIP or KERNEL_BLOCK, KERNEL_STRIP] */
     float *pack;      /* [KERNEL_STRIP, KERNEL_STRIP] */
     float *logits;    /* narrow: [capacity, KERNEL_NARROW] */
     float *losses;    /* [capacity] */
@@ -69,9 +69,18 @@ struct scratch {
 bool scratch_create(struct scratch *scratch, int capacity, struct error *error);
 void scratch_destroy(struct scratch *scratch);
 
-/* Outputs (before the activation, if it is the last layer) of layer 0, strip `strip`. */
+/*
+ * Up to how many strips of layer 0 are best worked on together. A large batch's index is too much for a cache: it comes
+ * by once for each group. With one chunk of samples it stays there anyway, and what a strip needs should, too.
+ */
+static inline int pass_group(int count)
+{
+    return chunk_count(count) > 1 ? 4 : 1;
+}
+
+/* Outputs (before the activation, if it is the last layer) of layer 0, strips [strip, strip + strips). */
 void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
-                struct matrix *out, int strip);
+                struct matrix *out, int strip, int strips);
 
 /* Narrow, a single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
 void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
@@ -104,9 +113,12 @@ void pass_backward(const struct network *network, const float *parameters, int l
 void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
                  struct scratch *scratch, const struct gradient_sink *sink);
 
-/* The gradient of layer 0's weights: pixel block `block` of column strip `strip`. parameters: only fetched. */
+/*
+ * The gradient of layer 0's weights: pixel block `block` of column strips [strip, strip + strips), at most
+ * pass_group(count) of them. parameters: only fetched.
+ */
 void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int block, const struct matrix *upper, int count, int strip, struct scratch *scratch,
-                         const struct gradient_sink *sink);
+                         int block, const struct matrix *upper, int count, int strip, int strips,
+                         struct scratch *scratch, const struct gradient_sink *sink);
 
 #endif

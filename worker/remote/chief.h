@@ -13,22 +13,22 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "ps/job/plan.h"
 #include "ps/self.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
-#include "worker/plan.h"
-#include "worker/remote/push_pull.h"
+#include "worker/remote/exchange/push_pull.h"
 #include "worker/summary/summary.h"
 
 struct chief;
 
 struct chief_options {
-    const struct config *config; /* with train.lr_decay_steps filled in */
+    const struct config *config; /* with train.lr_decay_steps filled in; its live keys may change between two steps */
     const struct model *model;
     const struct self *self;
     struct engine *engine; /* of this worker; used for evaluation */
     const struct dataset *dataset;
-    const struct plan *plan;
+    const struct plan *plan; /* copied */
     struct traffic *traffic;
     bool (*given_up)(void *context); /* as for push_pull */
     void *context;
@@ -83,8 +83,11 @@ bool chief_checkpoint(struct chief *chief, struct error *error);
 bool chief_restore(struct chief *chief, struct error *error);
 void chief_settle(struct chief *chief);
 
-/* Takes other intervals of checkpoints, and other rules of what to keep, from now on. From any thread. */
-void chief_retime(struct chief *chief, const struct config_output *output);
+/*
+ * Takes other intervals of checkpoints, other rules of what to keep, and another end of the job, from now on. By the
+ * thread that trains.
+ */
+void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan);
 
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);

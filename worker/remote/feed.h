@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "ps/self.h"
 #include "worker/engine.h"
-#include "worker/remote/push_pull.h"
+#include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/shard_link.h"
 
 enum { FEED_BATCHES = 6 /* fetched ahead, at most */ };

@@ -11,6 +11,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "base/config/diff.h"
 #include "base/memory.h"
 #include "base/restart.h"
 #include "base/signals.h"
@@ -25,7 +26,7 @@ enum { LEAVE_S = 15 };
 /* If ps 0 stays in another version for so long, or without a model, then that had better be heard, and told. */
 static const double HELD_S = 20;
 static const double START_S = 0.02, MOST_START_S = 2;
-static const double HANDSHAKES_S = 0.02; /* for each worker, until all have come */
+static const double HANDSHAKES_S = 0.01; /* for each worker, until all have come */
 
 static const float NO_LOSS = -1.0f;
 
@@ -40,8 +41,7 @@ struct live {
     pthread_mutex_t lock;       /* of what follows */
     const struct config *which; /* that is to be taken up; only to tell one from another */
     bool wanted, taken;         /* it waits for its step; it was taken up */
-    struct config_train train;
-    struct config_output output;
+    struct config next;         /* its live keys, and nothing else */
     int64_t step;
     float loss; /* as in the message `report` */
 };
@@ -54,8 +54,7 @@ static enum keeper_switch switch_to(void *context, const struct config *config, 
         live->which = config;
         live->wanted = true;
         live->taken = false;
-        live->train = config->train;
-        live->output = config->output;
+        config_take_live(&live->next, config);
         live->step = step;
     }
     /* To go back is no matter of a step, and the thread that trains may be waiting for whoever is to go back. */
@@ -83,7 +82,8 @@ static void settle(void *context)
 /* ---- Starting anew ---- */
 
 /*
- * Parameters and gradients, each as computed, as sent and as received, and what a batch passes through, forward and back.
+ * Parameters and gradients, each as computed, as sent and as received, what parameters are known to be where they travel as
+ * changes (worker/remote/exchange/push_pull.h), and what a batch passes through, forward and back.
  * About: a machine that is short by little is not what this is for.
  */
 static uint64_t memory_wanted(const struct config *then, const struct model *model)
@@ -92,7 +92,8 @@ static uint64_t memory_wanted(const struct config *then, const struct model *mod
     for (int i = 0; i < then->model.layer_count; i++) {
         units += (uint64_t)then->model.layers[i];
     }
-    return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size);
+    const uint64_t known = then->cluster.wire_dtype == WIRE_BFLOAT16 ? sizeof(uint16_t) * floats : 0;
+    return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size) + known;
 }
 
 static bool check_disk(const struct config *then, const struct model *model, struct error *error)
@@ -244,42 +245,18 @@ void live_destroy(struct live *live)
     }
 }
 
-/* What the shards apply stands here for log lines and the loss's L2 term. */
-static void take_up(const struct live *live, struct config *config, struct plan *plan)
-{
-    const struct config_train *train = &live->train;
-    config->train.learning_rate = train->learning_rate;
-    config->train.lr_decay = train->lr_decay;
-    config->train.lr_decay_steps = train->lr_decay_steps > 0 ? train->lr_decay_steps : plan_epoch_end(plan, 1);
-    config->train.lr_staircase = train->lr_staircase;
-    config->train.l2 = train->l2;
-    const struct config_output *output = &live->output;
-    config->output.log_steps = plan->log_steps = output->log_steps;
-    config->output.validate_steps = plan->validate_steps = output->validate_steps;
-    bool retimed = config->output.save_steps != output->save_steps ||
-                   config->output.save_model_secs != output->save_model_secs ||
-                   config->output.max_to_keep != output->max_to_keep ||
-                   config->output.keep_every_n_hours != output->keep_every_n_hours;
-    config->output.save_steps = output->save_steps;
-    config->output.save_model_secs = output->save_model_secs;
-    config->output.max_to_keep = output->max_to_keep;
-    config->output.keep_every_n_hours = output->keep_every_n_hours;
-    if (retimed && live->chief) {
-        chief_retime(live->chief, output);
-    }
-}
-
-void live_look(struct live *live, struct config *config, struct plan *plan, int64_t global_step, float loss,
-               bool finite)
+bool live_look(struct live *live, struct config *config, int64_t global_step, float loss, bool finite)
 {
     pthread_mutex_lock(&live->lock);
     live->loss = finite ? loss : NAN;
-    if (live->wanted && global_step >= live->step) {
-        take_up(live, config, plan);
+    const bool due = live->wanted && global_step >= live->step;
+    if (due) {
+        config_take_live(config, &live->next);
         live->wanted = false;
         live->taken = true;
     }
     pthread_mutex_unlock(&live->lock);
+    return due;
 }
 
 bool live_is_rolling(struct live *live)

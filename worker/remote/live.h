@@ -12,7 +12,6 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/self.h"
-#include "worker/plan.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/shard_link.h"
 
@@ -28,11 +27,10 @@ bool live_create(struct live **live, const struct config *config, struct self *s
 void live_destroy(struct live *live); /* NULL is fine */
 
 /*
- * By the thread that trains, after every step: takes up what is due at this step, into its config and plan. finite: false
- * while steps fail because the loss is not.
+ * By the thread that trains, after every step: takes up what is due at this step, into its config; true if there was
+ * something, and what was made of the config has to be made anew. finite: false while steps fail because the loss is not.
  */
-void live_look(struct live *live, struct config *config, struct plan *plan, int64_t global_step, float loss,
-               bool finite);
+bool live_look(struct live *live, struct config *config, int64_t global_step, float loss, bool finite);
 
 /* Does this worker take part in training now? So told by the thread that trains. */
 void live_note_joined(struct live *live, bool joined);

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 static void begin(struct watch *watch, int64_t step)
 {
@@ -19,6 +20,16 @@ bool watch_open(struct watch *watch, const struct summary_options *options, cons
     watch->traffic = traffic;
     begin(watch, options->global_step);
     return summary_open(&watch->summary, options, error);
+}
+
+void watch_retime(struct watch *watch, const struct summary_options *options)
+{
+    struct error error;
+    if (watch->summary) {
+        summary_retime(watch->summary, &options->config->output);
+    } else if (!watch_open(watch, options, watch->traffic, &error)) {
+        log_warning("%s; training goes on without summaries", error.text);
+    }
 }
 
 void watch_count(struct watch *watch, const struct train_result *done, uint32_t staleness)

@@ -26,6 +26,12 @@ struct watch {
 bool watch_open(struct watch *watch, const struct summary_options *options, const struct traffic *traffic,
                 struct error *error);
 
+/*
+ * The intervals in options->config are others from now on. Where there were no summaries before they begin; that they
+ * can't be is a warning.
+ */
+void watch_retime(struct watch *watch, const struct summary_options *options);
+
 /* One step of this worker has been pushed. */
 void watch_count(struct watch *watch, const struct train_result *done, uint32_t staleness);
 

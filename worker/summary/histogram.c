@@ -70,27 +70,48 @@ static int bucket_of(uint32_t bits)
 /* Several sums side by side, which compilers turn into vectors. */
 struct measures {
     double sum[8], squares[8];
-    float minimum[8], maximum[8];
+    int32_t least, most; /* as order_of has them */
 };
+
+/* A number that is less where the float is; its own inverse. A negative zero is a zero. */
+static int32_t order_of(float value)
+{
+    int32_t bits;
+    value += 0.0f;
+    memcpy(&bits, &value, sizeof bits);
+    return bits ^ (bits < 0 ? INT32_MAX : 0);
+}
+
+static float in_order(int32_t order)
+{
+    float value;
+    order ^= order < 0 ? INT32_MAX : 0;
+    memcpy(&value, &order, sizeof value);
+    return value;
+}
 
 static void measure(struct measures *measures, const float *values, size_t count)
 {
     for (size_t i = 0; i + 8 <= count; i += 8) {
         for (size_t k = 0; k < 8; k++) {
-            float value = values[i + k];
-            measures->minimum[k] = value < measures->minimum[k] ? value : measures->minimum[k];
-            measures->maximum[k] = value > measures->maximum[k] ? value : measures->maximum[k];
-            measures->sum[k] += (double)value;
-            measures->squares[k] += (double)value * (double)value;
+            double value = (double)values[i + k];
+            measures->sum[k] += value;
+            measures->squares[k] += value * value;
         }
     }
     for (size_t i = count - count % 8; i < count; i++) {
-        float value = values[i];
-        measures->minimum[0] = fminf(measures->minimum[0], value);
-        measures->maximum[0] = fmaxf(measures->maximum[0], value);
-        measures->sum[0] += (double)value;
-        measures->squares[0] += (double)value * (double)value;
+        measures->sum[0] += (double)values[i];
+        measures->squares[0] += (double)values[i] * (double)values[i];
     }
+    /* Of integers, unlike floats, a compiler may take the least in any order: in vectors. */
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    for (size_t i = 0; i < count; i++) {
+        int32_t order = order_of(values[i]);
+        least = order < least ? order : least;
+        most = order > most ? order : most;
+    }
+    measures->least = least;
+    measures->most = most;
 }
 
 static uint32_t bits_of(float value)
@@ -115,19 +136,11 @@ void histogram_add(struct histogram *histogram, const float *values, size_t coun
 {
     struct measures measures = {.sum = {0}};
     pthread_once(&once, prepare);
-    for (int k = 0; k < 8; k++) {
-        measures.minimum[k] = INFINITY;
-        measures.maximum[k] = -INFINITY;
-    }
     measure(&measures, values, count);
     double sum = 0, squares = 0;
-    float minimum = histogram->count > 0 ? histogram->minimum : INFINITY;
-    float maximum = histogram->count > 0 ? histogram->maximum : -INFINITY;
     for (int k = 0; k < 8; k++) {
         sum += measures.sum[k];
         squares += measures.squares[k];
-        minimum = fminf(minimum, measures.minimum[k]);
-        maximum = fmaxf(maximum, measures.maximum[k]);
     }
     if (!isfinite(squares)) { /* squares of finite floats are finite doubles, and so is any sum of them here */
         if (count > 1) {
@@ -147,11 +160,12 @@ void histogram_add(struct histogram *histogram, const float *values, size_t coun
     for (; i < count; i++) {
         histogram->lanes[0][bucket_of(bits_of(values[i]))]++;
     }
+    float minimum = in_order(measures.least), maximum = in_order(measures.most);
+    histogram->minimum = histogram->count > 0 ? fminf(histogram->minimum, minimum) : minimum;
+    histogram->maximum = histogram->count > 0 ? fmaxf(histogram->maximum, maximum) : maximum;
     histogram->count += count;
     histogram->sum += sum;
     histogram->squares += squares;
-    histogram->minimum = minimum;
-    histogram->maximum = maximum;
 }
 
 uint64_t histogram_count(const struct histogram *histogram, int bucket)

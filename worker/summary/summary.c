@@ -153,6 +153,14 @@ bool summary_open(struct summary **opened, const struct summary_options *options
 
 /* ---- when ---- */
 
+void summary_retime(struct summary *summary, const struct config_output *output)
+{
+    if (summary) {
+        summary->steps = output->save_summaries_steps;
+        summary->seconds = output->save_summaries_secs;
+    }
+}
+
 bool summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s)
 {
     if (!summary) {

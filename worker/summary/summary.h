@@ -28,7 +28,7 @@ enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
 
 struct summary;
 
-/* All borrowed, and unchanged while the summary lives. */
+/* All borrowed, and unchanged while the summary lives, but for live keys of the config. */
 struct summary_options {
     const struct config *config; /* with train.lr_decay_steps filled in */
     const struct model *model;
@@ -40,6 +40,9 @@ struct summary_options {
 
 /* *summary is NULL where the config asks for none: no folder, or neither steps nor seconds. */
 bool summary_open(struct summary **summary, const struct summary_options *options, struct error *error);
+
+/* Takes other intervals from now on; without either, nothing is due. */
+void summary_retime(struct summary *summary, const struct config_output *output);
 
 /* True if the step calls for one: by save_summaries_steps if a multiple of it lies in (before, step], or by the clock. */
 bool summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -77,12 +78,58 @@ static void job_text_is_a_config(void **state)
     config_free(&after);
 }
 
+/* Every live key, and none beside: all must be plain values. */
+static void takes_live_keys_alone(void **state)
+{
+    (void)state;
+    struct config config, other;
+    struct error error;
+    int taken = 0;
+    parse(&config, "{}");
+    parse(&other, "{\"model\": {\"layers\": [784, 10]}, \"cluster\": {\"worker_hosts\": [\"a:1\"]}}");
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        if (key->change == CHANGE_LIVE) {
+            assert_int_equal(key->scope, SCOPE_JOB);
+            char *was = config_key_text(key, &config);
+            bool differs = false;
+            for (const char *const *text = (const char *const[]){"1", "0.5", "0", "2", NULL}; *text && !differs;
+                 text++) {
+                if (config_key_set_text(key, &other, *text, &error)) {
+                    char *is = config_key_text(key, &other);
+                    differs = strcmp(was, is) != 0;
+                    free(is);
+                }
+            }
+            assert_true(differs);
+            free(was);
+            taken++;
+        }
+    }
+    assert_true(taken > 30);
+    struct config_train train = config.train;
+    config_take_live_train(&train, &other.train);
+    config_take_live(&config, &other);
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        char *here = config_key_text(key, &config), *there = config_key_text(key, &other);
+        bool named = strcmp(key->name, "layers") == 0 || strcmp(key->name, "worker_hosts") == 0;
+        if ((strcmp(here, there) == 0) == named) {
+            fail_msg("%s: %s and %s", key->name, here, there);
+        }
+        free(here);
+        free(there);
+    }
+    assert_memory_equal(&train, &config.train, sizeof train);
+    config_free(&config);
+    config_free(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_what_differs),
         cmocka_unit_test(finds_nothing_between_equals),
         cmocka_unit_test(job_text_is_a_config),
+        cmocka_unit_test(takes_live_keys_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -292,7 +292,24 @@ static inline void random_optimizer(struct fixture *fixture, int kind)
     train->ema_decay = below(2) ? 0.9 : 0.0;
 }
 
-/* ---- one gradient ---- */
+/* ---- logits, and one gradient ---- */
+
+/* The logits of all examples, by the averages where there are any, on both engines. */
+static inline void check_logits(struct fixture *fixture)
+{
+    struct error error = {{0}};
+    int count = fixture->examples.count;
+    size_t floats = (size_t)count * (size_t)fixture->examples.classes;
+    float *wanted = malloc(floats * sizeof *wanted), *got = malloc(floats * sizeof *got);
+    bool averaged = fixture->config.train.ema_decay > 0.0;
+    if (!device_forward(fixture->device, averaged, fixture->examples.images, count, got, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(fixture->cpu->table->forward(fixture->cpu, averaged, fixture->examples.images, count, wanted, &error));
+    assert_close("logits", got, wanted, floats, 1e-5);
+    free(wanted);
+    free(got);
+}
 
 static inline void check_gradient(struct fixture *fixture, int count)
 {

@@ -19,20 +19,11 @@ static void test_gradients_and_logits_are_the_cpu_engines(void **state)
     (void)state;
     for (int i = 0; i < 12; i++) {
         struct fixture fixture;
-        struct error error = {{0}};
         random_fixture(&fixture);
         place_some(&fixture);
         fixture.config.train.ema_decay = below(2) ? 0.9 : 0.0;
         open_engines(&fixture);
-        int count = fixture.examples.count;
-        size_t floats = (size_t)count * (size_t)fixture.examples.classes;
-        float *wanted = malloc(floats * sizeof *wanted), *got = malloc(floats * sizeof *got);
-        bool averaged = fixture.config.train.ema_decay > 0.0;
-        assert_true(device_forward(fixture.device, averaged, fixture.examples.images, count, got, &error));
-        assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, fixture.examples.images, count, wanted, &error));
-        assert_close("logits", got, wanted, floats, 1e-5);
-        free(wanted);
-        free(got);
+        check_logits(&fixture);
         check_gradient(&fixture, 1 + below(fixture.config.train.batch_size));
         teardown(&fixture);
     }

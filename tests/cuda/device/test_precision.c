@@ -171,7 +171,7 @@ static void test_logits_are_of_rounded_operands(void **state)
             wanted[e] = (float)pass.values[1][e];
         }
         assert_true(device_forward(fixture.device, false, fixture.examples.images, pass.count, got, &error));
-        assert_close("logits", got, wanted, floats, 1e-5); /* tensor cores cut off what they add */
+        assert_close("logits", got, wanted, floats, is_fake() ? 2e-6 : 1e-5); /* tensor cores cut off what they add */
         end_pass(&pass);
         free(got);
         free(wanted);
@@ -229,10 +229,14 @@ static void test_gradients_are_of_rounded_operands(void **state)
     }
 }
 
-/* Training goes as in float32, but for the rounding; and it does go otherwise. */
+/*
+ * Training goes as in float32, but for the rounding; and it does go otherwise. Always the same two runs: no bound on how
+ * far apart rounding drives them in 200 steps holds for all.
+ */
 static void test_training_follows_float32(void **state)
 {
     (void)state;
+    test_seed = (struct test_random){1};
     skip_without_tensor_cores();
     for (int i = 0; i < 2; i++) {
         struct fixture fixture;
@@ -260,10 +264,10 @@ static void test_training_follows_float32(void **state)
             assert_true(fixture.cpu->table->train(fixture.cpu, 50, &wanted, &error));
             off = fmax(off, fabs(got.loss_sum - wanted.loss_sum) / wanted.loss_sum);
         }
-        if (!(off < (i == 0 ? 5e-3 : 3e-2)) || !(off > 1e-7)) {
+        if (!(off < (i == 0 ? 2e-3 : 2e-2)) || !(off > 1e-7)) {
             fail_msg("%s: the loss is off by %g", name, off);
         }
-        assert_vectors_close(&fixture, i == 0 ? 1e-2 : 1e-1);
+        assert_vectors_close(&fixture, i == 0 ? 5e-3 : 5e-2);
         teardown(&fixture);
     }
 }

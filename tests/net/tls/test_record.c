@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include <sodium.h>
+
 #include "net/tls/aead.h"
 #include "net/tls/tls.h"
 #include "tests/random.h"

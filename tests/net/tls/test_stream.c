@@ -10,32 +10,8 @@
 
 #include <sys/socket.h>
 
+#include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
-
-static char folder[64];
-static struct credentials *fleet_key;
-
-static int make_key(void **state)
-{
-    (void)state;
-    char path[128];
-    struct error error;
-    loopback_make_folder(folder);
-    snprintf(path, sizeof path, "%s/fleet.key", folder);
-    assert_true(credentials_create_fleet_key(path, &error));
-    if (!credentials_load(&fleet_key, path, &error)) {
-        fail_msg("%s", error.text);
-    }
-    return 0;
-}
-
-static int remove_key(void **state)
-{
-    (void)state;
-    credentials_free(fleet_key);
-    loopback_remove_folder(folder);
-    return 0;
-}
 
 static double soon(void)
 {

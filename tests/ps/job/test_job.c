@@ -82,7 +82,9 @@ static void restore(struct scene *scene, uint32_t generation, int64_t step, int6
     job_begin_restore(&scene->job, 0, generation, "initialised", scene->now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     play(scene);
-    job_end_restore(&scene->job, 0, generation, step, last_step, 600, scene->now_s, &verdict);
+    scene->config.train.train_steps = last_step;
+    job_schedule(&scene->job, &scene->config, 0, scene->now_s);
+    job_end_restore(&scene->job, 0, generation, step, 600, scene->now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     play(scene);
 }
@@ -192,9 +194,9 @@ static void test_only_the_chief_restores(void **state)
     job_write(&scene.job, 0, 4, &verdict);
     assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
     assert_int_equal(push_as(&scene, 1, 2, 5, 1, true).code, ERROR_NOT_READY);
-    job_end_restore(&scene.job, 0, 5, -1, 0, 0, scene.now_s, &verdict);
+    job_end_restore(&scene.job, 0, 5, -1, 0, scene.now_s, &verdict);
     assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-    job_end_restore(&scene.job, 0, 5, 70, 0, 600, scene.now_s, &verdict);
+    job_end_restore(&scene.job, 0, 5, 70, 600, scene.now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     play(&scene);
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_OLD_GENERATION);
@@ -253,38 +255,51 @@ static void test_not_finite_is_refused_and_counted(void **state)
     job_destroy(&scene.job);
 }
 
+/* A process says that it is worker 1. */
+static uint16_t claim(struct scene *scene, uint64_t incarnation)
+{
+    struct error sentence;
+    return hello(scene, 1, incarnation, &sentence);
+}
+
+/* Two that are trained on, and process 9 has begun to claim worker 1's place. */
+static void begin_claimed(struct scene *scene)
+{
+    begin(scene, 2);
+    assert_int_equal(claim(scene, 9), JOB_ASK_AGAIN);
+    play(scene);
+}
+
 static void test_a_second_process_is_probed(void **state)
 {
     (void)state;
     struct scene scene;
     struct error sentence;
-    begin(&scene, 2);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    play(&scene);
+    begin_claimed(&scene);
     assert_int_equal(scene.probes, 1);
     scene.now_s += 0.3;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     job_pong(&scene.job, 1, 1, job_probe_nonce(&scene.job, 1));     /* somebody else does */
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* to an older question */
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.4;
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1)); /* it answers */
     assert_int_equal(hello(&scene, 1, 9, &sentence), REFUSAL_DUPLICATE);
     assert_non_null(strstr(sentence.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt, and this time it is silent. */
     scene.now_s += 5;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.49;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.49;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.03;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    assert_int_equal(claim(&scene, 9), 0);
     play(&scene);
     assert_int_equal(scene.cuts, 1);
     assert_int_equal(scene.last_cut, 2);
     /* The old one is out for good, whatever it tries. */
-    assert_int_equal(hello(&scene, 1, 2, &sentence), REFUSAL_REPLACED);
+    assert_int_equal(claim(&scene, 2), REFUSAL_REPLACED);
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
     job_disconnected(&scene.job, 1, 2, scene.now_s);
     assert_int_equal(scene.job.workers[1].connections, 1);
@@ -296,17 +311,14 @@ static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **sta
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
-    begin(&scene, 2);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    play(&scene);
+    begin_claimed(&scene);
     for (int i = 0; i < 4; i++) {
         scene.now_s += 0.24;
         job_heard(&scene.job, 1, 2, scene.now_s);
-        assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+        assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     }
     scene.now_s += 0.05;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    assert_int_equal(claim(&scene, 9), 0);
     job_destroy(&scene.job);
 }
 
@@ -315,17 +327,14 @@ static void test_a_ps_that_was_held_up_probes_anew(void **state)
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
-    begin(&scene, 2);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
-    play(&scene);
+    begin_claimed(&scene);
     scene.now_s += 3;
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     play(&scene);
     assert_int_equal(scene.probes, 2);
     scene.now_s += 0.01;
     job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    assert_int_equal(claim(&scene, 9), 0);
     job_destroy(&scene.job);
 }
 
@@ -334,19 +343,17 @@ static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
-    begin(&scene, 2);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), JOB_ASK_AGAIN);
+    begin_claimed(&scene);
     scene.now_s += 0.3;
-    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
     scene.now_s += 0.3;
-    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
     scene.now_s += 0.45;
-    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
     scene.now_s += 0.45;
-    assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
     scene.now_s += 0.11;
-    assert_int_equal(hello(&scene, 1, 10, &sentence), 0);
+    assert_int_equal(claim(&scene, 10), 0);
     job_destroy(&scene.job);
 }
 
@@ -355,18 +362,17 @@ static void test_claims_are_judged_one_after_the_other(void **state)
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
     begin(&scene, 2);
     for (int i = 0; i <= 10; i++) {
-        assert_int_equal(hello(&scene, 1, 9, &sentence), i < 10 ? JOB_ASK_AGAIN : 0);
-        assert_int_equal(hello(&scene, 1, 10, &sentence), JOB_ASK_AGAIN);
+        assert_int_equal(claim(&scene, 9), i < 10 ? JOB_ASK_AGAIN : 0);
+        assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
         scene.now_s += 0.101;
     }
     play(&scene);
     assert_int_equal(scene.probes, 2);
     for (int i = 0; i < 10; i++) {
         scene.now_s += 0.101;
-        assert_int_equal(hello(&scene, 1, 10, &sentence), i < 8 ? JOB_ASK_AGAIN : 0);
+        assert_int_equal(claim(&scene, 10), i < 8 ? JOB_ASK_AGAIN : 0);
     }
     job_destroy(&scene.job);
 }
@@ -417,6 +423,7 @@ static void test_staleness_makes_the_fast_wait(void **state)
     struct scene scene;
     begin(&scene, 3);
     scene.config.cluster.max_staleness = 2;
+    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
     push(&scene, 0, 1);
     push(&scene, 1, 1); /* joins where worker 0 is, and is one ahead now */
     for (uint64_t i = 2; i <= 3; i++) {
@@ -476,6 +483,67 @@ static void test_the_last_step_is_the_last(void **state)
     job_destroy(&scene.job);
 }
 
+static void test_live_keys_are_taken_at_their_step(void **state)
+{
+    (void)state;
+    struct scene scene;
+    set_up(&scene, 2);
+    scene.config.train.epochs = 2;
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    restore(&scene, 1, 10, 20000);
+    assert_int_equal(scene.job.last_step, 1200); /* two epochs of 600 batches */
+    struct config next = scene.config;
+    next.cluster.max_staleness = 1;
+    next.train.epochs = 0;
+    next.train.train_steps = 14;
+    job_schedule(&scene.job, &next, 13, scene.now_s);
+    push(&scene, 1, 1);
+    push(&scene, 0, 1);
+    assert_true(job_may_answer(&scene.job, 0));
+    assert_int_equal(scene.job.last_step, 1200);
+    assert_true(scene.job.has_next);
+    push(&scene, 0, 2); /* step 13 has come, and worker 1 is behind */
+    assert_false(scene.job.has_next);
+    assert_true(told(&scene, "from global step 13 on the last step is 14"));
+    push(&scene, 1, 2);
+    assert_int_equal(push(&scene, 0, 3), PUSH_NOT_WANTED);
+    /* Back, at once; and what was scheduled and is not in force yet is forgotten by that. */
+    next.train.train_steps = 15;
+    job_schedule(&scene.job, &next, 30, scene.now_s);
+    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
+    assert_int_equal(scene.job.last_step, 1200);
+    assert_false(scene.job.has_next);
+    assert_true(told(&scene, "from global step 14 on the last step is 1200"));
+    assert_int_equal(push(&scene, 0, 3), PUSH_APPLIED);
+    assert_int_equal(push(&scene, 0, 4), PUSH_APPLIED);
+    assert_true(job_may_answer(&scene.job, 0));
+    /* What is in force stays so in the next generation, whatever step that begins at. */
+    next.train.train_steps = 18;
+    job_schedule(&scene.job, &next, 16, scene.now_s);
+    play(&scene);
+    struct verdict verdict;
+    job_begin_restore(&scene.job, 0, 2, "model-10", scene.now_s, &verdict);
+    job_end_restore(&scene.job, 0, 2, 10, 600, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_int_equal(scene.job.last_step, 18);
+    job_destroy(&scene.job);
+}
+
+static void test_an_epoch_has_as_many_steps_as_live_keys_say(void **state)
+{
+    (void)state;
+    struct scene scene;
+    set_up(&scene, 2);
+    scene.config.cluster.issync = true;
+    scene.job.config.cluster.issync = true;
+    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 301);
+    scene.config.cluster.replicas_to_aggregate = 1;
+    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 601);
+    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 0), 0);
+    job_destroy(&scene.job);
+}
+
 static void test_the_end(void **state)
 {
     (void)state;
@@ -525,6 +593,8 @@ int main(void)
         cmocka_unit_test(test_staleness_makes_the_fast_wait),
         cmocka_unit_test(test_staleness_holds_nobody_after_the_last_step),
         cmocka_unit_test(test_the_last_step_is_the_last),
+        cmocka_unit_test(test_live_keys_are_taken_at_their_step),
+        cmocka_unit_test(test_an_epoch_has_as_many_steps_as_live_keys_say),
         cmocka_unit_test(test_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

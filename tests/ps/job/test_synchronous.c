@@ -68,7 +68,9 @@ static void restore(struct scene *scene, uint32_t generation, int64_t step, int6
     for (int ps = 0; ps < scene->ps_count; ps++) {
         job_begin_restore(&scene->jobs[ps], 0, generation, "initialised", scene->now_s, &verdict);
         assert_int_equal(verdict.code, 0);
-        job_end_restore(&scene->jobs[ps], 0, generation, step, last_step, 600, scene->now_s, &verdict);
+        scene->config.train.train_steps = last_step;
+        job_schedule(&scene->jobs[ps], &scene->config, 0, scene->now_s);
+        job_end_restore(&scene->jobs[ps], 0, generation, step, 600, scene->now_s, &verdict);
         assert_int_equal(verdict.code, 0);
         play(scene);
     }
@@ -499,6 +501,49 @@ static void test_two_ps_agree(void **state)
     end(&scene);
 }
 
+/* A rollout: from step 2 on two gradients are enough, and not a step earlier or later; then back, at once. */
+static void test_replicas_change_at_one_step(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 4, 3);
+    struct config next = scene.config;
+    next.cluster.replicas_to_aggregate = 2;
+    next.cluster.min_replicas = 1;
+    job_schedule(&scene.jobs[0], &next, 2, scene.now_s);
+    for (int64_t step = 0; step < 2; step++) {
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(apply(&scene, 0), 0);
+            offer(&scene, i, step);
+        }
+        assert_int_equal(apply(&scene, 0), 4);
+    }
+    assert_true(told(&scene, "from global step 2 on a step takes 2 gradients (before: 4), at least 1"));
+    assert_false(scene.jobs[0].has_next);
+    offer(&scene, 3, 2);
+    assert_int_equal(apply(&scene, 0), 0);
+    offer(&scene, 1, 2);
+    assert_int_equal(apply(&scene, 0), 2);
+    /* Going back asks for more: what waits is not enough any more... */
+    offer(&scene, 0, 3);
+    job_schedule(&scene.jobs[0], &scene.config, 0, scene.now_s);
+    offer(&scene, 1, 3);
+    offer(&scene, 2, 3);
+    assert_int_equal(apply(&scene, 0), 0);
+    /* ... and forward again for fewer: what waits decides the step by itself. */
+    job_schedule(&scene.jobs[0], &next, 3, scene.now_s);
+    assert_int_equal(apply(&scene, 0), 3);
+    /* A step that is decided stays as it was decided. */
+    offer(&scene, 0, 4);
+    offer(&scene, 2, 4);
+    job_schedule(&scene.jobs[0], &scene.config, 4, scene.now_s);
+    assert_int_equal(apply(&scene, 0), 2);
+    offer(&scene, 0, 5);
+    offer(&scene, 2, 5);
+    assert_int_equal(apply(&scene, 0), 0);
+    end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -514,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_lies_about_steps_are_refused),
         cmocka_unit_test(test_after_the_last_step_nothing_is_wanted),
         cmocka_unit_test(test_two_ps_agree),
+        cmocka_unit_test(test_replicas_change_at_one_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static char sentence[256];
 static int enter(void **state)
 {
     (void)state;
-    return !rollout_create(&rollout, PS, WORKERS);
+    return !rollout_create(&rollout, PS, WORKERS, WORKERS);
 }
 
 static int leave(void **state)
@@ -49,8 +49,9 @@ static void all_say(enum rollout_phase phase, double now_s)
     }
 }
 
-static const struct rollout_plan live = {2, 1, ROLLOUT_LIVE, 5}, local = {2, 1, ROLLOUT_LOCAL, 5},
-                                 whole = {2, 1, ROLLOUT_JOB, 5};
+static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},
+                                 local = {.target = 2, .fallback = 1, .kind = ROLLOUT_LOCAL, .healthy_s = 5},
+                                 whole = {.target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5};
 
 static void begin_at_0(void)
 {
@@ -110,6 +111,17 @@ static void slow_members_get_more_time(void **state)
     all_say(PHASE_STAGED, 3.6);
     rollout_tick(&rollout, &fine, 3.6);
     assert_true(rollout.step >= quick + 3 * 280 && rollout.step <= 1000 + 20 + 20 * 100);
+
+    /* Training that staging slows down is as fast again afterwards. */
+    struct rollout_vitals slow = fine;
+    slow.steps_per_s = 10;
+    rollout.state = ROLLOUT_IDLE;
+    begin_at_0();
+    rollout_tick(&rollout, &fine, 0.1);
+    all_say(PHASE_NONE, 0.5);
+    all_say(PHASE_STAGED, 0.6);
+    rollout_tick(&rollout, &slow, 0.6);
+    assert_int_equal(rollout.step, quick);
 }
 
 static void one_at_a_time(void **state)
@@ -121,6 +133,34 @@ static void one_at_a_time(void **state)
     begin_at_0();
     assert_false(rollout_begin(&rollout, &whole, &fine, 0, sentence));
     assert_non_null(strstr(sentence, "one at a time"));
+}
+
+/* By train_steps or epochs: when it is proposed, and when the step to switch at, or that was saved, lies there. */
+static void a_job_that_would_be_over_is_not_begun(void **state)
+{
+    (void)state;
+    struct rollout_plan plan = live;
+    struct rollout_vitals vitals = fine;
+    plan.last_step = 1000;
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, sentence));
+    assert_non_null(strstr(sentence, "the job would be over after step 1000"));
+    plan.last_step = 1010;
+    assert_true(rollout_begin(&rollout, &plan, &vitals, 0, sentence));
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &vitals, 0.5);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
+    assert_non_null(strstr(rollout.reason, "the job would be over after step 1010"));
+    plan.kind = ROLLOUT_JOB;
+    assert_true(rollout_begin(&rollout, &plan, &vitals, 1, sentence));
+    all_say(PHASE_STAGED, 2);
+    rollout_tick(&rollout, &vitals, 2);
+    say(chief, PHASE_TRIED, 3);
+    rollout_tick(&rollout, &vitals, 3);
+    assert_int_equal(rollout.state, ROLLOUT_SAVING);
+    vitals.global_step = 1010;
+    say(chief, PHASE_SAVED, 4);
+    rollout_tick(&rollout, &vitals, 4);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
 }
 
 static void nothing_changes_before_all_have_staged(void **state)
@@ -524,18 +564,29 @@ static void names_are_stored(void **state)
 }
 
 /*
- * Whatever members say and however long it takes: nobody is told to switch before all have staged, and once it is over,
- * the state says which one version is in force.
+ * Whatever members say and however long it takes: nobody is told to switch before all have staged who must, and once it
+ * is over, the state says which one version is in force. A worker that was off when it began, and is again or still,
+ * need not; all begin so.
  */
 static void anything_may_happen(void **state)
 {
     (void)state;
     struct test_random random = test_random_begin("anything_may_happen");
+    double now_s = 0;
+    double heard_s[PS + WORKERS];
+    for (int i = 0; i < PS + WORKERS; i++) {
+        heard_s[i] = -ROLLOUT_SILENT_S;
+    }
+    int without = 0;
     for (int run = 0; run < 300; run++) {
-        double now_s = 0;
         bool staged[PS + WORKERS] = {false};
+        bool must[PS + WORKERS];
+        for (int i = 0; i < PS + WORKERS; i++) {
+            const struct member who = rollout.members[i].who;
+            must[i] = who.role == MEMBER_PS || who.index == 0 || now_s - heard_s[i] < ROLLOUT_SILENT_S;
+        }
         rollout.state = ROLLOUT_IDLE;
-        begin_at_0();
+        assert_true(rollout_begin(&rollout, &live, &fine, now_s, sentence));
         for (int event = 0; event < 400 && rollout.state != ROLLOUT_IDLE; event++) {
             struct rollout_vitals vitals = fine;
             int who = test_random_below(&random, PS + WORKERS);
@@ -550,11 +601,14 @@ static void anything_may_happen(void **state)
             }
             enum rollout_state before = rollout.state;
             staged[who] = before == ROLLOUT_STAGING ? phase == PHASE_STAGED : staged[who];
+            heard_s[who] = now_s;
             say(rollout.members[who].who, phase, now_s);
             rollout_tick(&rollout, &vitals, now_s);
             if (before == ROLLOUT_STAGING && rollout.state == ROLLOUT_SWITCHING) {
                 for (int i = 0; i < PS + WORKERS; i++) {
-                    assert_true(staged[i]);
+                    const bool off = !must[i] && now_s - heard_s[i] >= ROLLOUT_SILENT_S;
+                    assert_true(staged[i] || off);
+                    without += off;
                 }
             }
             assert_false(before >= ROLLOUT_GOING_BACK && rollout.state != ROLLOUT_IDLE &&
@@ -566,7 +620,14 @@ static void anything_may_happen(void **state)
                                                                                : OUTCOME_WENT_BACK);
             }
         }
+        /* For a while only the leader is on, or everybody is. */
+        now_s += 2 * ROLLOUT_SILENT_S;
+        for (int i = 0; i < PS + WORKERS && test_random_below(&random, 2) > 0; i++) {
+            heard_s[i] = now_s;
+            say(rollout.members[i].who, PHASE_NONE, now_s);
+        }
     }
+    assert_true(without > 0);
 }
 
 int main(void)
@@ -575,6 +636,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goes_all_the_way, enter, leave),
         cmocka_unit_test_setup_teardown(slow_members_get_more_time, enter, leave),
         cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_that_would_be_over_is_not_begun, enter, leave),
         cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
         cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),

@@ -1,0 +1,293 @@
+/*
+ * A file is read twice: first the digest is verified over the bytes as they stand, then the tensors are taken from the same
+ * open file, so that nothing is believed before all of it is known to be whole, and no second copy of the parameters is
+ * ever in memory.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "ps/checkpoint/inside.h"
+
+bool checkpoint_read_at(struct checkpoint_file *file, void *bytes, size_t size, uint64_t offset, struct error *error)
+{
+    uint8_t *next = bytes;
+    while (size > 0) {
+        ssize_t got = pread(file->fd, next, size, (off_t)offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return file_error(error, file->path, "cannot be read", errno);
+        }
+        if (got == 0) {
+            return error_set(error, "%s: became shorter while it was read", file->path);
+        }
+        next += got;
+        size -= (size_t)got;
+        offset += (uint64_t)got;
+    }
+    return true;
+}
+
+static enum checkpoint_status open_file(struct checkpoint_file *file, struct error *error)
+{
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
+    if (file->fd < 0) {
+        file_error(error, file->path, "cannot be opened", errno);
+        return CHECKPOINT_UNREADABLE;
+    }
+    struct stat status;
+    if (fstat(file->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        error_set(error, "%s: is not a regular file", file->path);
+        return CHECKPOINT_UNREADABLE;
+    }
+    file->size = (uint64_t)status.st_size;
+    if (file->size < SAFETENSORS_PREFIX) {
+        error_set(error, "%s is cut off: %" PRIu64 " bytes", file->path, file->size);
+        return CHECKPOINT_DAMAGED;
+    }
+    return CHECKPOINT_OPENED;
+}
+
+static enum checkpoint_status read_header(struct checkpoint_file *file, struct error *error)
+{
+    uint8_t prefix[SAFETENSORS_PREFIX];
+    if (!checkpoint_read_at(file, prefix, sizeof prefix, 0, error)) {
+        return CHECKPOINT_UNREADABLE;
+    }
+    if (!safetensors_header_size(prefix, file->size, &file->header_size, error)) {
+        error_wrap(error, "%s", file->path);
+        return CHECKPOINT_DAMAGED;
+    }
+    file->header = malloc(file->header_size);
+    if (file->header == NULL) {
+        error_set(error, "%s: no memory for its header", file->path);
+        return CHECKPOINT_UNREADABLE;
+    }
+    if (!checkpoint_read_at(file, file->header, file->header_size, 0, error)) {
+        return CHECKPOINT_UNREADABLE;
+    }
+    if (!safetensors_decode(&file->tensors, file->header, file->header_size, file->size, error)) {
+        error_wrap(error, "%s", file->path);
+        return CHECKPOINT_DAMAGED;
+    }
+    return CHECKPOINT_OPENED;
+}
+
+/* Hashes the header with the digest's place zeroed, then the rest of the file. */
+static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct error *error)
+{
+    const struct safetensors_text *written = safetensors_metadata(&file->tensors, "digest");
+    if (written == NULL || written->size != DIGEST_HEX) {
+        error_set(error, "%s: has no digest, so it is no checkpoint of this program", file->path);
+        return CHECKPOINT_DAMAGED;
+    }
+    crypto_generichash_state hash;
+    if (!checkpoint_start_digest(&hash, file->path, error)) {
+        return CHECKPOINT_UNREADABLE;
+    }
+    size_t before = (size_t)((const uint8_t *)written->bytes - file->header);
+    size_t after = before + DIGEST_HEX;
+    crypto_generichash_update(&hash, file->header, before);
+    crypto_generichash_update(&hash, (const uint8_t *)ZERO_DIGEST, DIGEST_HEX);
+    crypto_generichash_update(&hash, file->header + after, file->header_size - after);
+    for (uint64_t offset = file->header_size; offset < file->size;) {
+        size_t size = file->size - offset < CHUNK_BYTES ? (size_t)(file->size - offset) : CHUNK_BYTES;
+        if (!checkpoint_read_at(file, file->chunk, size, offset, error)) {
+            return CHECKPOINT_UNREADABLE;
+        }
+        crypto_generichash_update(&hash, file->chunk, size);
+        offset += size;
+    }
+    char hex[DIGEST_HEX + 1];
+    checkpoint_digest_hex(&hash, hex);
+    if (memcmp(hex, written->bytes, DIGEST_HEX) != 0) {
+        error_set(error, "%s: is damaged: its content does not match its digest", file->path);
+        return CHECKPOINT_DAMAGED;
+    }
+    return CHECKPOINT_OPENED;
+}
+
+/* ---- metadata ---- */
+
+static bool get_text(const struct checkpoint_file *file, const char *key, char *text, size_t size, struct error *error)
+{
+    const struct safetensors_text *value = safetensors_metadata(&file->tensors, key);
+    if (value == NULL || value->size >= size) {
+        return error_set(error, "%s: \"%s\" in its metadata is %s", file->path, key,
+                         value == NULL ? "missing" : "too long");
+    }
+    memcpy(text, value->bytes, value->size);
+    text[value->size] = '\0';
+    return true;
+}
+
+static bool get_integer(const struct checkpoint_file *file, const char *key, int64_t lowest, int64_t highest,
+                        int64_t *number, struct error *error)
+{
+    char text[32];
+    if (!get_text(file, key, text, sizeof text, error)) {
+        return false;
+    }
+    char *end;
+    errno = 0;
+    long long parsed = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || parsed < lowest || parsed > highest) {
+        return error_set(error, "%s: \"%s\" in its metadata is \"%s\", not a number from %" PRId64 " to %" PRId64,
+                         file->path, key, text, lowest, highest);
+    }
+    *number = parsed;
+    return true;
+}
+
+static bool get_double(const struct checkpoint_file *file, const char *key, double *number, struct error *error)
+{
+    char text[64];
+    if (!get_text(file, key, text, sizeof text, error)) {
+        return false;
+    }
+    char *end;
+    *number = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        return error_set(error, "%s: \"%s\" in its metadata is \"%s\", not a number", file->path, key, text);
+    }
+    return true;
+}
+
+static bool get_model(struct checkpoint_file *file, struct error *error)
+{
+    char text[METADATA_VALUE];
+    if (!get_text(file, "layers", text, sizeof text, error)) {
+        return false;
+    }
+    struct config_model *model = &file->model;
+    const char *next = text;
+    for (char *end; model->layer_count < CONFIG_MAX_LAYERS; next = end + 1) {
+        long width = strtol(next, &end, 10);
+        if (end == next || width < 1 || width > CONFIG_MAX_WIDTH || (*end != ',' && *end != '\0')) {
+            model->layer_count = 0;
+            break;
+        }
+        model->layers[model->layer_count++] = (int)width;
+        if (*end == '\0') {
+            break;
+        }
+    }
+    if (model->layer_count < 2) {
+        return error_set(error, "%s: \"layers\" in its metadata is \"%s\", no list of widths", file->path, text);
+    }
+    if (!get_text(file, "activation", text, sizeof text, error)) {
+        return false;
+    }
+    for (int i = ACTIVATION_RELU; i <= ACTIVATION_IDENTITY; i++) {
+        if (strcmp(text, config_activation_name((enum activation)i)) == 0) {
+            model->activation = (enum activation)i;
+            return true;
+        }
+    }
+    return error_set(error, "%s: its activation is \"%s\", which this program does not know", file->path, text);
+}
+
+static bool read_metadata(struct checkpoint_file *file, struct error *error)
+{
+    struct checkpoint_info *info = &file->info;
+    char format[sizeof FORMAT_NAME];
+    int64_t version, bad_validations;
+    if (!get_text(file, "format", format, sizeof format, error) ||
+        !get_integer(file, "format_version", 1, INT_MAX, &version, error)) {
+        return false;
+    }
+    if (strcmp(format, FORMAT_NAME) != 0 || version > FORMAT_VERSION) {
+        return error_set(error, "%s: is a %s of version %" PRId64 ", this program reads %s up to version %d",
+                         file->path, format, version, FORMAT_NAME, FORMAT_VERSION);
+    }
+    if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
+        !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) ||
+        !get_double(file, "validation_accuracy", &info->validation_accuracy, error) ||
+        !get_double(file, "best_accuracy", &info->best_accuracy, error) ||
+        !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
+        !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
+        !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||
+        !get_integer(file, "fleet_version", INT64_MIN, INT64_MAX, &info->fleet_version, error) ||
+        !get_text(file, "optimizer", file->optimizer, sizeof file->optimizer, error)) {
+        return false;
+    }
+    info->bad_validations = (int)bad_validations;
+    return get_model(file, error);
+}
+
+/* ---- open files ---- */
+
+enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const char *path, struct error *error)
+{
+    *opened = NULL;
+    struct checkpoint_file *file = calloc(1, sizeof *file);
+    if (file == NULL) {
+        error_set(error, "%s: no memory to read it", path);
+        return CHECKPOINT_UNREADABLE;
+    }
+    file->fd = -1;
+    enum checkpoint_status status = CHECKPOINT_UNREADABLE;
+    if ((size_t)snprintf(file->path, sizeof file->path, "%s", path) >= sizeof file->path) {
+        error_set(error, "%s: the path is too long", path);
+    } else {
+        status = open_file(file, error);
+    }
+    if (status == CHECKPOINT_OPENED) {
+        status = read_header(file, error);
+    }
+    if (status == CHECKPOINT_OPENED) {
+        status = verify_digest(file, error);
+    }
+    if (status == CHECKPOINT_OPENED && !read_metadata(file, error)) {
+        status = CHECKPOINT_UNREADABLE;
+    }
+    if (status != CHECKPOINT_OPENED) {
+        checkpoint_close(file);
+        return status;
+    }
+    *opened = file;
+    return CHECKPOINT_OPENED;
+}
+
+void checkpoint_close(struct checkpoint_file *file)
+{
+    if (file == NULL) {
+        return;
+    }
+    if (file->fd >= 0) {
+        close(file->fd);
+    }
+    free(file->header);
+    free(file);
+}
+
+const char *checkpoint_path(const struct checkpoint_file *file)
+{
+    return file->path;
+}
+
+const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file)
+{
+    return &file->info;
+}
+
+void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config)
+{
+    memcpy(config->layers, file->model.layers, sizeof config->layers);
+    config->layer_count = file->model.layer_count;
+    config->activation = file->model.activation;
+}
+
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file)
+{
+    return &file->tensors;
+}

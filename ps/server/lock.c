@@ -1,0 +1,85 @@
+/* The server's lock and what is carried out as it is given back, and how threads wait. */
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "ps/server/inside.h"
+
+void server_lock(struct server *server)
+{
+    pthread_mutex_lock(&server->lock);
+}
+
+void server_cut(struct visitor *visitor)
+{
+    visitor->cut = true;
+    shutdown(visitor->fd, SHUT_RDWR);
+}
+
+static void for_incarnation(struct server *server, const struct job_action *action)
+{
+    for (int i = 0; i < server->visitor_count; i++) {
+        struct visitor *visitor = &server->visitors[i];
+        if (visitor->life == VISITOR_HERE && visitor->admitted && visitor->worker == action->worker &&
+            visitor->incarnation == action->incarnation) {
+            if (action->kind == JOB_CUT) {
+                server_cut(visitor);
+            } else {
+                visitor->ping_wanted = true;
+            }
+        }
+    }
+}
+
+/* Carries out what concerns the table, and gives back the lines to log once the lock is free. */
+static int take_actions(struct server *server, struct job_action lines[JOB_MAX_ACTIONS])
+{
+    struct job_action action;
+    int count = 0;
+    while (job_next_action(&server->job, &action)) {
+        if (action.kind == JOB_LOG) {
+            lines[count++] = action;
+        } else {
+            for_incarnation(server, &action);
+        }
+    }
+    if (server->waiting > 0) {
+        pthread_cond_broadcast(&server->changed);
+    }
+    return count;
+}
+
+void server_unlock(struct server *server)
+{
+    struct job_action lines[JOB_MAX_ACTIONS];
+    int count = take_actions(server, lines);
+    pthread_mutex_unlock(&server->lock);
+    for (int i = 0; i < count; i++) {
+        log_message(lines[i].level, "%s", lines[i].text);
+    }
+}
+
+struct timespec server_next_tick(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += SERVER_TICK_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    return until;
+}
+
+void server_wait(struct server *server)
+{
+    if (job_has_actions(&server->job)) {
+        server_unlock(server);
+        server_lock(server);
+        return;
+    }
+    /* Nobody is told that somebody waits: two who wait would wake one another for ever. */
+    const struct timespec until = server_next_tick();
+    server->waiting++;
+    pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    server->waiting--;
+}

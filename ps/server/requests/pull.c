@@ -1,0 +1,133 @@
+/* What the shard holds, for those who ask: what changed since a version, single ranges, snapshots. */
+#include "base/clock.h"
+#include "ps/server/requests/requests.h"
+
+static bool is_past_step(struct visitor *visitor, int64_t step)
+{
+    const struct job *job = &visitor->server->job;
+    return job->state != JOB_TRAINING || job->global_step > step;
+}
+
+/* The floats of one range, a chunk at a time; snapshot 0: as they are now. */
+static bool send_range(struct visitor *visitor, const struct message_read *read, uint64_t request, struct range range,
+                       bool last, struct error *error)
+{
+    struct shard *shard = visitor->server->shard;
+    float chunk[SERVE_CHUNK_FLOATS];
+    uint8_t bytes[RANGE_BYTES];
+    double deadline_s = serve_deadline();
+    while (range.count > 0) {
+        const uint32_t most = read->snapshot != 0 ? SERVE_FRAME_FLOATS : SERVE_CHUNK_FLOATS;
+        struct range part = {range.first, range.count < most ? range.count : most};
+        struct message_values values = {.vector = read->vector, .token = -1, .ranges = {bytes, 1}};
+        const float *from = chunk;
+        shard_now(shard, &values.version, &values.global_step);
+        bool there = read->snapshot != 0 ? shard_snapshot_values(shard, read->snapshot, (enum store_vector)read->vector,
+                                                                 part, &from, &values.global_step, error)
+                                         : shard_read(shard, (enum store_vector)read->vector, part, chunk, error);
+        if (!there) {
+            return serve_send_error(visitor, request, ERROR_NOT_READY, error->text, error);
+        }
+        range.first += part.count;
+        range.count -= part.count;
+        range_put(bytes, 0, part);
+        struct iovec bulk = {(void *)(uintptr_t)from, part.count * sizeof *from};
+        if (!channel_send(&visitor->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0,
+                          &values, &bulk, 1, deadline_s, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The ranges of a request one after another, or all that are held. */
+static bool send_ranges(struct visitor *visitor, const struct message_read *read, uint64_t request, struct error *error)
+{
+    const struct span *spans;
+    const int span_count = shard_spans(visitor->server->shard, &spans);
+    const bool all = read->ranges.count == 0;
+    const uint32_t count = all ? (uint32_t)span_count : read->ranges.count;
+    if (count == 0) {
+        struct message_values none = {.vector = read->vector, .token = -1};
+        return serve_send(visitor, MESSAGE_values, request, &none, error);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct range range =
+            all ? (struct range){spans[i].first, (uint32_t)spans[i].count} : range_get(&read->ranges, i);
+        if (!send_range(visitor, read, request, range, i + 1 == count, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool send_pulled(struct visitor *visitor, const struct message_pull *pull, uint64_t request, uint32_t generation,
+                        struct error *error)
+{
+    struct changes changes;
+    struct stage *stage = shard_stage(visitor->server->shard, visitor->worker);
+    if (pull->ranges.count > 0) {
+        struct message_read read = {.vector = STORE_PARAMETERS, .ranges = pull->ranges};
+        return send_ranges(visitor, &read, request, error);
+    }
+    if (!serve_take_stage(visitor, false, error)) {
+        return false;
+    }
+    bool done;
+    const struct wanted wanted = serve_wanted(visitor, pull->dtype, pull->since_version);
+    if (shard_changes(visitor->server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)) {
+        struct message_values values = {
+            .vector = STORE_PARAMETERS,
+            .dtype = (uint8_t)wanted.dtype,
+            .version = changes.version,
+            .global_step = changes.global_step,
+            .token = -1,
+        };
+        done = serve_send_changes(visitor, MESSAGE_values, request, &values, &values.ranges, &changes, &wanted, error);
+    } else {
+        done = serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+    }
+    serve_leave_stage(visitor);
+    return done;
+}
+
+bool serve_pull(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const struct message_pull pull = visitor->channel.message.pull; /* its ranges stay until the next frame */
+    const uint64_t request = visitor->channel.frame.request;
+    const uint32_t generation = visitor->channel.frame.generation;
+    double deadline_s = serve_wait_deadline(pull.wait_ms);
+    struct verdict verdict;
+    server_lock(server);
+    bool alive = serve_hold(visitor, serve_is_ready, 0, deadline_s);
+    job_pull(&server->job, visitor->worker, visitor->incarnation, generation, clock_monotonic_s(), &verdict);
+    if (alive && verdict.code == 0 && pull.after_step >= 0) {
+        alive = serve_hold(visitor, is_past_step, pull.after_step, deadline_s);
+    }
+    serve_tell_generation(visitor);
+    server_unlock(server);
+    if (!alive) {
+        return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+    }
+    return verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
+                             : send_pulled(visitor, &pull, request, generation, error);
+}
+
+bool serve_read(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const uint64_t request = visitor->channel.frame.request;
+    server_lock(server);
+    bool there = job_initialised(&server->job);
+    bool same = visitor->channel.frame.generation == server->job.generation;
+    serve_tell_generation(visitor);
+    server_unlock(server);
+    if (!there) {
+        return serve_send_error(visitor, request, ERROR_NOT_READY, "there is no model yet", error);
+    }
+    if (!same) {
+        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+    }
+    return send_ranges(visitor, &visitor->channel.message.read, request, error);
+}

@@ -1,0 +1,150 @@
+/* What a ps knows about itself and its workers, for those who ask. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "ps/server/requests/requests.h"
+
+static uint32_t milliseconds(double seconds)
+{
+    return seconds < 0 ? 0 : seconds > 4e6 ? UINT32_MAX : (uint32_t)(seconds * 1000.0);
+}
+
+static uint8_t own_state(const struct job *job)
+{
+    switch (job->state) {
+    case JOB_WAITING:
+    case JOB_RESTORING:
+        return STATE_STARTING;
+    case JOB_TRAINING:
+        return STATE_READY;
+    case JOB_DONE:
+        return STATE_DONE;
+    case JOB_FAILED:
+        return STATE_FAILED;
+    }
+    return STATE_FAILED;
+}
+
+static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out)
+{
+    *in = server->bytes_in;
+    *out = server->bytes_out;
+    for (int i = 0; i < server->visitor_count; i++) {
+        const struct connection *connection = server->visitors[i].connection;
+        if (connection != NULL) {
+            *in += connection_bytes_in(connection);
+            *out += connection_bytes_out(connection);
+        }
+    }
+}
+
+static void describe_self(struct server *server, struct message_status *status, char host[256], char sentence[256],
+                          char digest[CONFIG_DIGEST_HEX + 1])
+{
+    struct job *job = &server->job;
+    if (gethostname(host, 255) != 0) {
+        host[0] = '\0';
+    }
+    host[255] = '\0';
+    *status = (struct message_status){
+        .role = MEMBER_PS,
+        .index = server->index,
+        .incarnation = server->self.identity.incarnation,
+        .state = own_state(job),
+        .generation = job->generation,
+        .global_step = job_initialised(job) ? job->global_step : -1,
+        .local_step = server->pushes,
+        .steps_per_s = server->steps_per_s,
+        .loss = server->last_loss,
+        .staleness = server->last_staleness,
+        .dropped = job_dropped(job),
+        .digest = digest,
+        .program = server->self.program,
+        .host = host,
+        .device = "cpu",
+        .sentence = sentence,
+    };
+    job_describe(job, clock_monotonic_s(), sentence);
+    desk_drift(server->desk, sentence, 256);
+    desk_version(server->desk, &status->fleet_version, digest);
+    count_bytes(server, &status->bytes_in, &status->bytes_out);
+}
+
+static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
+                            struct message_status *status)
+{
+    *status = (struct message_status){
+        .role = MEMBER_WORKER,
+        .index = index,
+        .incarnation = worker->incarnation,
+        .state = (uint8_t)job_worker_state(job, index),
+        .silent_ms = worker->incarnation == 0 ? UINT32_MAX : milliseconds(now_s - worker->heard_s),
+        .generation = job->generation,
+        .global_step = worker->global_step,
+        .local_step = worker->local_step > worker->applied ? worker->local_step : worker->applied,
+        .steps_per_s = worker->steps_per_s,
+        .loss = worker->loss,
+        .staleness = worker->applied > 0 ? (uint32_t)worker->staleness : worker->reported_staleness,
+        .dropped = (uint64_t)(worker->stale + worker->not_finite),
+        .retries = worker->retries,
+        .bytes_in = worker->bytes_in,
+        .bytes_out = worker->bytes_out,
+        .fleet_version = worker->fleet_version,
+        .digest = worker->digest,
+        .program = worker->program,
+        .host = worker->host[0] != '\0'   ? worker->host
+                : worker->peer[0] != '\0' ? worker->peer
+                                          : config_worker_host(&job->config.cluster, index),
+        .device = worker->device,
+        .sentence = worker->sentence,
+    };
+}
+
+/* The next worker from `index` on that is listed, or is here though it is not; worker_count: none. */
+static int next_shown(struct server *server, int index)
+{
+    const struct job *job = &server->job;
+    server_lock(server);
+    while (index >= job->config.cluster.worker_hosts.count && index < job->worker_count &&
+           job_worker_state(job, index) == STATE_ABSENT) {
+        index++;
+    }
+    server_unlock(server);
+    return index;
+}
+
+bool serve_get_status(struct visitor *visitor, struct error *error)
+{
+    const uint64_t request = visitor->channel.frame.request;
+    const bool members = visitor->channel.message.get_status.members == 1;
+    const double deadline_s = serve_deadline();
+    struct server *server = visitor->server;
+    struct message_status status;
+    char host[256], sentence[256], digest[CONFIG_DIGEST_HEX + 1];
+    const int workers = members ? server->job.worker_count : 0;
+    int next = members ? next_shown(server, 0) : 0;
+    server_lock(server);
+    describe_self(server, &status, host, sentence, digest);
+    server_unlock(server);
+    if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
+                      deadline_s, error)) {
+        return false;
+    }
+    while (next < workers) {
+        const int i = next;
+        /* A copy, since sending must not hold up the others. */
+        struct job_worker worker;
+        server_lock(server);
+        worker = server->job.workers[i];
+        describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
+        server_unlock(server);
+        next = next_shown(server, i + 1);
+        if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL,
+                          0, deadline_s, error)) {
+            return false;
+        }
+    }
+    return true;
+}

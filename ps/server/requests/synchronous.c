@@ -1,0 +1,299 @@
+/*
+ * Synchronous training: a push is staged, waits with those of the other workers for its step, and is answered by what
+ * the step changed. Threads that wait are the ones that apply it: the first to find the step decided leads, the others
+ * help.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/profile.h"
+#include "ps/server/requests/requests.h"
+
+/* --- Steps ------------------------------------------------------------------------------------------------------------- */
+
+void server_wait_step(struct server *server)
+{
+    if (job_has_actions(&server->job)) {
+        server_unlock(server);
+        server_lock(server);
+        return;
+    }
+    struct timespec until = server_next_tick();
+    pthread_cond_timedwait(&server->stepped, &server->lock, &until);
+}
+
+void server_lead(struct server *server)
+{
+    struct job_step step;
+    if (!job_take_step(&server->job, &step)) {
+        return;
+    }
+    server->stepping = true;
+    server->steps_begun++;
+    if (shard_wants_help(server->shard) || server->job.gathered.shards > 1) { /* followers want to know at once */
+        pthread_cond_broadcast(&server->stepped);
+    }
+    server_unlock(server);
+    bool applied = shard_aggregate(server->shard, step.generation, step.workers, step.count);
+    server_lock(server);
+    server->stepping = false;
+    server->pushes += step.count;
+    job_step_applied(&server->job, &step, applied, clock_monotonic_s());
+    pthread_cond_broadcast(&server->stepped);
+}
+
+/* Helps with the step under way, once for each. Locked on entry and on return. */
+static bool help(struct server *server, uint64_t *helped)
+{
+    if (!server->stepping || *helped == server->steps_begun || !shard_wants_help(server->shard)) {
+        return false;
+    }
+    *helped = server->steps_begun;
+    server_unlock(server);
+    shard_help(server->shard);
+    server_lock(server);
+    return true;
+}
+
+/* --- Pushes ------------------------------------------------------------------------------------------------------------ */
+
+enum wait_end { WAIT_SETTLED, WAIT_TOO_LONG, WAIT_GIVEN_UP };
+
+/* Waits, locked, for the push's step. */
+static enum wait_end await_step(struct visitor *visitor, const struct job_push *push, struct verdict *verdict)
+{
+    PROFILE("wait for workers");
+    struct server *server = visitor->server;
+    double now_s = clock_monotonic_s(), looked_s = now_s, signed_s = now_s;
+    const double deadline_s = serve_hold_deadline(server);
+    enum wait_end end = WAIT_SETTLED;
+    uint64_t helped = 0;
+    job_hold(&server->job, visitor->worker, visitor->incarnation, 1, now_s);
+    while (end == WAIT_SETTLED && !job_settled(&server->job, visitor->worker, visitor->incarnation, push, verdict)) {
+        if (job_has_step(&server->job)) {
+            server_lead(server);
+        } else if (!help(server, &helped)) {
+            server_wait_step(server);
+            now_s = clock_monotonic_s();
+            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(visitor)) ||
+                !serve_sign(visitor, &signed_s)) {
+                end = WAIT_GIVEN_UP;
+            } else if (now_s >= deadline_s) {
+                end = WAIT_TOO_LONG;
+            }
+            looked_s = now_s;
+        }
+    }
+    job_hold(&server->job, visitor->worker, visitor->incarnation, -1, clock_monotonic_s());
+    serve_tell_generation(visitor);
+    return end;
+}
+
+static bool answer_push(struct visitor *visitor, const struct message_push *push, uint64_t request,
+                        const struct job_push *event, const struct verdict *verdict, struct error *error)
+{
+    struct server *server = visitor->server;
+    struct stage *stage = shard_stage(server->shard, visitor->worker);
+    struct changes changes;
+    const struct wanted wanted = serve_wanted(visitor, push->answer_dtype, push->base_version);
+    if (!shard_answer(server->shard, event->generation, stage, wanted.since_version, wanted.packed, &changes)) {
+        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+    }
+    int64_t late = changes.global_step - 1 - push->token;
+    struct message_pushed pushed = {
+        .outcome = (uint8_t)verdict->outcome,
+        .sequence = push->sequence,
+        .version = changes.version,
+        .global_step = changes.global_step,
+        .token = changes.global_step,
+        .staleness = verdict->outcome == PUSH_STALE && late > 0 ? (uint32_t)late : 0,
+        .dtype = (uint8_t)wanted.dtype,
+    };
+    bool sent = serve_send_changes(visitor, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
+    shard_answered(server->shard, &changes);
+    return sent;
+}
+
+/* Everything from the last frame on. */
+static bool settle_push(struct visitor *visitor, const struct message_push *push, uint64_t request,
+                        const struct job_push *event, bool received, struct error *error)
+{
+    struct server *server = visitor->server;
+    struct verdict verdict;
+    char sentence[256] = "";
+    enum wait_end end = WAIT_SETTLED;
+    server_lock(server);
+    job_staged(&server->job, visitor->worker, visitor->incarnation, event, received, clock_monotonic_s(), &verdict);
+    server->last_loss = push->loss;
+    if (server->following) {
+        pthread_cond_broadcast(&server->stepped); /* for those who report to the coordinator */
+    }
+    if (verdict.code == 0) {
+        end = await_step(visitor, event, &verdict);
+    }
+    if (end == WAIT_TOO_LONG) {
+        job_awaited(&server->job, clock_monotonic_s(), sentence);
+    }
+    serve_tell_generation(visitor);
+    server_unlock(server);
+    if (end == WAIT_GIVEN_UP) {
+        return error_set(error, "%s was given up while it waited for step %lld",
+                         connection_name(visitor->channel.connection), (long long)event->token);
+    }
+    if (end == WAIT_TOO_LONG) {
+        return serve_send_error(visitor, request, ERROR_TOO_LATE, sentence, error);
+    }
+    return verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
+                             : answer_push(visitor, push, request, event, &verdict, error);
+}
+
+bool serve_synchronous_push(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const struct message_push push = visitor->channel.message.push; /* its ranges go with the next frame */
+    const uint64_t request = visitor->channel.frame.request;
+    struct job_push event = {
+        .generation = visitor->channel.frame.generation,
+        .sequence = push.sequence,
+        .base_step = push.base_step,
+        .token = push.token,
+    };
+    struct stage *stage = shard_stage(server->shard, visitor->worker);
+    struct verdict verdict;
+    struct error bad;
+    bool receive;
+    if (!serve_take_stage(visitor, true, error)) {
+        return false;
+    }
+    server_lock(server);
+    /* The shard may be past a step that the job has yet to hear of: then it is soon. */
+    while (server->job.state == JOB_TRAINING && server->job.stepping && push.token > server->job.global_step &&
+           !server->leaving) {
+        server_wait_step(server);
+    }
+    job_stage(&server->job, visitor->worker, visitor->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
+    server_unlock(server);
+    bool done = serve_receive_push(visitor, stage, &push, request, receive, &bad, error);
+    if (done && bad.text[0] != '\0') {
+        done = serve_send_error(visitor, request, ERROR_BAD_REQUEST, bad.text, error);
+    } else if (done) {
+        /* A loss that is not finite says so of a gradient that was not even worth sending. */
+        event.finite = !receive || (stage_is_finite(stage) && isfinite(push.loss));
+        done = settle_push(visitor, &push, request, &event, receive, error);
+    }
+    serve_leave_stage(visitor);
+    return done;
+}
+
+/* --- For followers ----------------------------------------------------------------------------------------------------- */
+
+static bool read_workers(const struct ranges *ranges, bool *set, int workers)
+{
+    memset(set, 0, (size_t)workers * sizeof *set);
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        struct range range = range_get(ranges, i);
+        if (range.first >= (uint64_t)workers || range.count > (uint64_t)workers - range.first) {
+            return false;
+        }
+        for (uint32_t k = 0; k < range.count; k++) {
+            set[range.first + k] = true;
+        }
+    }
+    return true;
+}
+
+bool serve_staged(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const struct message_staged *staged = &visitor->channel.message.staged;
+    const uint64_t request = visitor->channel.frame.request;
+    struct verdict verdict = {0};
+    server_lock(server);
+    int workers = server->job.worker_count;
+    if (!read_workers(&staged->finite, server->finite, workers) ||
+        !read_workers(&staged->not_finite, server->not_finite, workers)) {
+        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .sentence = "it names workers that there are not"};
+    } else {
+        job_report(&server->job, visitor->ps, visitor->channel.frame.generation, staged->step, server->finite,
+                   server->not_finite, clock_monotonic_s(), &verdict);
+        server_lead(server);
+    }
+    int64_t global_step = server->job.global_step;
+    serve_tell_generation(visitor);
+    server_unlock(server);
+    if (verdict.code != 0) {
+        return serve_send_error(visitor, request, verdict.code, verdict.sentence, error);
+    }
+    struct message_done done = {.global_step = global_step};
+    return serve_send(visitor, MESSAGE_done, request, &done, error);
+}
+
+/* The set of a step that is decided, as ranges; false: it is not decided, or forgotten. */
+static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, uint32_t *count)
+{
+    const struct job *job = &server->job;
+    *count = 0;
+    if (generation != job->generation) {
+        return false;
+    }
+    const unsigned char *taken = NULL;
+    if (step == job->gathered.step && job->gathered.decided) {
+        taken = job->gathered.taken;
+    } else if (step == job->last_set_step) {
+        taken = job->last_set;
+    }
+    for (int i = 0; taken != NULL && i < job->worker_count; i++) {
+        if (!taken[i]) {
+            continue;
+        }
+        struct ranges so_far = {bytes, *count};
+        struct range last = *count > 0 ? range_get(&so_far, *count - 1) : (struct range){0};
+        if (*count > 0 && last.first + last.count == (uint64_t)i) {
+            range_put(bytes, *count - 1, (struct range){last.first, last.count + 1});
+        } else {
+            range_put(bytes, (*count)++, (struct range){(uint64_t)i, 1});
+        }
+    }
+    return taken != NULL;
+}
+
+bool serve_get_aggregate(struct visitor *visitor, struct error *error)
+{
+    struct server *server = visitor->server;
+    const struct message_get_aggregate wanted = visitor->channel.message.get_aggregate;
+    const uint64_t request = visitor->channel.frame.request;
+    const uint32_t generation = visitor->channel.frame.generation;
+    uint8_t bytes[CONFIG_MAX_HOSTS * RANGE_BYTES];
+    struct message_aggregate aggregate = {.step = wanted.step};
+    uint32_t count = 0;
+    double looked_s = clock_monotonic_s();
+    const double deadline_s = looked_s + wanted.wait_ms / 1000.0;
+    bool alive = true;
+    server_lock(server);
+    while (alive && !find_set(server, generation, wanted.step, bytes, &count) && generation == server->job.generation &&
+           clock_monotonic_s() < deadline_s) {
+        server_wait_step(server);
+        double now_s = clock_monotonic_s();
+        if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
+            alive = !serve_peer_hung_up(visitor);
+        }
+        alive = alive && !server->leaving;
+        looked_s = now_s;
+    }
+    bool same = generation == server->job.generation;
+    serve_tell_generation(visitor);
+    server_unlock(server);
+    if (!alive) {
+        return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+    }
+    if (!same) {
+        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+    }
+    if (count == 0) {
+        return serve_send_error(visitor, request, ERROR_TOO_LATE, "that step is not decided yet", error);
+    }
+    aggregate.workers = (struct ranges){bytes, count};
+    return serve_send(visitor, MESSAGE_aggregate, request, &aggregate, error);
+}

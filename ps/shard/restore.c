@@ -1,0 +1,134 @@
+/* Vectors as the chief writes them: the shard is closed meanwhile, and what was written is checked before it opens. */
+#include <assert.h>
+#include <string.h>
+
+#include "ps/shard/inside.h"
+
+static void fill(float *values, size_t count, float value)
+{
+    for (size_t i = 0; i < count; i++) {
+        values[i] = value;
+    }
+}
+
+void shard_begin_write(struct shard *shard, uint32_t generation)
+{
+    pthread_mutex_lock(&shard->stripes[0].lock);
+    schedule_settle(shard->schedule, shard->global_step);
+    shard->generation = generation;
+    atomic_store(&shard->closed, true);
+    shard->version = 0;
+    for (int i = 0; i < shard->stripe_count; i++) {
+        shard_walk_on(shard, i, &(struct walk){0}, 0);
+    }
+    pthread_mutex_lock(&shard->snapshot_lock);
+    memset(&shard->snapshot, 0, sizeof shard->snapshot);
+    pthread_mutex_unlock(&shard->snapshot_lock);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        shard->claimed[vector] = 0;
+        if (shard->vectors[vector] != NULL) {
+            bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
+            fill(shard->vectors[vector], shard->floats,
+                 is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f);
+        }
+    }
+}
+
+bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
+                       struct error *error)
+{
+    size_t local;
+    assert(atomic_load(&shard->closed));
+    if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
+        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
+                         (int)vector);
+    }
+    if (!shard_locate(shard, range, &local, error)) {
+        return false;
+    }
+    shard->claimed[vector] += range.count;
+    *values = shard->vectors[vector] + local;
+    return true;
+}
+
+/* Slots of a block that hold other bits than they begin with: an update makes a negative zero positive. */
+static bool slots_moved(const struct shard *shard, const struct block *block)
+{
+    for (int slot = 0; slot < optimizer_slots(shard->train.optimizer); slot++) {
+        float initial = optimizer_slot_initial(&shard->train, slot);
+        const float *values = shard->vectors[STORE_SLOT0 + slot] + block->local;
+        for (int row = 0; row < block->rows; row++, values += block->stride) {
+            for (int col = 0; col < block->cols; col++) {
+                if (memcmp(&values[col], &initial, sizeof initial) != 0) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+/* Whatever was written there: no loop over padding may ever see anything but what it began with. */
+static void reset_padding(struct shard *shard, int vector, const struct block *block, size_t end)
+{
+    bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
+    float value = is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f;
+    for (int row = 0; row < block->rows; row++) {
+        size_t from = block->local + (size_t)row * (size_t)block->stride + block->cols;
+        size_t to = row + 1 < block->rows ? block->local + ((size_t)row + 1) * (size_t)block->stride : end;
+        fill(shard->vectors[vector] + from, to - from, value);
+    }
+}
+
+static bool check_written(struct shard *shard, struct error *error)
+{
+    size_t real = 0;
+    for (size_t i = 0; i < shard->block_count; i++) {
+        real += (size_t)shard->blocks[i].rows * shard->blocks[i].cols;
+    }
+    if (shard->claimed[STORE_PARAMETERS] < real) {
+        return error_set(error, "only %zu of this shard's %zu parameters were written",
+                         shard->claimed[STORE_PARAMETERS], real);
+    }
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        if (shard->vectors[vector] != NULL && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
+            return error_set(error, "vector %d as it was written holds a value that is not finite", vector);
+        }
+    }
+    return true;
+}
+
+bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error)
+{
+    assert(atomic_load(&shard->closed));
+    if (!check_written(shard, error)) {
+        return false;
+    }
+    if (!schedule_begin(shard->schedule, epoch_steps)) {
+        return error_set(error, "the learning rate decays by epochs, and the steps of one are not known");
+    }
+    float *averages = shard->vectors[STORE_AVERAGES];
+    if (averages != NULL && shard->claimed[STORE_AVERAGES] == 0) {
+        memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
+    }
+    for (size_t i = 0; i < shard->block_count; i++) {
+        size_t end = i + 1 < shard->block_count ? shard->blocks[i + 1].local : shard->floats;
+        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+            if (shard->vectors[vector] != NULL) {
+                reset_padding(shard, vector, &shard->blocks[i], end);
+            }
+        }
+        shard->versions[i] = 1;
+        shard->moved[i] = slots_moved(shard, &shard->blocks[i]);
+    }
+    pthread_mutex_lock(&shard->stripes[0].lock);
+    shard->version = 1;
+    shard->global_step = global_step;
+    for (int i = 0; i < shard->stripe_count; i++) {
+        if (i + 1 == shard->stripe_count) {
+            atomic_store(&shard->closed, false);
+        }
+        shard_walk_on(shard, i, &(struct walk){.version = 1}, global_step);
+    }
+    return true;
+}

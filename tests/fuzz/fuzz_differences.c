@@ -1,0 +1,33 @@
+/* Differences as bytes from anywhere: refused, or understood; and telling the same again is understood, too. */
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/bfloat16.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    enum { MOST = 400 };
+    if (size < 2) {
+        return 0;
+    }
+    size_t n = 1 + (size_t)(bytes[0] | bytes[1] << 8) % MOST;
+    uint16_t *known = calloc(n, sizeof *known), *again = calloc(n, sizeof *again);
+    uint8_t *told = malloc(bfloat16_told_room(n));
+    assert(known && again && told);
+    size_t took = bfloat16_learn(known, bytes + 2, size - 2, n);
+    assert(took <= size - 2);
+    if (took > 0) {
+        size_t takes = bfloat16_tell(told, again, known, n, false);
+        memset(again, 0, n * sizeof *again);
+        assert(takes <= took && bfloat16_learn(again, told, takes, n) == takes);
+        assert(memcmp(again, known, n * sizeof *known) == 0);
+    }
+    free(told);
+    free(again);
+    free(known);
+    return 0;
+}

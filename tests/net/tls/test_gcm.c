@@ -1,0 +1,163 @@
+/* AES-256-GCM of both libraries: the specification's vectors, one against the other on all sizes, nothing altered passes. */
+#include "net/tls/gcm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <sodium.h>
+
+#include "net/tls/aead.h"
+#include "tests/net/tls/vectors.h"
+#include "tests/random.h"
+
+enum { MOST = 16385, MOST_ADDITIONAL = 100 };
+
+static struct test_random test_seed;
+
+static int start(void **state)
+{
+    (void)state;
+    return sodium_init() < 0;
+}
+
+/* How many of the libraries this processor can run, libsodium first. */
+static int libraries(void)
+{
+    if (!aead_has_aes()) {
+        print_message("[  SKIPPED ] AES-GCM: this processor has no AES instructions\n");
+        return 0;
+    }
+    if (!gcm_is_wide()) {
+        print_message("[  SKIPPED ] AES-GCM by AVX-512: this processor has no such AES instructions\n");
+        return 1;
+    }
+    return 2;
+}
+
+static void vectors_of_the_specification(void **state)
+{
+    (void)state;
+    for (int library = 0, count = libraries(); library < count; library++) {
+        for (size_t i = 0; i < GCM_VECTORS; i++) {
+            const struct vector *vector = &gcm_vectors[i];
+            uint8_t bytes[256], nonce[256], additional[256], plain[256], sealed[256], expected[256], tag[256],
+                got[GCM_TAG_BYTES];
+            struct gcm_key key;
+            unhex(vector->key, bytes);
+            unhex(vector->nonce, nonce);
+            size_t additional_size = unhex(vector->additional, additional), size = unhex(vector->plain, plain);
+            unhex(vector->cipher, expected);
+            unhex(vector->tag, tag);
+            gcm_key_set(&key, bytes, library == 1);
+            gcm_seal(&key, nonce, additional, additional_size, plain, size, sealed, got);
+            assert_memory_equal(sealed, expected, size);
+            assert_memory_equal(got, tag, GCM_TAG_BYTES);
+            assert_true(gcm_open(&key, nonce, additional, additional_size, sealed, size, tag, sealed));
+            assert_memory_equal(sealed, plain, size);
+        }
+    }
+}
+
+static void fill(uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] = (uint8_t)test_random_below(&test_seed, 256);
+    }
+}
+
+/* One library's record is the other's, in place and beside; the key need not lie better than malloc has it. */
+static void check_size(size_t size)
+{
+    static uint8_t plain[MOST], sealed[2][MOST], opened[MOST];
+    uint8_t bytes[GCM_KEY_BYTES], nonce[GCM_NONCE_BYTES], additional[MOST_ADDITIONAL], tags[2][GCM_TAG_BYTES];
+    size_t additional_size = (size_t)test_random_below(&test_seed, MOST_ADDITIONAL + 1);
+    _Alignas(64) uint8_t room[sizeof(struct gcm_key) + 64];
+    struct gcm_key *wide = (struct gcm_key *)(void *)(room + 16 * test_random_below(&test_seed, 4)), narrow;
+    fill(bytes, sizeof bytes);
+    fill(nonce, sizeof nonce);
+    fill(additional, sizeof additional);
+    fill(plain, size);
+    gcm_key_set(wide, bytes, true);
+    gcm_key_set(&narrow, bytes, false);
+    gcm_seal(&narrow, nonce, additional, additional_size, plain, size, sealed[0], tags[0]);
+    memcpy(sealed[1], plain, size);
+    gcm_seal(wide, nonce, additional, additional_size, sealed[1], size, sealed[1], tags[1]);
+    assert_memory_equal(sealed[0], sealed[1], size);
+    assert_memory_equal(tags[0], tags[1], GCM_TAG_BYTES);
+    assert_true(gcm_open(wide, nonce, additional, additional_size, sealed[0], size, tags[0], opened));
+    assert_memory_equal(opened, plain, size);
+    assert_true(gcm_open(&narrow, nonce, additional, additional_size, sealed[1], size, tags[1], sealed[1]));
+    assert_memory_equal(sealed[1], plain, size);
+}
+
+static void both_make_the_same_bytes(void **state)
+{
+    (void)state;
+    if (libraries() < 2) {
+        skip();
+    }
+    for (size_t size = 0; size <= 1100; size++) {
+        check_size(size);
+    }
+    for (int i = 0; i < 200; i++) {
+        check_size((size_t)test_random_below(&test_seed, MOST + 1));
+    }
+    check_size(MOST);
+}
+
+static void flip(uint8_t *bytes, size_t size)
+{
+    bytes[test_random_below(&test_seed, (int)size)] ^= (uint8_t)(1 << test_random_below(&test_seed, 8));
+}
+
+static void nothing_altered_passes(void **state)
+{
+    (void)state;
+    static uint8_t sealed[MOST], opened[MOST];
+    for (int library = 0, count = libraries(); library < count; library++) {
+        for (int i = 0; i < 500; i++) {
+            uint8_t bytes[GCM_KEY_BYTES], nonce[GCM_NONCE_BYTES], additional[5], tag[GCM_TAG_BYTES];
+            size_t size = 1 + (size_t)test_random_below(&test_seed, i % 10 ? 300 : MOST);
+            struct gcm_key key;
+            fill(bytes, sizeof bytes);
+            fill(nonce, sizeof nonce);
+            fill(additional, sizeof additional);
+            fill(sealed, size);
+            gcm_key_set(&key, bytes, library == 1);
+            gcm_seal(&key, nonce, additional, sizeof additional, sealed, size, sealed, tag);
+            assert_true(gcm_open(&key, nonce, additional, sizeof additional, sealed, size, tag, opened));
+            switch (test_random_below(&test_seed, 4)) {
+            case 0:
+                flip(sealed, size);
+                break;
+            case 1:
+                flip(tag, sizeof tag);
+                break;
+            case 2:
+                flip(additional, sizeof additional);
+                break;
+            default:
+                flip(nonce, sizeof nonce);
+                break;
+            }
+            assert_false(gcm_open(&key, nonce, additional, sizeof additional, sealed, size, tag, opened));
+        }
+    }
+}
+
+int main(void)
+{
+    test_seed = test_random_begin("test_gcm");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_of_the_specification),
+        cmocka_unit_test(both_make_the_same_bytes),
+        cmocka_unit_test(nothing_altered_passes),
+    };
+    return cmocka_run_group_tests(tests, start, NULL);
+}

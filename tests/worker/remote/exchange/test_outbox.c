@@ -1,0 +1,204 @@
+/* The outbox: what goes in comes out, as runs within a ps's spans; zeros stay behind, and rounding loses nothing. */
+#include "worker/remote/exchange/outbox.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "base/config.h"
+#include "ps/bfloat16.h"
+#include "tests/random.h"
+
+static struct model model;
+static struct config config;
+
+static int lay_out(void **state)
+{
+    struct error error;
+    const struct config_setting settings[] = {{"layers", "23,300,17,5"}};
+    (void)state;
+    if (!config_load(&config, NULL, settings, 1, &error)) {
+        return 1;
+    }
+    model_layout(&model, &config.model);
+    return 0;
+}
+
+static int forget(void **state)
+{
+    (void)state;
+    config_free(&config);
+    return 0;
+}
+
+static size_t at(const struct variable *variable, int row, int col)
+{
+    return variable->offset + (size_t)row * (size_t)variable->stride + (size_t)col;
+}
+
+/* A gradient of random rows, a third of them zero, in the model's layout; rows go in in strips of up to 7 columns. */
+static void fill(struct outbox *outbox, struct test_random *random, float *gradient)
+{
+    struct gradient_sink sink = outbox_sink(outbox);
+    memset(gradient, 0, model.float_count * sizeof *gradient);
+    outbox_begin(outbox);
+    for (int v = 0; v < model.variable_count; v++) {
+        const struct variable *variable = &model.variables[v];
+        for (int r = 0; r < variable->rows; r++) {
+            bool zero = test_random_below(random, 3) == 0;
+            for (int c = 0; !zero && c < variable->cols; c++) {
+                gradient[at(variable, r, c)] = test_random_float(random);
+            }
+        }
+        for (int c = 0; c < variable->cols; c += 7) {
+            int cols = variable->cols - c < 7 ? variable->cols - c : 7;
+            struct gradient_block block = {.variable = v,
+                                           .rows = variable->rows,
+                                           .col = c,
+                                           .cols = cols,
+                                           .values = gradient + at(variable, 0, c),
+                                           .stride = variable->stride};
+            sink.block(sink.context, &block);
+        }
+    }
+}
+
+/* Everything that would be sent, in the model's layout; *floats: how many, *runs: in how many pieces. */
+static void empty(const struct outbox *outbox, const struct span *spans, int span_count, float *sent, size_t *floats,
+                  int *runs)
+{
+    struct outbox_cursor cursor = outbox_open(outbox, spans, span_count);
+    struct range range;
+    const void *from;
+    uint64_t end = 0;
+    while (outbox_next(&cursor, &range, &from)) {
+        bool inside = false;
+        assert_true(range.count > 0 && range.first >= end);
+        end = range.first + range.count;
+        for (int i = 0; i < span_count; i++) {
+            inside = inside || (range.first >= spans[i].first && end <= spans[i].first + spans[i].count);
+        }
+        assert_true(inside);
+        for (uint32_t i = 0; i < range.count; i++) {
+            float *to = &sent[range.first + i];
+            *to = outbox->dtype == DTYPE_BFLOAT16 ? bfloat16_widen(((const uint16_t *)from)[i])
+                                                  : ((const float *)from)[i];
+        }
+        *floats += range.count;
+        ++*runs;
+    }
+}
+
+static void all_of_it_once(void **state)
+{
+    struct test_random random = test_random_begin("outbox");
+    struct outbox outbox;
+    struct error error;
+    float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
+    (void)state;
+    assert_true(outbox_create(&outbox, &model, DTYPE_FLOAT32, NULL, &error));
+    for (int ps_count = 1; ps_count <= 5; ps_count++) {
+        for (int policy = PLACEMENT_RANGES; policy <= PLACEMENT_GREEDY; policy++) {
+            size_t floats = 0;
+            int runs = 0;
+            fill(&outbox, &random, gradient);
+            memset(sent, 0, model.float_count * sizeof *sent);
+            for (int ps = 0; ps < ps_count; ps++) {
+                struct span spans[PLACEMENT_MAX_SPANS];
+                int count = placement_spans(&model, (enum placement_policy)policy, ps_count, ps, spans);
+                empty(&outbox, spans, count, sent, &floats, &runs);
+            }
+            assert_memory_equal(sent, gradient, model.float_count * sizeof *sent);
+            assert_true(floats < model.float_count * 9 / 10); /* rows of zeros stayed behind */
+            assert_true(runs < (int)outbox.rows * 7 / 10);    /* rows that follow one another went together */
+        }
+    }
+    outbox_destroy(&outbox);
+    free(gradient);
+    free(sent);
+}
+
+/* As bfloat16: what was sent so far and what is kept add up to all gradients so far, whoever lends the remainders. */
+static void rounding_loses_nothing(void **state)
+{
+    enum { STEPS = 50, BOXES = 3 };
+    struct test_random random = test_random_begin("rounding");
+    struct span whole = {0, model.float_count};
+    struct outbox boxes[BOXES];
+    struct error error;
+    float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
+    double *owed = calloc(model.float_count, sizeof *owed);
+    (void)state;
+    for (int i = 0; i < BOXES; i++) {
+        assert_true(outbox_create(&boxes[i], &model, DTYPE_BFLOAT16, i > 0 ? &boxes[0] : NULL, &error));
+    }
+    for (int step = 0; step < STEPS; step++) {
+        struct outbox *outbox = &boxes[step % BOXES];
+        size_t floats = 0;
+        int runs = 0;
+        fill(outbox, &random, gradient);
+        memset(sent, 0, model.float_count * sizeof *sent);
+        empty(outbox, &whole, 1, sent, &floats, &runs);
+        for (size_t i = 0; i < model.float_count; i++) {
+            owed[i] += (double)gradient[i] - (double)sent[i];
+        }
+    }
+    for (size_t i = 0; i < model.float_count; i++) {
+        assert_true(fabs(owed[i] - (double)boxes[0].remainders[i]) < 1e-5);
+        assert_true(fabs(owed[i]) < 1.0 / 128); /* half of the last place of 2 */
+    }
+    for (int i = BOXES - 1; i >= 0; i--) {
+        outbox_destroy(&boxes[i]);
+    }
+    free(gradient);
+    free(sent);
+    free(owed);
+}
+
+/* What is not finite leaves at once, so that a ps can refuse it, and nothing of it stays. */
+static void not_finite_does_not_stay(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct span whole = {0, model.float_count};
+    struct outbox outbox;
+    struct error error;
+    float *sent = calloc(model.float_count, sizeof *sent);
+    (void)state;
+    assert_true(outbox_create(&outbox, &model, DTYPE_BFLOAT16, NULL, &error));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        float row[300] = {1.0f, bad[i]};
+        struct gradient_sink sink = outbox_sink(&outbox);
+        struct gradient_block block = {.rows = 1, .cols = 300, .values = row, .stride = 300};
+        size_t floats = 0;
+        int runs = 0;
+        outbox_begin(&outbox);
+        sink.block(sink.context, &block);
+        empty(&outbox, &whole, 1, sent, &floats, &runs);
+        assert_int_equal(floats, 300);
+        assert_true(sent[1] - sent[1] != 0.0f);
+        row[1] = 2.0f;
+        outbox_begin(&outbox);
+        sink.block(sink.context, &block);
+        empty(&outbox, &whole, 1, sent, &floats, &runs);
+        assert_true(sent[1] == 2.0f);
+    }
+    outbox_destroy(&outbox);
+    free(sent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_of_it_once),
+        cmocka_unit_test(rounding_loses_nothing),
+        cmocka_unit_test(not_finite_does_not_stay),
+    };
+    return cmocka_run_group_tests(tests, lay_out, forget);
+}

@@ -1,0 +1,224 @@
+/* The pipeline: steps overlap with pushes, in order, on parameters as old as promised, and each push counts once. */
+#include "worker/remote/exchange/pipeline.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/worker/remote/exchange/fake_engine.h"
+#include "tests/worker/remote/exchange/fake_ps.h"
+
+enum { STEPS = 20 };
+
+struct bench {
+    struct fake_ps ps;
+    struct fake_engine engine;
+    struct traffic traffic;
+    struct push_pull exchange;
+    struct pipeline *pipeline;
+    atomic_bool computes;
+    int depth;
+};
+
+static void begin(struct bench *bench, const struct engine_table *table, int depth, const char *const *flags)
+{
+    struct error error;
+    memset(bench, 0, sizeof *bench);
+    fake_ps_start(&bench->ps, flags);
+    bench->depth = depth;
+    bench->engine.engine.table = table;
+    bench->engine.parameters = calloc(bench->ps.model.float_count, sizeof(float));
+    struct push_pull_options options = {.config = &bench->ps.config,
+                                        .model = &bench->ps.model,
+                                        .engine = &bench->engine.engine,
+                                        .self = &bench->ps.self,
+                                        .traffic = &bench->traffic,
+                                        .quiet = true};
+    assert_true(push_pull_create(&bench->exchange, &options, &error));
+    assert_true(pipeline_create(&bench->pipeline, &bench->exchange, &bench->engine.engine, depth, &error));
+    assert_int_equal(push_pull_join(&bench->exchange, &error), PUSH_PULL_DONE);
+    assert_true(pipeline_load(bench->pipeline, &error));
+}
+
+static void end(struct bench *bench)
+{
+    pipeline_destroy(bench->pipeline);
+    push_pull_destroy(&bench->exchange);
+    free(bench->engine.parameters);
+    fake_ps_free(&bench->ps);
+}
+
+/* Each gradient takes 1 off every parameter's negative: parameters count the pushes that they hold. */
+static void fill(struct outbox *outbox, const struct model *model)
+{
+    struct gradient_sink sink = outbox_sink(outbox);
+    outbox_begin(outbox);
+    for (int v = 0; v < model->variable_count; v++) {
+        const struct variable *variable = &model->variables[v];
+        float row[64];
+        for (int c = 0; c < variable->cols; c++) {
+            row[c] = -1.0f;
+        }
+        for (int r = 0; r < variable->rows; r++) {
+            struct gradient_block block = {
+                .variable = v, .row = r, .rows = 1, .cols = variable->cols, .values = row, .stride = variable->cols};
+            sink.block(sink.context, &block);
+        }
+    }
+}
+
+/* All parameters hold the same pushes. */
+static int pushes_held(const struct bench *bench)
+{
+    const struct model *model = &bench->ps.model;
+    int held = (int)bench->engine.parameters[0];
+    for (int v = 0; v < model->variable_count; v++) {
+        const struct variable *variable = &model->variables[v];
+        for (int r = 0; r < variable->rows; r++) {
+            for (int c = 0; c < variable->cols; c++) {
+                size_t i = variable->offset + (size_t)r * (size_t)variable->stride + (size_t)c;
+                assert_true(bench->engine.parameters[i] == (float)held);
+            }
+        }
+    }
+    return held;
+}
+
+/* Step number i, 0 and up: "computes" for some time on what the engine holds, then hands over. */
+static enum push_pull_end step(struct bench *bench, int i, int compute_ms, int64_t *global_step, struct error *error)
+{
+    struct push_answer answer;
+    int answers;
+    int held = pushes_held(bench);
+    assert_in_range(held, i > bench->depth ? i - bench->depth : 0, i);
+    fill(pipeline_outbox(bench->pipeline), &bench->ps.model);
+    atomic_store(&bench->computes, true);
+    usleep((useconds_t)compute_ms * 1000);
+    atomic_store(&bench->computes, false);
+    struct push_note note = {.base_step = *global_step, .local_step = i, .examples = 1};
+    enum push_pull_end how = pipeline_push(bench->pipeline, &note, &answer, &answers, error);
+    if (answers > 0) {
+        *global_step = answer.global_step;
+        assert_int_equal(answer.global_step, pushes_held(bench));
+        assert_true(answer.staleness <= (unsigned)bench->depth);
+    }
+    return how;
+}
+
+static void settle(struct bench *bench, int pushes)
+{
+    struct push_answer answer;
+    struct error error;
+    int answers;
+    assert_int_equal(pipeline_drain(bench->pipeline, &answer, &answers, &error), PUSH_PULL_DONE);
+    assert_int_equal(pushes_held(bench), pushes);
+    fake_ps_stop(&bench->ps);
+    assert_int_equal(bench->ps.steps, pushes);
+}
+
+static void order_and_age(void **state)
+{
+    const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
+    const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
+    (void)state;
+    for (int depth = 1; depth <= 4; depth++) {
+        struct bench bench;
+        struct error error;
+        int64_t global_step = 0;
+        begin(&bench, tables[depth % 2], depth, depth > 2 ? bfloat16 : NULL);
+        bench.ps.delay_ms = 4;
+        for (int i = 0; i < STEPS; i++) {
+            assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+        }
+        settle(&bench, STEPS);
+        for (int k = 0; k < STEPS; k++) {
+            assert_int_equal(bench.ps.sequences[k], k + 1);
+            assert_int_equal(bench.ps.seen[k].local_step, k);
+            assert_in_range(bench.ps.seen[k].base_step, k > depth ? k - depth : 0, k);
+        }
+        end(&bench);
+    }
+}
+
+/* A push is under way while the next step is computed. */
+static void steps_overlap(void **state)
+{
+    enum { PUSH_MS = 10, COMPUTE_MS = 30 };
+    struct bench bench;
+    struct error error;
+    int64_t global_step = 0;
+    (void)state;
+    begin(&bench, &fake_engine_near, 1, NULL);
+    bench.ps.delay_ms = PUSH_MS;
+    bench.ps.computes = &bench.computes;
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(step(&bench, i, COMPUTE_MS, &global_step, &error), PUSH_PULL_DONE);
+    }
+    settle(&bench, STEPS);
+    assert_true(bench.ps.overlapped > STEPS / 2); /* all but the last, on a machine that is not held up */
+    end(&bench);
+}
+
+static void broken_connections(void **state)
+{
+    struct bench bench;
+    struct error error;
+    int64_t global_step = 0;
+    (void)state;
+    begin(&bench, &fake_engine_near, 2, NULL);
+    bench.ps.cut_in_push = 3;
+    bench.ps.cut_before_answer = 7;
+    bench.ps.cut_in_answer = 12;
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+    }
+    settle(&bench, STEPS);
+    assert_int_equal(bench.ps.pushes, STEPS + 2);
+    for (int k = 1; k < bench.ps.pushes; k++) {
+        assert_in_range(bench.ps.sequences[k], bench.ps.sequences[k - 1], bench.ps.sequences[k - 1] + 1);
+    }
+    end(&bench);
+}
+
+/* The model was restored: pushes under way are forgotten, none is sent behind the one that failed, and all goes on. */
+static void restored_model(void **state)
+{
+    struct bench bench;
+    struct push_answer answer;
+    struct error error;
+    int64_t global_step = 0;
+    int answers, i = 0;
+    (void)state;
+    begin(&bench, &fake_engine_near, 2, NULL);
+    bench.ps.wrong_at = 5;
+    bench.ps.error = ERROR_OLD_GENERATION;
+    while (step(&bench, i, 2, &global_step, &error) == PUSH_PULL_DONE) {
+        i++;
+        assert_true(i < STEPS);
+    }
+    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_true(pipeline_load(bench.pipeline, &error));
+    assert_int_equal(pushes_held(&bench), 4);
+    global_step = 4;
+    for (i = 4; i < STEPS; i++) {
+        assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+    }
+    settle(&bench, STEPS);
+    assert_int_equal(bench.ps.pushes, STEPS + 1);
+    end(&bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order_and_age),
+        cmocka_unit_test(steps_overlap),
+        cmocka_unit_test(broken_connections),
+        cmocka_unit_test(restored_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

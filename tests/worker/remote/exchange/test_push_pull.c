@@ -1,0 +1,271 @@
+/* Push and pull against a ps that breaks connections and says no: each push counts once, and its error tells what to do. */
+#include "worker/remote/exchange/push_pull.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/worker/remote/exchange/fake_engine.h"
+#include "tests/worker/remote/exchange/fake_ps.h"
+
+enum { PUSHES = 12 };
+
+/* One worker and its ps. */
+struct bench {
+    struct fake_ps ps;
+    struct fake_engine engine;
+    struct traffic traffic;
+    struct push_pull exchange;
+    struct outbox outbox;
+    bool given_up;
+};
+
+static bool given_up(void *context)
+{
+    return ((struct bench *)context)->given_up;
+}
+
+static void begin(struct bench *bench, const struct engine_table *table, const char *const *flags)
+{
+    struct error error;
+    memset(bench, 0, sizeof *bench);
+    fake_ps_start(&bench->ps, flags);
+    bench->engine.engine.table = table;
+    bench->engine.parameters = calloc(bench->ps.model.float_count, sizeof(float));
+    struct push_pull_options options = {.config = &bench->ps.config,
+                                        .model = &bench->ps.model,
+                                        .engine = &bench->engine.engine,
+                                        .self = &bench->ps.self,
+                                        .traffic = &bench->traffic,
+                                        .given_up = given_up,
+                                        .context = bench,
+                                        .quiet = true};
+    enum dtype dtype = bench->ps.config.cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    assert_true(push_pull_create(&bench->exchange, &options, &error));
+    assert_true(outbox_create(&bench->outbox, &bench->ps.model, dtype, NULL, &error));
+    assert_int_equal(push_pull_join(&bench->exchange, &error), PUSH_PULL_DONE);
+}
+
+static void end(struct bench *bench)
+{
+    push_pull_destroy(&bench->exchange);
+    outbox_destroy(&bench->outbox);
+    free(bench->engine.parameters);
+    fake_ps_free(&bench->ps);
+}
+
+/* A gradient of `value` everywhere, for all variables. */
+static void fill(struct outbox *outbox, const struct model *model, float value)
+{
+    struct gradient_sink sink = outbox_sink(outbox);
+    outbox_begin(outbox);
+    for (int v = 0; v < model->variable_count; v++) {
+        const struct variable *variable = &model->variables[v];
+        float row[64];
+        for (int c = 0; c < variable->cols; c++) {
+            row[c] = value;
+        }
+        for (int r = 0; r < variable->rows; r++) {
+            struct gradient_block block = {
+                .variable = v, .row = r, .rows = 1, .cols = variable->cols, .values = row, .stride = variable->cols};
+            sink.block(sink.context, &block);
+        }
+    }
+}
+
+static enum push_pull_end push(struct bench *bench, int number, struct push_answer *answer, struct error *error)
+{
+    struct push_note note = {.base_step = bench->exchange.global_step, .local_step = number, .examples = 1};
+    fill(&bench->outbox, &bench->ps.model, -1.0f);
+    return push_pull_exchange(&bench->exchange, &bench->outbox, &note, answer, error);
+}
+
+/* All rows of the engine's parameters are `value`, and the padding between them is what it was. */
+static void assert_parameters(const struct bench *bench, float value)
+{
+    for (int v = 0; v < bench->ps.model.variable_count; v++) {
+        const struct variable *variable = &bench->ps.model.variables[v];
+        for (int r = 0; r < variable->rows; r++) {
+            for (int c = 0; c < variable->stride; c++) {
+                float is =
+                    bench->engine.parameters[variable->offset + (size_t)r * (size_t)variable->stride + (size_t)c];
+                assert_true(is == (c < variable->cols ? value : 0.0f));
+            }
+        }
+    }
+}
+
+static void push_all(struct bench *bench)
+{
+    struct push_answer answer;
+    struct error error;
+    for (int i = 1; i <= PUSHES; i++) {
+        if (push(bench, i, &answer, &error) != PUSH_PULL_DONE) {
+            fail_msg("push %d: %s", i, error.text);
+        }
+        assert_int_equal(answer.global_step, i);
+        assert_false(answer.over);
+        assert_parameters(bench, (float)i);
+    }
+}
+
+static void parameters_land(void **state)
+{
+    const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
+    const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct bench bench;
+        begin(&bench, tables[i % 2], i < 2 ? NULL : bfloat16);
+        push_all(&bench);
+        assert_true(i % 2 == 0 ? bench.engine.writes == 0 : bench.engine.writes > 0);
+        fake_ps_stop(&bench.ps);
+        for (int k = 0; k < PUSHES; k++) {
+            assert_int_equal(bench.ps.sequences[k], k + 1);
+            assert_int_equal(bench.ps.seen[k].base_step, k);
+            assert_int_equal(bench.ps.seen[k].base_version, k + 1);
+        }
+        assert_int_equal(bench.ps.pushes, PUSHES);
+        assert_int_equal(atomic_load(&bench.traffic.retries), 0);
+        end(&bench);
+    }
+}
+
+/* Differences that cannot be end the connection; the next one is told everything, and nothing is lost or counted twice. */
+static void differences_that_make_no_sense(void **state)
+{
+    const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
+    (void)state;
+    struct bench bench;
+    begin(&bench, &fake_engine_near, bfloat16);
+    bench.ps.cut_in_push = 2;
+    bench.ps.short_at = 4;
+    bench.ps.nonsense_at = 7;
+    bench.ps.cut_before_answer = 10;
+    push_all(&bench);
+    fake_ps_stop(&bench.ps);
+    assert_int_equal(bench.ps.steps, PUSHES);
+    assert_int_equal(bench.ps.connections, 5);
+    end(&bench);
+}
+
+/* The connection breaks while a push comes, after it was applied, and in its answer: it is sent again, counts once. */
+static void broken_connections(void **state)
+{
+    (void)state;
+    struct bench bench;
+    begin(&bench, &fake_engine_near, NULL);
+    bench.ps.cut_in_push = 3;
+    bench.ps.cut_before_answer = 6;
+    bench.ps.cut_in_answer = 9;
+    bench.ps.beyond_at = 11;
+    push_all(&bench);
+    fake_ps_stop(&bench.ps);
+    assert_int_equal(bench.ps.steps, PUSHES);
+    assert_int_equal(bench.ps.pushes, PUSHES + 3); /* those that were applied and not answered came twice */
+    assert_int_equal(bench.ps.connections, 5);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 4);
+    end(&bench);
+}
+
+/* max_staleness: the push counts, and is asked about again until others have caught up. */
+static void answers_that_take_long(void **state)
+{
+    (void)state;
+    struct bench bench;
+    begin(&bench, &fake_engine_near, NULL);
+    bench.ps.wrong_at = 4;
+    bench.ps.error = ERROR_TOO_LATE;
+    push_all(&bench);
+    fake_ps_stop(&bench.ps);
+    assert_int_equal(bench.ps.steps, PUSHES);
+    assert_int_equal(bench.ps.pushes, PUSHES + 1);
+    assert_int_equal(bench.ps.sequences[3], 4);
+    assert_int_equal(bench.ps.sequences[4], 4);
+    assert_int_equal(bench.ps.connections, 1);
+    end(&bench);
+}
+
+static void errors_tell_what_to_do(void **state)
+{
+    static const struct {
+        uint16_t code;
+        enum push_pull_end end;
+    } cases[] = {{ERROR_OLD_GENERATION, PUSH_PULL_AGAIN},
+                 {ERROR_NOT_READY, PUSH_PULL_AGAIN},
+                 {ERROR_JOB_OVER, PUSH_PULL_AGAIN},
+                 {ERROR_BAD_REQUEST, PUSH_PULL_REFUSED},
+                 {ERROR_NOT_ALLOWED, PUSH_PULL_REFUSED}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench;
+        struct push_answer answer;
+        struct error error;
+        begin(&bench, &fake_engine_near, NULL);
+        bench.ps.wrong_at = 2;
+        bench.ps.error = cases[i].code;
+        assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push(&bench, 2, &answer, &error), cases[i].end);
+        assert_non_null(strstr(error.text, "as the test wants"));
+        assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+        /* And nothing of it is left: after joining again all goes on. */
+        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_parameters(&bench, 1);
+        assert_int_equal(push(&bench, 3, &answer, &error), PUSH_PULL_DONE);
+        assert_parameters(&bench, 2);
+        fake_ps_stop(&bench.ps);
+        end(&bench);
+    }
+}
+
+static void outcomes(void **state)
+{
+    (void)state;
+    for (uint8_t outcome = 4; outcome <= 5; outcome++) { /* not finite; not wanted, the job is over */
+        struct bench bench;
+        struct push_answer answer;
+        struct error error;
+        begin(&bench, &fake_engine_near, NULL);
+        bench.ps.wrong_at = 1;
+        bench.ps.outcome = outcome;
+        assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(answer.not_finite, outcome == 4);
+        assert_int_equal(answer.over, outcome == 5);
+        assert_parameters(&bench, 0);
+        fake_ps_stop(&bench.ps);
+        end(&bench);
+    }
+}
+
+/* Nobody there: whoever waits can be told to stop, and does so soon. */
+static void waiting_can_be_given_up(void **state)
+{
+    (void)state;
+    struct bench bench;
+    struct push_answer answer;
+    struct error error;
+    begin(&bench, &fake_engine_near, NULL);
+    fake_ps_stop(&bench.ps);
+    bench.given_up = true;
+    double begun_s = clock_monotonic_s();
+    assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_STOPPED);
+    assert_true(clock_monotonic_s() - begun_s < 5);
+    end(&bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_land),
+        cmocka_unit_test(broken_connections),
+        cmocka_unit_test(differences_that_make_no_sense),
+        cmocka_unit_test(answers_that_take_long),
+        cmocka_unit_test(errors_tell_what_to_do),
+        cmocka_unit_test(outcomes),
+        cmocka_unit_test(waiting_can_be_given_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/* Batches on their way to the team: which images they hold, and where these are not zero. */
+#include <string.h>
+
+#include "base/profile.h"
+#include "worker/cpu/engine/inside.h"
+#include "worker/data/streaming/streaming.h"
+
+void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *indexes, int count,
+                   const int32_t *labels)
+{
+    int classes = engine->model->widths[engine->network.layers];
+    int32_t *first = engine->first_of_class;
+    memset(first, 0, (size_t)(classes + 1) * sizeof *first);
+    for (int i = 0; i < count; i++) {
+        first[labels[indexes[i]] + 1]++;
+    }
+    for (int i = 0; i < classes; i++) {
+        first[i + 1] += first[i];
+    }
+    for (int i = 0; i < count; i++) {
+        int32_t label = labels[indexes[i]];
+        int32_t to = first[label]++;
+        draw->indexes[to] = indexes[i];
+        draw->labels[to] = label;
+        draw->places[to] = i;
+    }
+    draw->count = count;
+    atomic_store_explicit(&draw->next_block, 0, memory_order_relaxed);
+}
+
+/*
+ * A batch of images that stream. Where they can't be read any more, an image of zeros stands for them: the team goes on to
+ * the end of its run, which then fails as a whole.
+ */
+static void draw_streamed(struct cpu_engine *engine, struct draw *draw)
+{
+    static const int32_t nothing = 0;
+    int count;
+    draw->images = draw->memory;
+    if (!engine->starved && streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, draw->memory,
+                                           engine->streamed_labels, &count, &engine->starved_error)) {
+        cpu_draw_take(engine, draw, engine->in_order, count, engine->streamed_labels);
+        return;
+    }
+    engine->starved = true;
+    memset(draw->memory, 0, (size_t)engine->model->widths[0]);
+    cpu_draw_take(engine, draw, &nothing, 1, &nothing);
+}
+
+void cpu_draw_batch(const struct run *run, int64_t number)
+{
+    struct cpu_engine *engine = run->engine;
+    struct draw *draw = &engine->draws[number % DRAWS];
+    struct sampler sampler = engine->sampler;
+    sampler.task += (uint32_t)(number % micro_batches(engine));
+    draw->dropout = (struct dropout_batch){sampler.task, run->first_step + number / micro_batches(engine)};
+    if (engine->streaming) {
+        draw_streamed(engine, draw);
+        return;
+    }
+    int count = sampler_draw(&sampler, draw->dropout.step, engine->drawn);
+    draw->images = engine->train->images;
+    cpu_draw_take(engine, draw, engine->drawn, count, engine->train->labels);
+}
+
+/* Into the second-level cache, for the first has no room; and by prefetches, which hold up nothing that comes behind them. */
+void cpu_fetch_images(const struct run *run, int64_t number, int part, int parts)
+{
+    enum { LINE = 64 };
+    if (number >= run->batches) {
+        return;
+    }
+    const struct draw *draw = &run->engine->draws[number % DRAWS];
+    size_t pixels = (size_t)run->engine->model->widths[0];
+    for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
+         i++) {
+        const uint8_t *image = draw->images + (size_t)draw->indexes[i] * pixels;
+        for (size_t at = 0; at < pixels; at += LINE) {
+            __builtin_prefetch(image + at, 0, 2);
+        }
+    }
+}
+
+void cpu_index_batch(const struct run *run, int64_t number, int thread)
+{
+    PROFILE("index batch");
+    struct cpu_engine *engine = run->engine;
+    struct batch_index *index = &engine->indexes[number % INDEXES];
+    struct draw *draw = &engine->draws[number % DRAWS];
+    for (int block;
+         (block = atomic_fetch_add_explicit(&draw->next_block, 1, memory_order_relaxed)) < index->block_count;) {
+        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, draw->images,
+                    engine->model->widths[0], draw->indexes, draw->count);
+    }
+}

@@ -1,0 +1,86 @@
+/* Evaluation: each thread takes chunks of images through the whole network by itself. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/profile.h"
+#include "worker/cpu/engine/inside.h"
+
+struct evaluation {
+    struct cpu_engine *engine;
+    const float *parameters;
+    const uint8_t *images;
+    int count;
+    float *logits; /* [count, classes] */
+};
+
+static const float *evaluate_chunk(const struct evaluation *evaluation, struct member *member, const uint8_t *images,
+                                   int count, int *pitch)
+{
+    const struct network *network = &evaluation->engine->network;
+    struct workspace *workspace = &member->evaluation;
+    for (int i = 0; i < member->evaluation_index.block_count; i++) {
+        index_build(&member->evaluation_index, i, network->kernels, &member->index_scratch, images,
+                    network->model->widths[0], NULL, count);
+    }
+    for (int l = 0; l < network->layers; l++) {
+        bool last = l + 1 == network->layers;
+        struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
+        bool partial = last && network->narrow && l > 0;
+        int strips = network->strips[partial ? l - 1 : l].count;
+        for (int i = 0; i < strips; i++) {
+            if (l == 0) {
+                pass_first(network, evaluation->parameters, &member->evaluation_index, count, out, i, 1);
+            } else if (partial) {
+                pass_partial(network, evaluation->parameters, &workspace->activations[l - 1], count,
+                             workspace->partials[0], workspace->capacity, i);
+            } else {
+                pass_forward(network, evaluation->parameters, l, &workspace->activations[l - 1], count, out, i);
+            }
+        }
+        if (partial) {
+            pass_sum(network, workspace->partials[0], workspace->capacity, count, member->scratch.logits);
+            *pitch = KERNEL_NARROW;
+            return member->scratch.logits;
+        }
+    }
+    *pitch = workspace->logits.pitch;
+    return workspace->logits.values;
+}
+
+static void evaluate_thread(void *context, int thread)
+{
+    PROFILE("evaluate");
+    const struct evaluation *evaluation = context;
+    struct cpu_engine *engine = evaluation->engine;
+    int classes = engine->model->widths[engine->network.layers];
+    int chunks = chunk_count(evaluation->count);
+    for (int chunk = thread; chunk < chunks; chunk += engine->threads) {
+        int first = chunk_first(evaluation->count, chunk);
+        int count = chunk_first(evaluation->count, chunk + 1) - first;
+        int pitch;
+        const float *logits =
+            evaluate_chunk(evaluation, &engine->members[thread],
+                           evaluation->images + (size_t)first * (size_t)engine->model->widths[0], count, &pitch);
+        for (int i = 0; i < count; i++) {
+            memcpy(evaluation->logits + (size_t)(first + i) * (size_t)classes, logits + (size_t)i * (size_t)pitch,
+                   (size_t)classes * sizeof *logits);
+        }
+    }
+}
+
+bool cpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
+                 struct error *error)
+{
+    (void)error;
+    struct cpu_engine *engine = (struct cpu_engine *)base;
+    struct evaluation evaluation = {.engine = engine,
+                                    .images = images,
+                                    .count = count,
+                                    .logits = logits,
+                                    .parameters = engine->store.vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS]};
+    assert(evaluation.parameters);
+    if (count > 0) {
+        pool_run(engine->pool, evaluate_thread, &evaluation);
+    }
+    return true;
+}

@@ -1,0 +1,262 @@
+/* One batch forward and backward, by a team of threads. */
+#include "base/profile.h"
+#include "worker/cpu/engine/inside.h"
+
+/* ---- the forward pass ---- */
+
+static bool is_regression(const struct network *network)
+{
+    return network->narrow && network->layers == 1;
+}
+
+static void softmax_rows(const struct cpu_engine *engine, const struct draw *draw, const struct matrix *logits,
+                         float *losses, uint8_t *correct, int first, int end)
+{
+    struct softmax softmax = {.rows = end - first,
+                              .classes = engine->model->widths[engine->network.layers],
+                              .logits = logits->values + (size_t)first * (size_t)logits->pitch,
+                              .stride = logits->pitch,
+                              .labels = draw->labels + first,
+                              .scale = 1.0f / (float)draw->count,
+                              .smoothing = (float)engine->config->train.label_smoothing,
+                              .losses = losses + first,
+                              .correct = correct + first};
+    engine->network.kernels->softmax(&softmax);
+}
+
+/* Strips [strip, strip + strips) of the first layer, and their parts of the logits if these come next. */
+static void forward_first(const struct run *run, int64_t number, int strip, int strips)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
+    int count = engine->draws[number % DRAWS].count;
+    struct matrix *out = network->layers > 1 ? &engine->workspace.activations[0] : &engine->workspace.logits;
+    pass_first(network, parameters, &engine->indexes[number % INDEXES], count, out, strip, strips);
+    for (int i = strip; i < strip + strips; i++) {
+        if (network->layers > 1) {
+            const struct draw *draw = &engine->draws[number % DRAWS];
+            pass_drop(network, &engine->workspace, 0, &draw->dropout, draw->places, count, i);
+        }
+        if (network->narrow && network->layers == 2) {
+            pass_partial(network, parameters, &engine->workspace.outputs[0], count,
+                         engine->workspace.partials[number % 2], engine->workspace.capacity, i);
+        }
+    }
+}
+
+/* The thread's next strips of the first layer that are worked on together, from `strip` on. */
+static int group_of(const struct cpu_engine *engine, int64_t number, int strip, int end)
+{
+    int group = pass_group(engine->draws[number % DRAWS].count);
+    return group < end - strip ? group : end - strip;
+}
+
+/* The part of the logits of softmax regression that one pixel block adds. */
+static void forward_regression(const struct run *run, int64_t number, int block)
+{
+    struct cpu_engine *engine = run->engine;
+    pass_first_partial(&engine->network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
+                       engine->draws[number % DRAWS].count, engine->workspace.partials[number % 2],
+                       engine->workspace.capacity, block);
+}
+
+void cpu_forward_begin(const struct run *run, int64_t number, int thread)
+{
+    PROFILE("forward");
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    if (is_regression(network)) {
+        for (int block = thread; block < network->partials; block += engine->threads) {
+            forward_regression(run, number, block);
+        }
+        return;
+    }
+    int end = share_first(engine, network->strips[0].count, thread + 1);
+    for (int i = share_first(engine, network->strips[0].count, thread), group; i < end; i += group) {
+        group = group_of(engine, number, i, end);
+        forward_first(run, number, i, group);
+    }
+}
+
+/* Layers 1 and up, except for narrow logits. A barrier before each. */
+static void forward_layers(const struct run *run, int64_t number, int thread)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
+    int count = engine->draws[number % DRAWS].count;
+    for (int l = 1; l < network->layers - network->narrow; l++) {
+        pool_barrier(engine->pool);
+        bool last = l + 1 == network->layers;
+        struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
+        int strips = network->strips[l].count;
+        for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
+            pass_forward(network, parameters, l, &workspace->outputs[l - 1], count, out, i);
+            if (!last) {
+                const struct draw *draw = &engine->draws[number % DRAWS];
+                pass_drop(network, workspace, l, &draw->dropout, draw->places, count, i);
+            }
+            if (network->narrow && l + 2 == network->layers) {
+                pass_partial(network, parameters, &workspace->outputs[l], count, workspace->partials[number % 2],
+                             workspace->capacity, i);
+            }
+        }
+    }
+}
+
+/* Mean loss, and how many were right. Every thread adds up for itself, in the same order. */
+static double mean_loss(const float *losses, const uint8_t *correct, int count, int *right)
+{
+    double sum = 0.0;
+    *right = 0;
+    for (int i = 0; i < count; i++) {
+        sum += (double)losses[i];
+        *right += correct[i];
+    }
+    return sum / count;
+}
+
+double cpu_forward_finish(const struct run *run, int64_t number, int thread, struct matrix *upper, int *right)
+{
+    PROFILE("forward");
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    const struct draw *draw = &engine->draws[number % DRAWS];
+    forward_layers(run, number, thread);
+    pool_barrier(engine->pool);
+    if (network->narrow) {
+        struct scratch *scratch = &engine->members[thread].scratch;
+        *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
+        pass_sum(network, workspace->partials[number % 2], workspace->capacity, draw->count, scratch->logits);
+        softmax_rows(engine, draw, upper, scratch->losses, scratch->correct, 0, draw->count);
+        return mean_loss(scratch->losses, scratch->correct, draw->count, right);
+    }
+    *upper = workspace->logits;
+    softmax_rows(engine, draw, upper, workspace->losses, workspace->correct, share_first(engine, draw->count, thread),
+                 share_first(engine, draw->count, thread + 1));
+    pool_barrier(engine->pool);
+    return mean_loss(workspace->losses, workspace->correct, draw->count, right);
+}
+
+/* ---- the backward pass ---- */
+
+static void backward_first(const struct run *run, int64_t number, const struct matrix *upper, int strip, int strips,
+                           int thread, const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct batch_index *index = &engine->indexes[number % INDEXES];
+    struct scratch *scratch = &engine->members[thread].scratch;
+    int count = engine->draws[number % DRAWS].count;
+    for (int block = 0; block < index->block_count; block++) {
+        if (strip + strips == share_first(engine, engine->network.strips[0].count, thread + 1)) {
+            cpu_fetch_images(run, number + 2, block, index->block_count);
+        }
+        pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
+                            strip, strips, scratch, sink);
+    }
+    for (int i = strip; i < strip + strips; i++) {
+        pass_biases(&engine->network, 0, upper, count, i, scratch, sink);
+    }
+}
+
+/* Softmax regression: the threads share the pixel blocks, the first has the biases. */
+static void backward_regression(const struct run *run, int64_t number, const struct matrix *upper, int thread,
+                                const struct gradient_sink *sink, int64_t next)
+{
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct scratch *scratch = &engine->members[thread].scratch;
+    int count = engine->draws[number % DRAWS].count;
+    for (int block = thread; block < network->partials; block += engine->threads) {
+        for (int strip = 0; strip < network->strips[0].count; strip++) {
+            pass_first_gradient(network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
+                                block, upper, count, strip, 1, scratch, sink);
+            if (block == 0) {
+                pass_biases(network, 0, upper, count, strip, scratch, sink);
+            }
+        }
+        cpu_fetch_images(run, number + 2, block, network->partials);
+        if (next >= 0) {
+            forward_regression(run, next, block);
+        }
+    }
+}
+
+/* The biases above layer 1, whose strips nobody else looks at in this phase. */
+static void backward_biases(const struct run *run, int64_t number, int layer, const struct matrix *upper, int thread,
+                            const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    int strips = engine->network.strips[layer].count;
+    int first = share_first(engine, strips, thread);
+    int end = share_first(engine, strips, thread + 1);
+    if (layer + 1 == engine->network.layers && engine->network.narrow) {
+        /* Narrow logits: read with the first strip below, by whoever has that. */
+        first = 0;
+        end = share_first(engine, engine->network.strips[layer - 1].count, thread + 1) > 0 &&
+                      share_first(engine, engine->network.strips[layer - 1].count, thread) == 0
+                  ? strips
+                  : 0;
+    }
+    for (int i = first; i < end; i++) {
+        pass_biases(&engine->network, layer, upper, engine->draws[number % DRAWS].count, i,
+                    &engine->members[thread].scratch, sink);
+    }
+}
+
+void cpu_backward(const struct run *run, int64_t number, struct matrix upper, int thread,
+                  const struct gradient_sink *sink, int64_t next)
+{
+    PROFILE("backward");
+    struct cpu_engine *engine = run->engine;
+    const struct network *network = &engine->network;
+    struct workspace *workspace = &engine->workspace;
+    if (is_regression(network)) {
+        backward_regression(run, number, &upper, thread, sink, next);
+        return;
+    }
+    int count = engine->draws[number % DRAWS].count;
+    for (int l = network->layers - 1; l >= 0; l--) {
+        const struct matrix *above = l + 1 == network->layers ? &upper : &workspace->deltas[l];
+        if (l > 0) {
+            backward_biases(run, number, l, above, thread, sink);
+        }
+        if (l == 0 && network->layers > 1) {
+            break; /* done below, together with layer 1 */
+        }
+        int strips = network->strips[l > 0 ? l - 1 : 0].count;
+        int end = share_first(engine, strips, thread + 1);
+        for (int i = share_first(engine, strips, thread), group; i < end; i += group) {
+            group = group_of(engine, number, i, end);
+            for (int strip = i; l > 0 && strip < i + group; strip++) {
+                pass_backward(network, engine->store.vectors[STORE_PARAMETERS], l, workspace, above, count, strip,
+                              &engine->members[thread].scratch, sink);
+            }
+            if (l <= 1) {
+                backward_first(run, number, l == 1 ? &workspace->deltas[0] : above, i, group, thread, sink);
+                if (next >= 0) {
+                    forward_first(run, next, i, group);
+                }
+            }
+        }
+        if (l > 1) {
+            pool_barrier(engine->pool);
+        }
+    }
+}
+
+void cpu_backward_clipped(const struct run *run, int64_t number, struct matrix upper, int thread,
+                          const struct gradient_sink *sink)
+{
+    struct cpu_engine *engine = run->engine;
+    struct gradient_sink whole = clip_sink(&engine->clip);
+    cpu_backward(run, number, upper, thread, &whole, -1);
+    pool_barrier(engine->pool);
+    clip_measure(&engine->clip, thread, engine->threads);
+    pool_barrier(engine->pool);
+    clip_hand_on(&engine->clip, thread, engine->threads, sink);
+    pool_barrier(engine->pool);
+}

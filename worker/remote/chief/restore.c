@@ -1,0 +1,191 @@
+/*
+ * How the model comes into the shards: where they do not all hold it, it is written anew, as a new generation: the newest
+ * good checkpoint, or a model as it is at the beginning.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "ps/rollout/lineage.h"
+#include "worker/initial.h"
+#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/transfer.h"
+
+static bool initial_state(struct chief *chief, char *source, size_t size, struct error *error)
+{
+    const struct config *config = chief->options.config;
+    const struct model *model = chief->options.model;
+    struct checkpoint_state *state = &chief->state;
+    if (!initial_parameters(config, model, state->vectors[STORE_PARAMETERS], source, size, error)) {
+        return false;
+    }
+    if (state->vectors[STORE_AVERAGES]) {
+        memcpy(state->vectors[STORE_AVERAGES], state->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));
+    }
+    for (int slot = 0; slot < optimizer_slots(config->train.optimizer); slot++) {
+        float initial = optimizer_slot_initial(&config->train, slot);
+        for (size_t i = 0; i < model->float_count; i++) {
+            state->vectors[STORE_SLOT0 + slot][i] = initial;
+        }
+    }
+    return true;
+}
+
+/* A checkpoint that a rollout leads from or back to is taken over as far as it fits. */
+static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
+{
+    const struct config *config = chief->options.config;
+    char source[256], lost[512];
+    bool may_lose = false;
+    if (checkpoint_load(file, &chief->state, error)) {
+        return true;
+    }
+    if (!lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose)) {
+        return false;
+    }
+    if (!initial_state(chief, source, sizeof source, error) ||
+        !checkpoint_load_fitting(file, &chief->state, lost, sizeof lost, error)) {
+        return false;
+    }
+    if (lost[0] != '\0' && !may_lose) {
+        return error_set(error, "%.200s: this config would lose %.500s", checkpoint_path(file), lost);
+    }
+    log_info("%s is taken over as far as it fits%s%s", checkpoint_path(file), lost[0] != '\0' ? "; lost is " : "",
+             lost);
+    return true;
+}
+
+/* What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the counters. */
+static bool find_state(struct chief *chief, bool load, char *source, size_t size, struct error *error)
+{
+    const struct config *config = chief->options.config;
+    struct checkpoint_file *file = NULL;
+    if (chief->has_folder && !checkpoint_folder_newest(&chief->folder, &file, error)) {
+        return false;
+    }
+    bool done = true;
+    if (file) {
+        done = !load || load_state(chief, file, error);
+        chief->info = *checkpoint_file_info(file);
+        snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
+        snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
+        checkpoint_close(file);
+    } else if (load) {
+        chief->info.global_step = 0;
+        done = initial_state(chief, source, size, error);
+    }
+    chief->info.seed = config->train.seed;
+    chief->info.fleet_version = config->fleet.version;
+    memcpy(chief->info.config_digest, chief->options.self->digest, sizeof chief->info.config_digest);
+    return done;
+}
+
+/* Do all shards hold the model, of one generation? newest: the highest generation any of them knows. */
+static bool is_whole(const struct chief *chief, const struct shard_status *status, uint32_t *newest, int64_t *step)
+{
+    bool whole = true;
+    *newest = 0;
+    *step = 0;
+    for (int i = 0; i < chief->shards.count; i++) {
+        *newest = status[i].generation > *newest ? status[i].generation : *newest;
+        *step = status[i].global_step > *step ? status[i].global_step : *step;
+        whole = whole && status[i].ready && !status[i].over && status[i].generation == status[0].generation;
+    }
+    return whole;
+}
+
+static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
+                                       struct error *error)
+{
+    char source[256] = "";
+    if (!find_state(chief, true, source, sizeof source, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    start->global_step = chief->info.global_step;
+    start->restored_from = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL;
+    chief->generation = generation;
+    if (generation > 1) {
+        log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
+                 source);
+    }
+    struct transfer_place place = {.global_step = start->global_step, .epoch_batches = chief->plan.epoch_batches};
+    return transfer_restore(&chief->shards, generation, &chief->state, source, &place, error);
+}
+
+static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
+                                     struct error *error)
+{
+    uint32_t newest;
+    char source[256];
+    enum push_pull_end end = transfer_status(&chief->shards, status, error);
+    if (end != PUSH_PULL_DONE) {
+        return end;
+    }
+    *start = (struct chief_start){.resumed = true};
+    if (!is_whole(chief, status, &newest, &start->global_step)) {
+        start->resumed = false;
+        /* Above what all ps forgot, too: what workers still send of it must not be taken for the new one's. */
+        uint32_t above = newest > chief->generation ? newest : chief->generation;
+        return write_shards(chief, above + 1, start, error);
+    }
+    chief->shards.generation = chief->generation = newest;
+    return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
+}
+
+enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+{
+    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    enum push_pull_end end = PUSH_PULL_REFUSED;
+    if (!status) {
+        error_set(error, "not enough memory for the chief");
+        return end;
+    }
+    pthread_mutex_lock(&chief->mutex);
+    chief->order.number = 0;
+    chief->ordered = -1;
+    do {
+        end = begin_once(chief, status, start, error);
+    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    free(status);
+    if (end == PUSH_PULL_DONE) {
+        atomic_store(&chief->global_step, start->global_step);
+        supervisor_begin(&chief->supervisor, &chief->output,
+                         start->resumed ? chief->info.global_step : start->global_step, clock_monotonic_s());
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    if (end == PUSH_PULL_DONE) {
+        chief_start_saving(chief);
+    }
+    return end == PUSH_PULL_AGAIN ? PUSH_PULL_STOPPED : end;
+}
+
+bool chief_restore(struct chief *chief, struct error *error)
+{
+    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    struct chief_start start = {0};
+    if (!status) {
+        return error_set(error, "not enough memory for the chief");
+    }
+    pthread_mutex_lock(&chief->mutex);
+    chief->order.number = 0;
+    chief->ordered = -1;
+    enum push_pull_end end = transfer_status(&chief->shards, status, error);
+    if (end == PUSH_PULL_DONE) {
+        uint32_t newest;
+        int64_t step;
+        is_whole(chief, status, &newest, &step);
+        end = write_shards(chief, (newest > chief->generation ? newest : chief->generation) + 1, &start, error);
+    }
+    if (end == PUSH_PULL_DONE) {
+        atomic_store(&chief->global_step, start.global_step);
+        supervisor_begin(&chief->supervisor, &chief->output, start.global_step, clock_monotonic_s());
+        chief->holds = false;
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    free(status);
+    return end == PUSH_PULL_DONE ||
+           (end == PUSH_PULL_REFUSED ? false : error_set(error, "the shards are not all there"));
+}

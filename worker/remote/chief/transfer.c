@@ -1,0 +1,313 @@
+#include "worker/remote/chief/transfer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { WRITE_FLOATS = 1 << 20 /* of one frame, at most */ };
+
+static double soon(void)
+{
+    return clock_monotonic_s() + LINK_ANSWER_S;
+}
+
+/* A failed request: what to do about it. A broken connection is opened again by whoever needs it next. */
+static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
+                                 const struct error *error)
+{
+    switch (code) {
+    case 0:
+    case ERROR_BAD_REQUEST:
+        exchange->broken = true;
+        shard_link_lost(&part->link, error->text);
+        return PUSH_PULL_AGAIN;
+    case ERROR_NOT_ALLOWED:
+        return PUSH_PULL_REFUSED;
+    default:
+        return PUSH_PULL_AGAIN;
+    }
+}
+
+static enum push_pull_end need_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    enum link_try result = shard_link_open(&part->link, exchange->given_up, exchange->context, error);
+    part->link.channel.generation = exchange->generation;
+    return result == LINK_OPEN ? PUSH_PULL_DONE : result == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
+}
+
+static bool ask_model(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    struct message_get_model request = {.wait_ms = 0};
+    if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model, soon(), code, error)) {
+        return false;
+    }
+    *status = (struct shard_status){.ready = channel->message.model.state == 2,
+                                    .generation = channel->frame.generation,
+                                    .global_step = channel->message.model.global_step};
+    return true;
+}
+
+static bool ask_status(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
+{
+    enum { STATE_JOB_DONE = 3 };
+    struct channel *channel = &part->link.channel;
+    struct message_heartbeat beat = {.state = STATE_STARTING, .global_step = -1, .loss = NAN};
+    if (!ask_model(part, status, code, error) ||
+        !channel_call(channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, soon(), code, error)) {
+        return false;
+    }
+    status->over = channel->message.lease.job_state >= STATE_JOB_DONE;
+    return true;
+}
+
+enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint16_t code;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (!ask_status(part, &status[i], &code, error)) {
+            return failed(exchange, part, code, error);
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
+{
+    *global_step = -1;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        struct shard_status status;
+        uint16_t code;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (!ask_model(part, &status, &code, error)) {
+            return failed(exchange, part, code, error);
+        }
+        *global_step = status.global_step > *global_step ? status.global_step : *global_step;
+    }
+    return PUSH_PULL_DONE;
+}
+
+/* ---- Restoring ---- */
+
+/* Part of one vector, as one request. */
+static bool write_range(struct shard_part *part, enum store_vector vector, struct range range, float *values,
+                        uint16_t *code, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    uint8_t bytes[RANGE_BYTES];
+    range_put(bytes, 0, range);
+    struct message_write write = {.vector = (uint8_t)vector, .dtype = DTYPE_FLOAT32, .ranges = {bytes, 1}};
+    struct iovec bulk = {values, range.count * sizeof *values};
+    uint64_t request = ++channel->next_request;
+    *code = 0;
+    if (!channel_send(channel, MESSAGE_write, request, FRAME_LAST, &write, &bulk, 1, soon(), error) ||
+        !shard_link_receive(&part->link, error)) {
+        return false;
+    }
+    if (channel->frame.type == MESSAGE_error) {
+        *code = channel->message.error.code;
+        return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+    }
+    return channel->frame.type == MESSAGE_done ||
+           error_set(error, "%s: answered write by %s", part->link.name, message_name(channel->frame.type));
+}
+
+static bool write_vectors(struct shard_part *part, const struct checkpoint_state *state, uint16_t *code,
+                          struct error *error)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        for (int i = 0; state->vectors[v] && i < part->span_count; i++) {
+            size_t first = part->spans[i].first, left = part->spans[i].count;
+            while (left > 0) {
+                size_t now = left < WRITE_FLOATS ? left : WRITE_FLOATS;
+                if (!write_range(part, (enum store_vector)v, (struct range){first, (uint32_t)now},
+                                 state->vectors[v] + first, code, error)) {
+                    return false;
+                }
+                first += now;
+                left -= now;
+            }
+        }
+    }
+    return true;
+}
+
+static bool restore_part(struct shard_part *part, const struct checkpoint_state *state, const char *source,
+                         uint16_t *code, struct error *error)
+{
+    struct message_begin_restore begin = {.source = source};
+    return channel_call(&part->link.channel, MESSAGE_begin_restore, &begin, MESSAGE_done, soon(), code, error) &&
+           write_vectors(part, state, code, error);
+}
+
+enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
+                                    const struct checkpoint_state *state, const char *source,
+                                    const struct transfer_place *place, struct error *error)
+{
+    uint16_t code = 0;
+    const struct message_end_restore end_restore = {.global_step = place->global_step,
+                                                    .epoch_batches = place->epoch_batches};
+    exchange->generation = generation;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (!restore_part(part, state, source, &code, error)) {
+            return failed(exchange, part, code, error);
+        }
+    }
+    /* Only when all have all of it is anybody released. */
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (!channel_call(&part->link.channel, MESSAGE_end_restore, &end_restore, MESSAGE_done, soon(), &code, error)) {
+            return failed(exchange, part, code, error);
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+/* ---- Snapshots ---- */
+
+/* Asks every shard, each with what is left of the time to wait. */
+static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, double until_s,
+                                           struct snapshot_answer *answer, struct error *error)
+{
+    *answer = (struct snapshot_answer){.taken = true, .same = true, .global_step = -1};
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint16_t code;
+        if (part->span_count == 0) {
+            continue;
+        }
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        double left_s = fmax(0.0, until_s - clock_monotonic_s());
+        struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = (uint32_t)(left_s * 1e3)};
+        if (channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, soon() + left_s, &code,
+                         error)) {
+            int64_t step = part->link.channel.message.done.global_step;
+            answer->same = answer->same && (answer->global_step < 0 || answer->global_step == step);
+            answer->global_step = step > answer->global_step ? step : answer->global_step;
+            continue;
+        }
+        if (code != ERROR_TOO_LATE) {
+            return failed(exchange, part, code, error);
+        }
+        answer->taken = false;
+    }
+    return PUSH_PULL_DONE;
+}
+
+/* All are asked before anybody is waited for: each must know of it when its step comes. */
+enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                     struct snapshot_answer *answer, struct error *error)
+{
+    double now_s = clock_monotonic_s();
+    enum push_pull_end end = ask_for_snapshot(exchange, number, at_step, now_s, answer, error);
+    if (end == PUSH_PULL_DONE && !answer->taken && at_step >= 0 && wait_ms > 0) {
+        end = ask_for_snapshot(exchange, number, at_step, now_s + wait_ms / 1e3, answer, error);
+    }
+    return end;
+}
+
+/* All frames of the answer to one read, straight to where they belong. */
+static bool receive_vector(struct push_pull *exchange, struct shard_part *part, uint64_t request, float *vector,
+                           uint16_t *code, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    *code = 0;
+    do {
+        if (!shard_link_receive(&part->link, error)) {
+            return false;
+        }
+        if (channel->frame.type == MESSAGE_error) {
+            *code = channel->message.error.code;
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        }
+        const struct message_values *values = &channel->message.values;
+        if (channel->frame.type != MESSAGE_values || channel->frame.request != request ||
+            values->dtype != DTYPE_FLOAT32) {
+            return error_set(error, "%s: answered read by %s", part->link.name, message_name(channel->frame.type));
+        }
+        for (uint32_t i = 0; i < values->ranges.count; i++) {
+            struct range range = range_get(&values->ranges, i);
+            if (range.first > exchange->model->float_count ||
+                range.count > exchange->model->float_count - range.first) {
+                return error_set(error, "%s: floats %llu and on are beyond the model's %zu", part->link.name,
+                                 (unsigned long long)range.first, exchange->model->float_count);
+            }
+            if (!channel_read_bulk(channel, vector + range.first, range.count * sizeof *vector, soon(), error)) {
+                return false;
+            }
+        }
+    } while (!(channel->frame.flags & FRAME_LAST));
+    return true;
+}
+
+static enum push_pull_end read_part(struct push_pull *exchange, struct shard_part *part, uint64_t number,
+                                    unsigned which, struct checkpoint_state *state, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    uint16_t code;
+    enum push_pull_end end = need_link(exchange, part, error);
+    for (int v = 0; v < STORE_VECTORS && end == PUSH_PULL_DONE; v++) {
+        if (!state->vectors[v] || !(which >> v & 1)) {
+            continue;
+        }
+        struct message_read read = {.vector = (uint8_t)v, .snapshot = number};
+        uint64_t request = ++channel->next_request;
+        code = 0;
+        if (!channel_send(channel, MESSAGE_read, request, FRAME_LAST, &read, NULL, 0, soon(), error) ||
+            !receive_vector(exchange, part, request, state->vectors[v], &code, error)) {
+            end = failed(exchange, part, code, error);
+        }
+    }
+    struct message_release release = {.snapshot = number};
+    if (end == PUSH_PULL_DONE &&
+        !channel_call(channel, MESSAGE_release, &release, MESSAGE_done, soon(), &code, error)) {
+        end = failed(exchange, part, code, error);
+    }
+    shard_link_count(&part->link);
+    return end;
+}
+
+enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
+                                 struct checkpoint_state *state, struct error *error)
+{
+    enum push_pull_end end = PUSH_PULL_DONE;
+    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+        if (exchange->parts[i].span_count > 0) {
+            end = read_part(exchange, &exchange->parts[i], number, which, state, error);
+        }
+    }
+    return end;
+}
+
+bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, struct error *error)
+{
+    bool all = true;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        struct error reason;
+        if (shard_link_try(&part->link, &reason) != LINK_OPEN ||
+            !channel_call(&part->link.channel, MESSAGE_end_job, message, MESSAGE_done, soon(), NULL, &reason)) {
+            *error = reason;
+            all = false;
+        }
+    }
+    return all;
+}

@@ -1,0 +1,61 @@
+/*
+ * The whole training state, between a checkpoint_state in memory and the shards: what the chief restores, and what it
+ * takes snapshots of. One thread at a time; the exchange is one of the chief's own, not the one it trains with.
+ */
+#ifndef WORKER_REMOTE_CHIEF_TRANSFER_H
+#define WORKER_REMOTE_CHIEF_TRANSFER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "ps/checkpoint.h"
+#include "worker/remote/exchange/push_pull.h"
+
+/* What a shard says of itself. */
+struct shard_status {
+    bool ready; /* it holds parameters that may be trained on, whoever is missing */
+    uint32_t generation;
+    bool over;           /* the job it served has ended */
+    int64_t global_step; /* -1 unless ready */
+};
+
+/* Asks every ps, waiting for those that are not there. status: [exchange->count]. */
+enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error);
+
+/* How far the shard that is furthest has come. */
+enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error);
+
+/* Where the state stands, for end_restore. */
+struct transfer_place {
+    int64_t global_step;
+    int64_t epoch_batches; /* of one worker */
+};
+
+/* Begins a generation: writes the state to every shard and releases those who wait. source: for logs. */
+enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
+                                    const struct checkpoint_state *state, const char *source,
+                                    const struct transfer_place *place, struct error *error);
+
+/* What became of the request for a snapshot. */
+struct snapshot_answer {
+    bool taken;          /* by all; false: some have not reached that step, or are past it */
+    bool same;           /* at the same step everywhere */
+    int64_t global_step; /* the highest of them */
+};
+
+/*
+ * Keeps, on every shard, the state at exactly `at_step`, or (-1) as it is now. What is not taken within wait_ms stays
+ * ordered: ask again with the same number. A shard holds one snapshot; another number replaces it.
+ */
+enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                     struct snapshot_answer *answer, struct error *error);
+
+/* Reads the vectors of a snapshot (which: bit i for vector i) into the state, and forgets the snapshot. */
+enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
+                                 struct checkpoint_state *state, struct error *error);
+
+/* Tells every ps that the job is over; those that can't be reached within a moment are passed over. */
+bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, struct error *error);
+
+#endif

@@ -1,0 +1,233 @@
+#include "worker/remote/exchange/pipeline.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/copy.h"
+#include "base/profile.h"
+
+struct errand {
+    struct push_note note;
+    struct outbox outbox;
+};
+
+struct pipeline {
+    struct push_pull *exchange;
+    struct engine *engine;
+    int depth;
+    struct errand *errands; /* [depth + 1], used in turn */
+    float *mirror;          /* the courier's while a push is under way */
+
+    pthread_t courier;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t handed_over, finished;
+    int64_t handed, done; /* errands, counted */
+    bool stopping;
+    float *ready; /* the mirror as the last finished push left it */
+    bool fresh;   /* `ready` is newer than what the engine has */
+    struct push_answer answer;
+    int answers;
+    enum push_pull_end end; /* other than PUSH_PULL_DONE: nothing is sent until somebody has looked */
+    struct error error;
+};
+
+static size_t vector_bytes(const struct pipeline *pipeline)
+{
+    return pipeline->exchange->model->float_count * sizeof(float);
+}
+
+/* ---- The courier ---- */
+
+static void take_answer(struct pipeline *pipeline, const struct push_answer *answer)
+{
+    struct push_answer *sum = &pipeline->answer;
+    *sum = (struct push_answer){
+        .global_step = answer->global_step,
+        .staleness = sum->staleness > answer->staleness ? sum->staleness : answer->staleness,
+        .not_finite = sum->not_finite || answer->not_finite,
+        .over = answer->over,
+    };
+    pipeline->answers++;
+    copy_bytes(pipeline->ready, pipeline->mirror, vector_bytes(pipeline));
+    pipeline->fresh = true;
+}
+
+static void *carry(void *context)
+{
+    struct pipeline *pipeline = context;
+    profile_thread("pushes");
+    pthread_mutex_lock(&pipeline->lock);
+    while (!pipeline->stopping) {
+        if (pipeline->done == pipeline->handed || pipeline->end != PUSH_PULL_DONE) {
+            pthread_cond_wait(&pipeline->handed_over, &pipeline->lock);
+            continue;
+        }
+        const struct errand *errand = &pipeline->errands[pipeline->done % (pipeline->depth + 1)];
+        struct push_answer answer;
+        struct error error;
+        pthread_mutex_unlock(&pipeline->lock);
+        enum push_pull_end end =
+            push_pull_exchange(pipeline->exchange, &errand->outbox, &errand->note, &answer, &error);
+        pthread_mutex_lock(&pipeline->lock);
+        if (end == PUSH_PULL_DONE) {
+            take_answer(pipeline, &answer);
+        } else {
+            pipeline->end = end;
+            pipeline->error = error;
+        }
+        pipeline->done++;
+        pthread_cond_signal(&pipeline->finished);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return NULL;
+}
+
+/* ---- The training thread ---- */
+
+static bool into_engine(struct pipeline *pipeline, const float *values, struct error *error)
+{
+    const struct engine_table *table = pipeline->engine->table;
+    size_t count = pipeline->exchange->model->float_count;
+    float *parameters = table->parameters ? table->parameters(pipeline->engine) : NULL;
+    if (parameters) {
+        copy_bytes(parameters, values, count * sizeof *values);
+        return true;
+    }
+    return table->write(pipeline->engine, STORE_PARAMETERS, 0, count, values, error);
+}
+
+/* Locked: waits until at most `allowed` are under way, and takes what has come. */
+static enum push_pull_end collect(struct pipeline *pipeline, int allowed, struct push_answer *answer, int *answers,
+                                  struct error *error)
+{
+    PROFILE("wait for pushes");
+    while (pipeline->handed - pipeline->done > allowed && pipeline->end == PUSH_PULL_DONE) {
+        pthread_cond_wait(&pipeline->finished, &pipeline->lock);
+    }
+    *answer = pipeline->answer;
+    *answers = pipeline->answers;
+    pipeline->answer = (struct push_answer){0};
+    pipeline->answers = 0;
+    if (pipeline->end != PUSH_PULL_DONE) {
+        *error = pipeline->error;
+        return pipeline->end;
+    }
+    if (pipeline->fresh) {
+        pipeline->fresh = false;
+        if (!into_engine(pipeline, pipeline->ready, error)) {
+            return PUSH_PULL_REFUSED;
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+struct outbox *pipeline_outbox(struct pipeline *pipeline)
+{
+    return &pipeline->errands[pipeline->handed % (pipeline->depth + 1)].outbox;
+}
+
+enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
+                                 int *answers, struct error *error)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    pipeline->errands[pipeline->handed % (pipeline->depth + 1)].note = *note;
+    pipeline->handed++;
+    pthread_cond_signal(&pipeline->handed_over);
+    enum push_pull_end end = collect(pipeline, pipeline->depth, answer, answers, error);
+    pthread_mutex_unlock(&pipeline->lock);
+    return end;
+}
+
+enum push_pull_end pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
+                                  struct error *error)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    enum push_pull_end end = collect(pipeline, 0, answer, answers, error);
+    /* After a failure nothing is under way: the courier waits, and what it has not begun is forgotten. */
+    pipeline->done = pipeline->handed;
+    pipeline->end = PUSH_PULL_DONE;
+    pthread_mutex_unlock(&pipeline->lock);
+    return end;
+}
+
+bool pipeline_load(struct pipeline *pipeline, struct error *error)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    assert(pipeline->done == pipeline->handed);
+    pipeline->fresh = false;
+    pthread_mutex_unlock(&pipeline->lock);
+    return into_engine(pipeline, pipeline->mirror, error);
+}
+
+/* ---- Beginning and end ---- */
+
+static bool create_memory(struct pipeline *pipeline, struct error *error)
+{
+    const struct push_pull *exchange = pipeline->exchange;
+    enum dtype dtype = exchange->config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    pipeline->errands = calloc((size_t)pipeline->depth + 1, sizeof *pipeline->errands);
+    pipeline->mirror = calloc(exchange->model->float_count, sizeof(float));
+    pipeline->ready = calloc(exchange->model->float_count, sizeof(float));
+    if (!pipeline->errands || !pipeline->mirror || !pipeline->ready) {
+        return error_set(error, "not enough memory for cluster.pipeline_depth %d: choose a smaller one",
+                         pipeline->depth);
+    }
+    for (int i = 0; i <= pipeline->depth; i++) {
+        struct outbox *shared = i > 0 ? &pipeline->errands[0].outbox : NULL;
+        if (!outbox_create(&pipeline->errands[i].outbox, exchange->model, dtype, shared, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool pipeline_create(struct pipeline **out, struct push_pull *exchange, struct engine *engine, int depth,
+                     struct error *error)
+{
+    assert(depth >= 1);
+    struct pipeline *pipeline = calloc(1, sizeof *pipeline);
+    *out = pipeline;
+    if (!pipeline) {
+        return error_set(error, "not enough memory for a pipeline of pushes");
+    }
+    pipeline->exchange = exchange;
+    pipeline->engine = engine;
+    pipeline->depth = depth;
+    pthread_mutex_init(&pipeline->lock, NULL);
+    pthread_cond_init(&pipeline->handed_over, NULL);
+    pthread_cond_init(&pipeline->finished, NULL);
+    if (!create_memory(pipeline, error)) {
+        return false;
+    }
+    exchange->mirror = pipeline->mirror;
+    pipeline->started = pthread_create(&pipeline->courier, NULL, carry, pipeline) == 0;
+    return pipeline->started || error_set(error, "can't start a thread for pushes");
+}
+
+void pipeline_destroy(struct pipeline *pipeline)
+{
+    if (!pipeline) {
+        return;
+    }
+    if (pipeline->started) {
+        pthread_mutex_lock(&pipeline->lock);
+        pipeline->stopping = true;
+        pthread_cond_signal(&pipeline->handed_over);
+        pthread_mutex_unlock(&pipeline->lock);
+        pthread_join(pipeline->courier, NULL);
+    }
+    pipeline->exchange->mirror = NULL;
+    for (int i = pipeline->depth; pipeline->errands && i >= 0; i--) {
+        outbox_destroy(&pipeline->errands[i].outbox);
+    }
+    pthread_mutex_destroy(&pipeline->lock);
+    pthread_cond_destroy(&pipeline->handed_over);
+    pthread_cond_destroy(&pipeline->finished);
+    free(pipeline->errands);
+    free(pipeline->mirror);
+    free(pipeline->ready);
+    free(pipeline);
+}

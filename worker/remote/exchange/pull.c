@@ -1,0 +1,229 @@
+/* Joining, and pulls. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "worker/remote/exchange/inside.h"
+
+enum {
+    STEP_WAIT_MS = 1000, /* for a step that others make */
+    MODEL_WAIT_MS = 500, /* a signal is looked for so often */
+};
+
+static const double AGAIN_S = 0.25; /* until shards that do not fit together are asked again */
+
+static void tell(struct push_pull *exchange, const struct shard_part *part, const char *sentence)
+{
+    double now_s = clock_monotonic_s();
+    if (!part->link.quiet && sentence[0] != '\0' && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
+        exchange->told_s = now_s;
+        log_info("%s: %s", part->link.name, sentence);
+    }
+}
+
+/* The ps and we must mean the same floats. */
+static bool check_model(const struct push_pull *exchange, const struct shard_part *part,
+                        const struct message_model *model, struct error *error)
+{
+    bool same = model->float_count == exchange->model->float_count && model->ranges.count == (uint32_t)part->span_count;
+    for (int i = 0; same && i < part->span_count; i++) {
+        struct range range = range_get(&model->ranges, (uint32_t)i);
+        same = range.first == part->spans[i].first && range.count == part->spans[i].count;
+    }
+    return same ||
+           error_set(error, "%s holds other parts of the model than it should: is its program of the same version?",
+                     part->link.name);
+}
+
+/* Asks once; *ready: it can be trained on, in *generation. */
+static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
+                                    uint32_t *generation, struct error *error)
+{
+    uint16_t code;
+    struct channel *channel = &part->link.channel;
+    struct message_get_model request = {.wait_ms = MODEL_WAIT_MS};
+    *ready = false;
+    if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model,
+                      clock_monotonic_s() + MODEL_WAIT_MS / 1e3 + LINK_ANSWER_S, &code, error)) {
+        if (code == 0) {
+            shard_link_lost(&part->link, error->text);
+            return PUSH_PULL_DONE;
+        }
+        return push_pull_by_code(code);
+    }
+    const struct message_model *model = &channel->message.model;
+    if (!check_model(exchange, part, model, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    *ready = model->state == 2 && model->sentence[0] == '\0';
+    *generation = channel->frame.generation;
+    if (exchange->writes_model && model->state != 2) {
+        return PUSH_PULL_AGAIN;
+    }
+    tell(exchange, part, model->sentence);
+    return PUSH_PULL_DONE;
+}
+
+/* Every shard ready, and of one generation? */
+static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, struct error *error)
+{
+    uint32_t first = 0;
+    *ready = true;
+    for (int i = 0; i < exchange->count && *ready; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint32_t generation = 0;
+        part->incarnation = 0; /* whoever it is now */
+        enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        first = i == 0 ? generation : first;
+        part->incarnation = part->link.incarnation;
+        *ready = *ready && generation == first;
+        if (exchange->writes_model && shard_link_is_open(&part->link) && generation != first) {
+            return PUSH_PULL_AGAIN;
+        }
+    }
+    exchange->generation = first;
+    return PUSH_PULL_DONE;
+}
+
+/* All frames of one answer to a pull. */
+static bool receive_values(struct push_pull *exchange, struct shard_part *part, uint64_t request, uint16_t *code,
+                           struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    *code = 0;
+    do {
+        if (!shard_link_receive(&part->link, error)) {
+            return false;
+        }
+        const struct message_values *values = &channel->message.values;
+        if (channel->frame.request != request) {
+            return error_set(error, "%s: answer to a request that was not made", part->link.name);
+        }
+        if (channel->frame.type == MESSAGE_error) {
+            *code = channel->message.error.code;
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        }
+        if (channel->frame.type != MESSAGE_values) {
+            return error_set(error, "%s: answered pull by %s", part->link.name, message_name(channel->frame.type));
+        }
+        if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)values->dtype, &values->ranges, error)) {
+            return false;
+        }
+        part->version = values->version;
+        part->global_step = values->global_step;
+    } while (!(channel->frame.flags & FRAME_LAST));
+    return true;
+}
+
+/* after_step: waits a while for a later step; -1: takes what is there. since: only what changed after that version. */
+static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
+                                    int64_t after_step, struct error *error)
+{
+    PROFILE(after_step >= 0 ? "wait for a step" : "pull");
+    uint16_t code = 0;
+    for (;;) {
+        enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        struct channel *channel = &part->link.channel;
+        struct message_pull pull = {.dtype = (uint8_t)push_pull_dtype(exchange),
+                                    .since_version = since,
+                                    .after_step = after_step,
+                                    .wait_ms = after_step >= 0 ? STEP_WAIT_MS : 0};
+        uint64_t request = ++channel->next_request;
+        channel->generation = exchange->generation;
+        if (channel_send(channel, MESSAGE_pull, request, FRAME_LAST, &pull, NULL, 0,
+                         clock_monotonic_s() + LINK_ANSWER_S, error) &&
+            receive_values(exchange, part, request, &code, error)) {
+            return PUSH_PULL_DONE;
+        }
+        if (code != 0) {
+            return push_pull_by_code(code);
+        }
+        shard_link_lost(&part->link, error->text);
+    }
+}
+
+/* The shard that is furthest behind; NULL: all that hold something are at the same step. */
+static struct shard_part *laggard(struct push_pull *exchange)
+{
+    struct shard_part *least = NULL;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (part->span_count > 0 && part->global_step < exchange->global_step &&
+            (!least || part->global_step < least->global_step)) {
+            least = part;
+        }
+    }
+    return least;
+}
+
+enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *error)
+{
+    struct shard_part *part;
+    enum push_pull_end end = PUSH_PULL_DONE;
+    while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange)) != NULL) {
+        end = push_pull_must_stop(exchange)
+                  ? PUSH_PULL_STOPPED
+                  : pull_part(exchange, part, part->version, exchange->global_step - 1, error);
+        push_pull_note_step(exchange, part->global_step);
+    }
+    return end;
+}
+
+enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
+{
+    struct shard_part *part = exchange->parts;
+    while (part->span_count == 0) { /* some shard holds something */
+        part++;
+    }
+    enum push_pull_end end = pull_part(exchange, part, part->version, step, error);
+    push_pull_note_step(exchange, part->global_step);
+    return end == PUSH_PULL_DONE ? push_pull_align(exchange, error) : end;
+}
+
+enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        enum push_pull_end end = part->span_count > 0 ? pull_part(exchange, part, 0, -1, error) : PUSH_PULL_DONE;
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        push_pull_note_step(exchange, part->global_step);
+    }
+    return push_pull_align(exchange, error);
+}
+
+enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
+{
+    PROFILE("join");
+    for (;;) {
+        bool ready;
+        enum push_pull_end end = ask_models(exchange, &ready, error);
+        if (end == PUSH_PULL_DONE && ready) {
+            exchange->global_step = 0;
+            exchange->joined_s = clock_monotonic_s();
+            end = push_pull_refresh(exchange, error);
+            if (end == PUSH_PULL_DONE) {
+                return end;
+            }
+        }
+        if (end == PUSH_PULL_STOPPED || end == PUSH_PULL_REFUSED) {
+            return end;
+        }
+        if (push_pull_must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+        if (end == PUSH_PULL_AGAIN) {
+            shard_link_pause(clock_monotonic_s() + AGAIN_S);
+        }
+        if (end == PUSH_PULL_AGAIN && exchange->writes_model) {
+            return end;
+        }
+    }
+}

@@ -1,0 +1,323 @@
+/* Pushes: out to all shards first, and then their answers, in whatever order they come. */
+#include <poll.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "worker/remote/exchange/inside.h"
+
+enum { FRAME_BYTES = 4 << 20 /* of a frame's bulk, about */ };
+
+static const double SLICE_S = 0.25; /* a signal, and what the caller has to say, are looked for so often */
+
+/* A frame of a push that fills up. */
+struct push_frame {
+    uint32_t ranges;
+    size_t bytes;
+};
+
+static bool send_frame(struct push_pull *exchange, struct shard_part *part, struct message_push *push,
+                       struct push_frame *frame, bool last, struct error *error)
+{
+    push->ranges = (struct ranges){exchange->ranges, frame->ranges};
+    bool sent = channel_send(&part->link.channel, MESSAGE_push, part->request, last ? FRAME_LAST : 0, push,
+                             exchange->bulk, (int)frame->ranges, clock_monotonic_s() + LINK_ANSWER_S, error);
+    *frame = (struct push_frame){0};
+    return sent;
+}
+
+static bool send_push(struct push_pull *exchange, struct shard_part *part, const struct outbox *outbox,
+                      const struct push_note *note, struct error *error)
+{
+    PROFILE_PEER("send push", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
+    struct message_push push = {.sequence = part->sequence,
+                                .base_version = part->version,
+                                .base_step = note->base_step,
+                                .token = exchange->config->cluster.issync ? note->base_step : -1,
+                                .local_step = note->local_step,
+                                .examples = note->examples,
+                                .loss = note->loss,
+                                .answer_dtype = (uint8_t)push_pull_dtype(exchange),
+                                .dtype = (uint8_t)outbox->dtype};
+    struct outbox_cursor cursor = outbox_open(outbox, part->spans, part->span_count);
+    struct push_frame frame = {0};
+    struct range range;
+    const void *floats;
+    part->link.channel.generation = exchange->generation;
+    part->request = ++part->link.channel.next_request;
+    while (outbox_next(&cursor, &range, &floats)) {
+        if ((frame.ranges == PUSH_FRAME_RANGES || frame.bytes >= FRAME_BYTES) &&
+            !send_frame(exchange, part, &push, &frame, false, error)) {
+            return false;
+        }
+        union {
+            const void *from;
+            void *to;
+        } bytes = {.from = floats}; /* iovec can't say that it is only read */
+        size_t size = range.count * dtype_size(outbox->dtype);
+        range_put(exchange->ranges, frame.ranges, range);
+        exchange->bulk[frame.ranges++] = (struct iovec){bytes.to, size};
+        frame.bytes += size;
+    }
+    return send_frame(exchange, part, &push, &frame, true, error);
+}
+
+/* The push has to be sent again; what the others answer may wait for this very one, so at once. */
+static void lose_answer(struct shard_part *part, const char *why)
+{
+    part->sent = false;
+    shard_link_lost(&part->link, why);
+}
+
+/* Looks once at all that owe us an answer. *part: one with something to read; NULL: none, or one was lost (*lost). */
+static void look_for_answer(struct push_pull *exchange, struct shard_part **found, bool *lost)
+{
+    *found = NULL;
+    *lost = false;
+    for (int i = 0; i < exchange->count && !*found && !*lost; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        struct error error;
+        bool ready = false;
+        if (!part->pending || !part->sent) {
+            continue;
+        }
+        if (!connection_wait(part->link.channel.connection, 0, &ready, &error)) {
+            lose_answer(part, error.text);
+            *lost = true;
+        } else if (ready) {
+            *found = part;
+        }
+    }
+}
+
+/* Waits a while for anything on a link that owes us an answer; false: nothing came. */
+static bool wait_for_any(struct push_pull *exchange)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        const struct shard_part *part = &exchange->parts[i];
+        int fd = part->pending && part->sent ? connection_fd(part->link.channel.connection) : -1;
+        exchange->polled[i] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    return poll(exchange->polled, (nfds_t)exchange->count, (int)(SLICE_S * 1e3)) != 0;
+}
+
+static void tell_awaited(struct push_pull *exchange)
+{
+    double now_s = clock_monotonic_s();
+    if (now_s - exchange->pushed_s < LINK_TOLD_EVERY_S || now_s - exchange->told_s < LINK_TOLD_EVERY_S) {
+        return;
+    }
+    exchange->told_s = now_s;
+    for (int i = 0; i < exchange->count; i++) {
+        const struct shard_part *part = &exchange->parts[i];
+        if (part->pending && part->sent) {
+            log_info("waiting for %s to answer push %llu, %.0f s%s%s", part->link.name,
+                     (unsigned long long)part->sequence, now_s - exchange->pushed_s,
+                     exchange->awaited[0] != '\0' ? ": it is " : "", exchange->awaited);
+            return;
+        }
+    }
+}
+
+/*
+ * A ps that holds an answer back sends a ping now and then, and what is under way to it moves: where neither is seen for
+ * the link's patience, the connection is dead. All that are go at once. True if there were any.
+ */
+static bool give_up_silent(struct push_pull *exchange)
+{
+    double now_s = clock_monotonic_s();
+    bool any = false;
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        if (!part->pending || !part->sent) {
+            continue;
+        }
+        size_t unsent = connection_unsent(part->link.channel.connection);
+        if (unsent != part->unsent) {
+            part->unsent = unsent;
+            part->moved_s = now_s;
+        }
+        if (now_s - part->moved_s >= part->link.silence_s) {
+            struct error error;
+            error_set(&error, "%s: no sign of life for %.0f s, and a push is not answered", part->link.name,
+                      now_s - part->moved_s);
+            part->sent = false;
+            shard_link_silent(&part->link, error.text);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/*
+ * Waits for the first byte of some answer, which may take as long as slower workers do. *part: whose; NULL: something
+ * has to be sent again first.
+ */
+static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
+{
+    PROFILE("wait for an answer");
+    double looked_s = clock_monotonic_s();
+    char why[256];
+    for (;;) {
+        bool lost;
+        look_for_answer(exchange, part, &lost);
+        if (*part || lost) {
+            return PUSH_PULL_DONE;
+        }
+        if (wait_for_any(exchange) && clock_monotonic_s() - looked_s < SLICE_S) {
+            continue;
+        }
+        looked_s = clock_monotonic_s();
+        if (push_pull_must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+        if (exchange->is_unwell &&
+            exchange->is_unwell(exchange->context, exchange->generation, exchange->joined_s, why)) {
+            error_set(error, "%s", why);
+            return PUSH_PULL_AGAIN;
+        }
+        if (give_up_silent(exchange)) {
+            return PUSH_PULL_DONE;
+        }
+        tell_awaited(exchange);
+    }
+}
+
+/* As `pushed` says. */
+enum { OUTCOME_STALE = 3, OUTCOME_NOT_FINITE = 4, OUTCOME_NOT_WANTED = 5 };
+
+static void note_answer(struct push_pull *exchange, struct shard_part *part, const struct message_pushed *pushed,
+                        struct push_answer *answer)
+{
+    part->version = pushed->version;
+    part->global_step = pushed->global_step;
+    part->over = pushed->outcome == OUTCOME_NOT_WANTED;
+    answer->not_finite = answer->not_finite || pushed->outcome == OUTCOME_NOT_FINITE;
+    answer->stale = answer->stale || pushed->outcome == OUTCOME_STALE;
+    answer->staleness = pushed->staleness > answer->staleness ? pushed->staleness : answer->staleness;
+    push_pull_note_step(exchange, pushed->global_step);
+}
+
+/* *code: of an error that it answered with. True with part->pending: it was only a sign of life. */
+static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
+                           uint16_t *code, struct error *error)
+{
+    PROFILE_PEER("receive answer", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
+    struct channel *channel = &part->link.channel;
+    for (;;) {
+        bool pinged;
+        if (!shard_link_receive_any(&part->link, &pinged, error)) {
+            return false;
+        }
+        if (pinged) {
+            part->moved_s = clock_monotonic_s();
+            return true;
+        }
+        if (channel->frame.request != part->request) {
+            return error_set(error, "%s: answer to a request that was not made", part->link.name);
+        }
+        if (channel->frame.type == MESSAGE_error) {
+            *code = channel->message.error.code;
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        }
+        if (channel->frame.type != MESSAGE_pushed) {
+            return error_set(error, "%s: answered push by %s", part->link.name, message_name(channel->frame.type));
+        }
+        struct message_pushed pushed = channel->message.pushed;
+        if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)pushed.dtype, &pushed.ranges, error)) {
+            return false;
+        }
+        if (channel->frame.flags & FRAME_LAST) {
+            note_answer(exchange, part, &pushed, answer);
+            part->pending = false;
+            return true;
+        }
+    }
+}
+
+static bool is_pending(const struct push_pull *exchange)
+{
+    bool pending = false;
+    for (int i = 0; i < exchange->count; i++) {
+        pending = pending || exchange->parts[i].pending;
+    }
+    return pending;
+}
+
+/* Sends to those that have not got it; a link that breaks is tried again. */
+static enum push_pull_end send_pushes(struct push_pull *exchange, const struct outbox *outbox,
+                                      const struct push_note *note, struct error *error)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        while (part->pending && !part->sent) {
+            enum push_pull_end end = push_pull_open_link(exchange, part, error);
+            if (end != PUSH_PULL_DONE) {
+                return end;
+            }
+            part->sent = send_push(exchange, part, outbox, note, error);
+            part->moved_s = clock_monotonic_s();
+            if (!part->sent) {
+                shard_link_lost(&part->link, error->text);
+            }
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+/* Reads one answer, in whatever order they come. */
+static enum push_pull_end take_answer(struct push_pull *exchange, struct push_answer *answer, struct error *error)
+{
+    struct shard_part *part;
+    uint16_t code = 0;
+    enum push_pull_end end = await_answer(exchange, &part, error);
+    if (end != PUSH_PULL_DONE || !part) {
+        return end;
+    }
+    if (receive_answer(exchange, part, answer, &code, error)) {
+        shard_link_count(&part->link);
+    } else if (code == ERROR_TOO_LATE) {
+        part->sent = false; /* slower workers are still being waited for: the same push again */
+        snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.sentence);
+    } else if (code != 0) {
+        return push_pull_by_code(code);
+    } else {
+        lose_answer(part, error->text);
+    }
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                      const struct push_note *note, struct push_answer *answer, struct error *error)
+{
+    enum push_pull_end end = PUSH_PULL_DONE;
+    *answer = (struct push_answer){.over = true};
+    exchange->pushed_s = clock_monotonic_s();
+    exchange->awaited[0] = '\0';
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        part->pending = part->span_count > 0;
+        part->sent = false;
+        part->sequence += part->pending;
+    }
+    while (end == PUSH_PULL_DONE && is_pending(exchange)) {
+        end = send_pushes(exchange, outbox, note, error);
+        end = end == PUSH_PULL_DONE ? take_answer(exchange, answer, error) : end;
+    }
+    if (end != PUSH_PULL_DONE) {
+        /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
+        for (int i = 0; i < exchange->count; i++) {
+            if (exchange->parts[i].pending) {
+                shard_link_close(&exchange->parts[i].link);
+            }
+        }
+        return end;
+    }
+    for (int i = 0; i < exchange->count; i++) {
+        answer->over = answer->over && (exchange->parts[i].span_count == 0 || exchange->parts[i].over);
+    }
+    end = answer->over ? PUSH_PULL_DONE : push_pull_align(exchange, error);
+    answer->global_step = exchange->global_step;
+    return end;
+}

@@ -1,0 +1,229 @@
+#include "worker/remote/exchange/push_pull.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/signals.h"
+#include "ps/bfloat16.h"
+#include "worker/remote/exchange/inside.h"
+
+enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
+
+bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
+{
+    const struct config_cluster *cluster = &options->config->cluster;
+    *exchange = (struct push_pull){.config = options->config,
+                                   .model = options->model,
+                                   .engine = options->engine,
+                                   .given_up = options->given_up,
+                                   .is_unwell = options->is_unwell,
+                                   .writes_model = options->writes_model,
+                                   .context = options->context,
+                                   .count = cluster->ps_hosts.count};
+    exchange->parts = calloc((size_t)exchange->count, sizeof *exchange->parts);
+    exchange->ranges = malloc(PUSH_FRAME_RANGES * RANGE_BYTES);
+    exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
+    exchange->landing = malloc(LANDING_BYTES);
+    exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
+    bool halves = cluster->wire_dtype == WIRE_BFLOAT16;
+    exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
+    exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
+    if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
+        !exchange->widened || (halves && !exchange->known)) {
+        push_pull_destroy(exchange);
+        return error_set(error, "not enough memory for connections to %d parameter servers", cluster->ps_hosts.count);
+    }
+    for (int i = 0; i < exchange->count; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        part->span_count = placement_spans(options->model, cluster->placement, exchange->count, i, part->spans);
+        if (!shard_link_create(&part->link, options->config, i, options->self, options->traffic, NULL, error)) {
+            push_pull_destroy(exchange);
+            return false;
+        }
+        part->link.quiet = options->quiet;
+    }
+    return true;
+}
+
+void push_pull_destroy(struct push_pull *exchange)
+{
+    for (int i = 0; exchange->parts && i < exchange->count; i++) {
+        shard_link_destroy(&exchange->parts[i].link);
+    }
+    free(exchange->parts);
+    free(exchange->polled);
+    free(exchange->ranges);
+    free(exchange->bulk);
+    free(exchange->landing);
+    free(exchange->widened);
+    free(exchange->known);
+    memset(exchange, 0, sizeof *exchange);
+}
+
+bool push_pull_must_stop(const struct push_pull *exchange)
+{
+    return signals_pending() != 0 || (exchange->given_up && exchange->given_up(exchange->context));
+}
+
+enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    switch (shard_link_open(&part->link, exchange->given_up, exchange->context, error)) {
+    case LINK_OPEN:
+        if (part->incarnation != 0 && part->link.incarnation != part->incarnation) {
+            error_set(error, "%s is another process now, and knows nothing of our parameters", part->link.name);
+            return PUSH_PULL_AGAIN;
+        }
+        return PUSH_PULL_DONE;
+    case LINK_REFUSED:
+        return PUSH_PULL_REFUSED;
+    case LINK_LATER:
+        break;
+    }
+    return PUSH_PULL_STOPPED;
+}
+
+enum push_pull_end push_pull_by_code(uint16_t code)
+{
+    switch (code) {
+    case ERROR_NOT_READY:
+    case ERROR_OLD_GENERATION:
+    case ERROR_JOB_OVER: /* the heartbeats will say so too, and how it ended */
+        return PUSH_PULL_AGAIN;
+    default:
+        return PUSH_PULL_REFUSED;
+    }
+}
+
+void push_pull_note_step(struct push_pull *exchange, int64_t step)
+{
+    exchange->global_step = step > exchange->global_step ? step : exchange->global_step;
+}
+
+/* ---- Into the engine ---- */
+
+/* Where the engine's floats lie; NULL: they have to be handed over. */
+static float *place(struct push_pull *exchange, enum store_vector vector, size_t first)
+{
+    if (vector == STORE_PARAMETERS && exchange->mirror) {
+        return exchange->mirror + first;
+    }
+    const struct engine_table *table = exchange->engine->table;
+    float *parameters = vector == STORE_PARAMETERS && table->parameters ? table->parameters(exchange->engine) : NULL;
+    return parameters ? parameters + first : NULL;
+}
+
+/* `count` floats at `first`, as they came. */
+static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype dtype, size_t first, size_t count,
+                const uint8_t *bytes, struct error *error)
+{
+    float *there = place(exchange, vector, first);
+    if (dtype == DTYPE_BFLOAT16 && there) {
+        bfloat16_to_floats(there, (const uint16_t *)(const void *)bytes, count);
+        return true;
+    }
+    const float *values = (const float *)(const void *)bytes;
+    if (dtype == DTYPE_BFLOAT16) {
+        bfloat16_to_floats(exchange->widened, (const uint16_t *)(const void *)bytes, count);
+        values = exchange->widened;
+    }
+    return exchange->engine->table->write(exchange->engine, vector, first, count, values, error);
+}
+
+/* Each ps speaks of what it holds. */
+static bool check_range(const struct shard_part *part, struct range range, struct error *error)
+{
+    for (int i = 0; i < part->span_count; i++) {
+        const struct span *span = &part->spans[i];
+        if (range.first >= span->first && range.first - span->first < span->count &&
+            range.count <= span->count - (range.first - span->first)) {
+            return true;
+        }
+    }
+    return error_set(error, "%s: floats %llu to %llu are not all its own", part->link.name,
+                     (unsigned long long)range.first, (unsigned long long)range.first + range.count - 1);
+}
+
+enum dtype push_pull_dtype(const struct push_pull *exchange)
+{
+    return exchange->known ? DTYPE_DIFFERENCES : DTYPE_FLOAT32;
+}
+
+/* Reads a frame of differences. */
+static bool land_differences(struct push_pull *exchange, struct shard_part *part, const struct ranges *ranges,
+                             struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
+    size_t left = channel->bulk_left;
+    const uint8_t *told = exchange->landing;
+    const char *name = part->link.name;
+    if (!exchange->known || left > LANDING_BYTES) {
+        return error_set(error, "%s: %zu bytes of differences, %s", name, left,
+                         exchange->known ? "more than there can be" : "which nobody asked for");
+    }
+    if (!channel_read_bulk(channel, exchange->landing, left, deadline_s, error)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        struct range range = range_get(ranges, i);
+        size_t first = (size_t)range.first;
+        if (!check_range(part, range, error)) {
+            return false;
+        }
+        size_t bytes = bfloat16_learn(exchange->known + first, told, left, range.count);
+        if (bytes == 0) {
+            return error_set(error, "%s: differences of floats %zu and on make no sense", name, first);
+        }
+        told += bytes;
+        left -= bytes;
+        if (!put(exchange, STORE_PARAMETERS, DTYPE_BFLOAT16, first, range.count,
+                 (const uint8_t *)(exchange->known + first), error)) {
+            return false;
+        }
+    }
+    return left == 0 || error_set(error, "%s: %zu bytes more of differences than of floats", name, left);
+}
+
+bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum store_vector vector, enum dtype dtype,
+                    const struct ranges *ranges, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
+    if (dtype == DTYPE_DIFFERENCES) {
+        return land_differences(exchange, part, ranges, error);
+    }
+    size_t size = dtype_size(dtype), at = 0, there = 0;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        struct range range = range_get(ranges, i);
+        size_t first = (size_t)range.first, count = range.count;
+        if (!check_range(part, range, error)) {
+            return false;
+        }
+        float *straight = dtype == DTYPE_FLOAT32 ? place(exchange, vector, first) : NULL;
+        if (straight) {
+            if (!channel_read_bulk(channel, straight, count * size, deadline_s, error)) {
+                return false;
+            }
+            continue;
+        }
+        while (count > 0) {
+            if (at == there) {
+                at = 0;
+                there = channel->bulk_left < LANDING_BYTES ? channel->bulk_left : LANDING_BYTES;
+                if (!channel_read_bulk(channel, exchange->landing, there, deadline_s, error)) {
+                    return false;
+                }
+            }
+            size_t now = (there - at) / size < count ? (there - at) / size : count;
+            if (!put(exchange, vector, dtype, first, now, exchange->landing + at, error)) {
+                return false;
+            }
+            at += now * size;
+            first += now;
+            count -= now;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,611 @@
+/*
+ * trainer cluster: parameter servers and workers as processes of this machine, shown as one program.
+ *
+ * Each member is this program once more (/proc/self/exe) in the role that it would have on a machine of its own; it gets
+ * the training flags as they were given, addresses on loopback with ports that the system chose, and the path of a key
+ * that is made for this one run. What members say comes through pipes, line by line, with their names before it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/config/keys.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/signals.h"
+#include "base/threads.h"
+#include "net/credentials.h"
+#include "net/socket.h"
+#include "worker/remote/operator/commands.h"
+#include "worker/profile/trace.h"
+#include "worker/remote/operator/roll_call.h"
+
+enum {
+    MOST_MEMBERS = 256,
+    LINE_BYTES = 8192, /* longer lines of a member are cut into pieces */
+    POLL_MS = 50,
+};
+
+static const double LOOK_S = 0.2; /* between two looks at the cluster for the progress line */
+static const double LOOK_PATIENCE_S = 0.5;
+static const double LEAVE_S = 20.0; /* members have so long to leave when they are asked to */
+static const double END_S = 6.0;    /* and to leave by themselves at the end of the job */
+
+/* One stream of a member, cut into lines. */
+struct stream {
+    int fd; /* -1: at its end */
+    char line[LINE_BYTES];
+    size_t size;
+};
+
+struct process {
+    struct member member;
+    char name[MEMBER_TEXT];
+    pid_t pid; /* 0: gone */
+    int status;
+    struct stream out, err;
+};
+
+struct cluster {
+    const struct config *config;
+    struct process *processes; /* ps first */
+    int ps_count, count;
+    char folder[256]; /* of the key */
+    char key[300];
+    char *ps_hosts, *worker_hosts;
+    char **flags; /* for all members */
+    int flag_count;
+    char *done_line; /* the chief's, held back to be the last */
+    struct config roll_config;
+    struct roll_call *roll;
+    struct progress progress;
+    double looked_s;
+    bool leaving;     /* it is over */
+    double leaving_s; /* when those who are still there are asked to leave */
+    bool workers_told, ps_told;
+    int result;
+};
+
+/* ---- Members' command lines ---- */
+
+static const char *const own_flags[] = {"job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind", "progress",
+                                        "log_format", "num_threads", "fleet_key", "profile",      NULL};
+
+static bool is_own(const char *name)
+{
+    for (int i = 0; own_flags[i]; i++) {
+        if (strcmp(name, own_flags[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool add_flag(struct cluster *cluster, const char *name, const char *value, struct error *error)
+{
+    char **flags = realloc(cluster->flags, (size_t)(cluster->flag_count + 1) * sizeof *flags);
+    if (flags) {
+        cluster->flags = flags;
+        if (asprintf(&flags[cluster->flag_count], "--%s=%s", name, value) >= 0) {
+            cluster->flag_count++;
+            return true;
+        }
+    }
+    return error_set(error, "out of memory");
+}
+
+/* Every training flag as it was given; what the file says each member reads for itself. */
+static bool pass_flags(struct cluster *cluster, struct error *error)
+{
+    const struct config *config = cluster->config;
+    bool done = true;
+    for (const struct config_key *key = config_keys; done && key->section; key++) {
+        bool hides_steps = cluster->progress.active && strcmp(key->name, "log_steps") == 0;
+        if (config_origin_of(config, key)->source == SOURCE_FLAG && !is_own(key->name) && !hides_steps) {
+            char *text = config_key_text(key, config);
+            done = text ? add_flag(cluster, key->name, text, error) : error_set(error, "out of memory");
+            free(text);
+        }
+    }
+    return done;
+}
+
+static bool make_flags(struct cluster *cluster, struct error *error)
+{
+    const struct config *config = cluster->config;
+    char threads[16];
+    int workers = cluster->count - cluster->ps_count;
+    int each = config->train.num_threads > 0 ? config->train.num_threads : threads_available() / workers;
+    snprintf(threads, sizeof threads, "%d", each < 1 ? 1 : each);
+    return (!config->path || add_flag(cluster, "config", config->path, error)) && pass_flags(cluster, error) &&
+           add_flag(cluster, "ps_hosts", cluster->ps_hosts, error) &&
+           add_flag(cluster, "worker_hosts", cluster->worker_hosts, error) &&
+           add_flag(cluster, "bind", "127.0.0.1", error) && add_flag(cluster, "fleet_key", cluster->key, error) &&
+           add_flag(cluster, "num_threads", threads, error) && add_flag(cluster, "progress", "false", error) &&
+           (!cluster->progress.active || add_flag(cluster, "log_steps", "0", error)) &&
+           add_flag(cluster, "log_format", log_format() == LOG_JSON ? "json" : "text", error);
+}
+
+/* ---- What a cluster needs before its members ---- */
+
+/* Ports that were free a moment ago: all are held at once, so that they differ, and then let go. */
+static bool choose_ports(struct cluster *cluster, struct error *error)
+{
+    int *fds = calloc((size_t)cluster->count, sizeof *fds);
+    size_t size = (size_t)cluster->count * 24 + 1, used[2] = {0, 0};
+    cluster->ps_hosts = calloc(1, size);
+    cluster->worker_hosts = calloc(1, size);
+    bool done = (fds && cluster->ps_hosts && cluster->worker_hosts) || error_set(error, "out of memory");
+    int held = 0;
+    for (; done && held < cluster->count; held++) {
+        bool is_ps = held < cluster->ps_count;
+        char *list = is_ps ? cluster->ps_hosts : cluster->worker_hosts;
+        size_t *at = &used[!is_ps];
+        if (!socket_listen(&fds[held], "127.0.0.1", 0, error)) {
+            done = false;
+            break;
+        }
+        *at += (size_t)snprintf(list + *at, size - *at, "%s127.0.0.1:%d", *at > 0 ? "," : "", socket_port(fds[held]));
+    }
+    for (int i = 0; i < held; i++) {
+        close(fds[i]);
+    }
+    free(fds);
+    return done;
+}
+
+static bool make_key(struct cluster *cluster, struct error *error)
+{
+    const char *parent = getenv("TMPDIR");
+    snprintf(cluster->folder, sizeof cluster->folder, "%.200s/trainer-XXXXXX", parent && parent[0] ? parent : "/tmp");
+    if (!mkdtemp(cluster->folder)) {
+        error_set(error, "%s: %s; TMPDIR names another folder for the cluster's key", cluster->folder, strerror(errno));
+        cluster->folder[0] = '\0';
+        return false;
+    }
+    snprintf(cluster->key, sizeof cluster->key, "%s/fleet.key", cluster->folder);
+    return credentials_create_fleet_key(cluster->key, error);
+}
+
+/* The config of an operator of this cluster. */
+static bool make_roll(struct cluster *cluster, struct error *error)
+{
+    const struct config_setting settings[] = {{"ps_hosts", cluster->ps_hosts},
+                                              {"worker_hosts", cluster->worker_hosts},
+                                              {"fleet_key", cluster->key},
+                                              {"insecure", cluster->config->security.insecure ? "true" : "false"}};
+    return config_parse(&cluster->roll_config, "the cluster", NULL, 0, settings, 4, error) &&
+           roll_call_create(&cluster->roll, &cluster->roll_config, error);
+}
+
+/* ---- Processes ---- */
+
+/* The file for a member's own profile, malloc'd; NULL without memory. */
+static char *profile_path(const struct cluster *cluster, const struct process *process)
+{
+    char name[MEMBER_TEXT], *path;
+    member_format(&process->member, '-', name);
+    return asprintf(&path, "%s.%s", cluster->config->output.profile, name) >= 0 ? path : NULL;
+}
+
+/* In the new process: never returns. */
+static void become(const struct cluster *cluster, const struct process *process, const int *out, const int *err)
+{
+    char role[32], index[32];
+    char **argv = calloc((size_t)cluster->flag_count + 5, sizeof *argv);
+    char *profile = profile_path(cluster, process), *flag;
+    static char name[] = "trainer";
+    setpgid(0, 0);                    /* Ctrl-C is for the one that shows the cluster to pass on, in order */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* and nobody outlives it */
+    if (argv && dup2(out[1], STDOUT_FILENO) >= 0 && dup2(err[1], STDERR_FILENO) >= 0) {
+        int n = 0;
+        snprintf(role, sizeof role, "--job_name=%s", process->member.role == MEMBER_PS ? "ps" : "worker");
+        snprintf(index, sizeof index, "--task_index=%d", process->member.index);
+        argv[n++] = name;
+        argv[n++] = role;
+        argv[n++] = index;
+        for (int i = 0; i < cluster->flag_count; i++) {
+            argv[n++] = cluster->flags[i];
+        }
+        if (cluster->config->output.profile[0] != '\0' && profile && asprintf(&flag, "--profile=%s", profile) >= 0) {
+            argv[n++] = flag;
+        }
+        execv("/proc/self/exe", argv);
+    }
+    _exit(127);
+}
+
+static bool start(struct cluster *cluster, struct process *process, struct error *error)
+{
+    int out[2] = {-1, -1}, err[2] = {-1, -1};
+    bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
+    pid_t pid = piped ? fork() : -1;
+    if (pid == 0) {
+        become(cluster, process, out, err);
+    }
+    if (pid < 0) {
+        error_set(error, "%s can't be started: %s", process->name, strerror(errno));
+    }
+    for (int i = pid < 0 ? 0 : 1; i < 2; i++) {
+        if (out[i] >= 0) {
+            close(out[i]);
+        }
+        if (err[i] >= 0) {
+            close(err[i]);
+        }
+    }
+    process->pid = pid < 0 ? 0 : pid;
+    process->out.fd = pid < 0 ? -1 : out[0];
+    process->err.fd = pid < 0 ? -1 : err[0];
+    return pid > 0;
+}
+
+static void tell_all(struct cluster *cluster, enum member_role role, int number)
+{
+    for (int i = 0; i < cluster->count; i++) {
+        if (cluster->processes[i].pid > 0 && cluster->processes[i].member.role == role) {
+            kill(cluster->processes[i].pid, number);
+        }
+    }
+}
+
+/* It is over; who has not left by himself after that many seconds is asked to. */
+static void leave(struct cluster *cluster, int result, double patience_s)
+{
+    if (!cluster->leaving) {
+        cluster->leaving = true;
+        cluster->leaving_s = clock_monotonic_s() + patience_s;
+        cluster->result = result;
+    }
+}
+
+static bool any_left(const struct cluster *cluster, enum member_role role)
+{
+    for (int i = 0; i < cluster->count; i++) {
+        if (cluster->processes[i].pid > 0 && cluster->processes[i].member.role == role) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Workers are asked first, so that the chief can still save what the ps hold. */
+static void hasten(struct cluster *cluster)
+{
+    double late_s = clock_monotonic_s() - cluster->leaving_s;
+    if (!cluster->leaving || late_s < 0) {
+        return;
+    }
+    if (!cluster->workers_told) {
+        cluster->workers_told = true;
+        tell_all(cluster, MEMBER_WORKER, SIGTERM);
+    }
+    if (!cluster->ps_told && (late_s >= LEAVE_S || !any_left(cluster, MEMBER_WORKER))) {
+        cluster->ps_told = true;
+        tell_all(cluster, MEMBER_PS, SIGTERM);
+    }
+    if (late_s >= LEAVE_S) {
+        tell_all(cluster, MEMBER_WORKER, SIGKILL);
+    }
+    if (late_s >= LEAVE_S + END_S) {
+        tell_all(cluster, MEMBER_PS, SIGKILL);
+    }
+}
+
+static void describe_status(int status, char *text, size_t size)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(text, size, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else {
+        snprintf(text, size, "it ended with status %d", WEXITSTATUS(status));
+    }
+}
+
+/* A member is gone: who, and what that means for the others. */
+static void take_death(struct cluster *cluster, struct process *process, int status)
+{
+    char how[96];
+    bool is_chief = process->member.role == MEMBER_WORKER && process->member.index == 0;
+    bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    pid_t pid = process->pid;
+    process->pid = 0;
+    process->status = status;
+    if (is_chief && !failed) {
+        leave(cluster, COMMAND_DONE, END_S); /* the others are on their way out as well */
+        return;
+    }
+    if (cluster->leaving || !failed) {
+        return;
+    }
+    describe_status(status, how, sizeof how);
+    if (is_chief || process->member.role == MEMBER_PS) {
+        log_error("%s (process %d) died: %s; the cluster ends", process->name, (int)pid, how);
+        leave(cluster, is_chief && WIFEXITED(status) ? WEXITSTATUS(status) : COMMAND_FAILED, 0);
+    } else {
+        log_warning("%s (process %d) died: %s; the others go on", process->name, (int)pid, how);
+    }
+}
+
+static void reap(struct cluster *cluster)
+{
+    for (int i = 0; i < cluster->count; i++) {
+        struct process *process = &cluster->processes[i];
+        int status;
+        if (process->pid > 0 && process->out.fd < 0 && process->err.fd < 0 &&
+            waitpid(process->pid, &status, WNOHANG) == process->pid) {
+            take_death(cluster, process, status);
+        }
+    }
+}
+
+/* ---- What members say ---- */
+
+static bool is_done_event(const cJSON *object)
+{
+    const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
+    return cJSON_IsString(event) && strcmp(event->valuestring, "done") == 0;
+}
+
+/* An event of a member: the same object, with the member's name. */
+static bool show_event(struct cluster *cluster, const struct process *process, const char *line)
+{
+    cJSON *object = cJSON_Parse(line);
+    if (!cJSON_IsObject(object)) {
+        cJSON_Delete(object);
+        return false;
+    }
+    cJSON_AddStringToObject(object, "member", process->name);
+    char *text = cJSON_PrintUnformatted(object);
+    if (text && is_done_event(object)) {
+        free(cluster->done_line);
+        cluster->done_line = text;
+        text = NULL;
+    } else if (text) {
+        printf("%s\n", text);
+        fflush(stdout);
+    }
+    free(text);
+    cJSON_Delete(object);
+    return true;
+}
+
+static void show_line(struct cluster *cluster, const struct process *process, const struct stream *stream,
+                      const char *line)
+{
+    bool is_error = stream == &process->err;
+    if (log_format() == LOG_JSON) {
+        if (is_error || !show_event(cluster, process, line)) {
+            fprintf(stderr, "%-9s | %s\n", process->name, line);
+        }
+    } else if (is_error) {
+        log_warning("%-9s | %s", process->name, line);
+    } else {
+        log_info("%-9s | %s", process->name, line);
+    }
+}
+
+static void take_output(struct cluster *cluster, const struct process *process, struct stream *stream)
+{
+    ssize_t got = read(stream->fd, stream->line + stream->size, sizeof stream->line - 1 - stream->size);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+        return;
+    }
+    stream->size += got > 0 ? (size_t)got : 0;
+    stream->line[stream->size] = '\0';
+    char *line = stream->line, *end;
+    while ((end = memchr(line, '\n', stream->size - (size_t)(line - stream->line)))) {
+        *end = '\0';
+        show_line(cluster, process, stream, line);
+        line = end + 1;
+    }
+    size_t left = stream->size - (size_t)(line - stream->line);
+    bool full = left == sizeof stream->line - 1;
+    if (left > 0 && (got <= 0 || full)) {
+        show_line(cluster, process, stream, line);
+        left = 0;
+    }
+    memmove(stream->line, line, left);
+    stream->size = left;
+    if (got <= 0) {
+        close(stream->fd);
+        stream->fd = -1;
+    }
+}
+
+static void listen_to_all(struct cluster *cluster)
+{
+    struct pollfd polled[2 * MOST_MEMBERS];
+    for (int i = 0; i < cluster->count; i++) {
+        polled[2 * i] = (struct pollfd){.fd = cluster->processes[i].out.fd, .events = POLLIN};
+        polled[2 * i + 1] = (struct pollfd){.fd = cluster->processes[i].err.fd, .events = POLLIN};
+    }
+    if (poll(polled, 2 * (nfds_t)cluster->count, POLL_MS) <= 0) {
+        return;
+    }
+    for (int i = 0; i < cluster->count; i++) {
+        if (polled[2 * i].revents) {
+            take_output(cluster, &cluster->processes[i], &cluster->processes[i].out);
+        }
+        if (polled[2 * i + 1].revents) {
+            take_output(cluster, &cluster->processes[i], &cluster->processes[i].err);
+        }
+    }
+}
+
+/* ---- The progress line ---- */
+
+static void look(struct cluster *cluster)
+{
+    int count;
+    int64_t last = cluster->config->train.train_steps;
+    double now_s = clock_monotonic_s();
+    if (!cluster->progress.active || cluster->leaving || now_s - cluster->looked_s < LOOK_S) {
+        return;
+    }
+    const struct roll_entry *entries = roll_call_ask(cluster->roll, LOOK_PATIENCE_S, &count);
+    cluster->looked_s = clock_monotonic_s();
+    if (entries[0].global_step >= 0) {
+        progress_update(&cluster->progress, &(struct progress_view){.step = entries[0].global_step,
+                                                                    .last_step = last > 0 ? last : INT64_MAX,
+                                                                    .steps_per_s = (double)entries[0].steps_per_s,
+                                                                    .loss = (double)entries[cluster->ps_count].loss,
+                                                                    .validation = -1});
+    }
+}
+
+/* ---- All together ---- */
+
+static bool open_cluster(struct cluster *cluster, struct error *error)
+{
+    cluster->processes = calloc((size_t)cluster->count, sizeof *cluster->processes);
+    if (!cluster->processes) {
+        return error_set(error, "out of memory");
+    }
+    for (int i = 0; i < cluster->count; i++) {
+        struct process *process = &cluster->processes[i];
+        bool is_ps = i < cluster->ps_count;
+        process->member = (struct member){is_ps ? MEMBER_PS : MEMBER_WORKER, is_ps ? i : i - cluster->ps_count};
+        process->out.fd = process->err.fd = -1;
+        member_format(&process->member, ' ', process->name);
+    }
+    if (!make_key(cluster, error) || !choose_ports(cluster, error) || !make_flags(cluster, error) ||
+        !make_roll(cluster, error)) {
+        return false;
+    }
+    for (int i = 0; i < cluster->count; i++) {
+        if (!start(cluster, &cluster->processes[i], error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void watch(struct cluster *cluster)
+{
+    while (any_left(cluster, MEMBER_PS) || any_left(cluster, MEMBER_WORKER)) {
+        listen_to_all(cluster);
+        reap(cluster);
+        if (signals_pending() != 0 && !cluster->leaving) {
+            leave(cluster, signals_exit_status(signals_pending()), 0);
+        }
+        hasten(cluster);
+        look(cluster);
+    }
+}
+
+/* The profiles of all members as one. */
+static void join_profiles(struct cluster *cluster)
+{
+    struct error error;
+    struct trace *traces = NULL;
+    const char *out = cluster->config->output.profile;
+    char **paths = calloc((size_t)cluster->count, sizeof *paths);
+    bool done = paths || error_set(&error, "not enough memory for the profile");
+    for (int i = 0; done && i < cluster->count; i++) {
+        paths[i] = profile_path(cluster, &cluster->processes[i]);
+        done = paths[i] || error_set(&error, "not enough memory for the profile");
+    }
+    if (done && trace_read(&traces, paths, cluster->count, &error) &&
+        trace_write(traces, cluster->count, out, &error)) {
+        log_info("%s is the profile of all members; `trainer profile %s.*` shows where their time went", out, out);
+    } else {
+        log_error("%s; the profiles of the members are in %s.*", error.text, out);
+        cluster->result = cluster->result == COMMAND_DONE ? COMMAND_FAILED : cluster->result;
+    }
+    trace_free(traces, cluster->count);
+    for (int i = 0; paths && i < cluster->count; i++) {
+        free(paths[i]);
+    }
+    free(paths);
+}
+
+static void close_cluster(struct cluster *cluster)
+{
+    roll_call_destroy(cluster->roll);
+    config_free(&cluster->roll_config);
+    if (cluster->folder[0] != '\0') {
+        unlink(cluster->key);
+        rmdir(cluster->folder);
+    }
+    for (int i = 0; i < cluster->flag_count; i++) {
+        free(cluster->flags[i]);
+    }
+    free(cluster->flags);
+    free(cluster->ps_hosts);
+    free(cluster->worker_hosts);
+    free(cluster->done_line);
+    free(cluster->processes);
+}
+
+/* A count of members among the command's own flags. */
+static bool read_count(const struct command_call *call, const char *name, int otherwise, int *count)
+{
+    const char *text = command_value(call, name);
+    char *end;
+    *count = otherwise;
+    if (text) {
+        long number = strtol(text, &end, 10);
+        if (*text == '\0' || *end != '\0' || number < 1 || number > MOST_MEMBERS / 2) {
+            log_error("--%s must be an integer from 1 to %d, not %s", name, MOST_MEMBERS / 2, text);
+            return false;
+        }
+        *count = (int)number;
+    }
+    return true;
+}
+
+static int run_cluster(const struct command_call *call)
+{
+    struct cluster cluster = {.config = call->config, .result = COMMAND_FAILED};
+    struct error error;
+    int workers;
+    if (!read_count(call, "ps", 1, &cluster.ps_count) || !read_count(call, "workers", 2, &workers)) {
+        return COMMAND_MISUSED;
+    }
+    cluster.count = cluster.ps_count + workers;
+    signals_catch();
+    progress_begin(&cluster.progress, call->config->output.progress && log_format() == LOG_TEXT);
+    if (!open_cluster(&cluster, &error)) {
+        log_error("%s", error.text);
+        cluster.count = cluster.processes ? cluster.count : 0;
+        leave(&cluster, COMMAND_FAILED, 0);
+    }
+    watch(&cluster);
+    progress_end(&cluster.progress);
+    if (cluster.count > 0 && call->config->output.profile[0] != '\0') {
+        join_profiles(&cluster);
+    }
+    if (cluster.done_line) {
+        printf("%s\n", cluster.done_line);
+    }
+    int result = cluster.result;
+    close_cluster(&cluster);
+    return result;
+}
+
+static const struct command_flag cluster_flags[] = {
+    {"ps", "N", "parameter servers; 1 unless given"},
+    {"workers", "N", "workers, the first being the chief; 2 unless given"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_cluster = {
+    .name = "cluster",
+    .summary = "train with parameter servers and workers on this box, as processes of their own",
+    .details = "Starts a cluster of real processes on loopback, with a key made for the occasion, and shows it as one: "
+               "lines carry the name of the member that wrote them. All training flags pass through to every member; "
+               "the CPUs are shared among the workers unless num_threads says otherwise. Ctrl-C ends all of it.",
+    .flags = cluster_flags,
+    .takes_config = true,
+    .run = run_cluster,
+};

@@ -1,0 +1,222 @@
+/* What a worker is made of: its data, its plan, its engine, and its links to the others. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
+#include "worker/load.h"
+#include "worker/remote/worker/inside.h"
+
+/* Which images this worker draws from. */
+static bool take_share(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    const struct examples *all = &worker->dataset.train;
+    int workers = config->cluster.worker_hosts.count, index = config->cluster.task_index;
+    worker->share = *all;
+    if (config->data.data_sharding == SHARDING_DISJOINT) {
+        int first = (int)((int64_t)all->count * index / workers);
+        int end = (int)((int64_t)all->count * (index + 1) / workers);
+        if (end - first < 1) {
+            return error_set(error, "data.data_sharding disjoint: %d images are too few for %d workers", all->count,
+                             workers);
+        }
+        worker->share.count = end - first;
+        if (worker->dataset.streaming) {
+            streaming_take_share(worker->dataset.streaming, first, end - first);
+        } else {
+            worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
+            worker->share.labels += first;
+        }
+    }
+    worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
+                                       .task = (uint32_t)index,
+                                       .examples = (uint32_t)worker->share.count,
+                                       .batch_size = (uint32_t)config->train.batch_size};
+    size_t batch = (size_t)config->train.batch_size;
+    worker->indexes = malloc(batch * sizeof *worker->indexes);
+    if (worker->dataset.streaming) {
+        worker->images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
+        worker->labels = malloc(batch * sizeof *worker->labels);
+    }
+    return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
+           error_set(error, "not enough memory for a batch");
+}
+
+static bool check_config(const struct config *config, struct error *error)
+{
+    if (config->train.micro_batches != 1) {
+        return error_set(error,
+                         "train.micro_batches is %d: workers of a cluster push the gradient of one batch; raise "
+                         "train.batch_size instead",
+                         config->train.micro_batches);
+    }
+    size_t batch = batch_bytes((size_t)config->train.batch_size, (size_t)config->model.layers[0]);
+    if (config->data.data_sharding == SHARDING_CHIEF && batch > message_max_bulk(MESSAGE_batch)) {
+        return error_set(error,
+                         "data.data_sharding chief: a batch of %d images is %zu MiB, and a message holds %u: "
+                         "lower train.batch_size",
+                         config->train.batch_size, batch >> 20, message_max_bulk(MESSAGE_batch) >> 20);
+    }
+    return true;
+}
+
+void worker_make_plan(struct remote_worker *worker)
+{
+    struct config *config = &worker->config;
+    struct sampler whole = {.examples = (uint32_t)worker->dataset.train.count,
+                            .batch_size = (uint32_t)config->train.batch_size};
+    plan_begin_job(&worker->plan, config, sampler_epoch_batches(&whole));
+    if (config->train.lr_decay_steps == 0) {
+        config->train.lr_decay_steps = plan_epoch_end(&worker->plan, 1);
+    }
+}
+
+static struct engine_options engine_options(struct remote_worker *worker)
+{
+    worker->engine_config = worker->config;
+    worker->engine_config.train.optimizer = OPTIMIZER_SGD;
+    if (!worker->is_chief) {
+        worker->engine_config.train.ema_decay = 0;
+    }
+    model_layout(&worker->model, &worker->config.model);
+    return (struct engine_options){.model = &worker->model, .config = &worker->engine_config};
+}
+
+static bool create_engine(struct remote_worker *worker, struct error *error)
+{
+    struct engine_options options = engine_options(worker);
+    return engine_choose(&worker->engine, &options, &worker->prelude, error);
+}
+
+/* Others end the job for a worker, but not for the chief. */
+bool worker_is_over(void *context)
+{
+    const struct remote_worker *worker = context;
+    bool over = worker->is_chief ? heartbeat_is_out(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
+    return over || live_end(worker->live) != LIVE_STAYS;
+}
+
+static bool is_unwell(void *context, uint32_t generation, double since_s, char why[256])
+{
+    const struct remote_worker *worker = context;
+    return heartbeat_is_unwell(worker->heartbeat, generation, since_s, why);
+}
+
+static bool create_parts(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    char device[128];
+    enum dtype dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    worker->engine->table->describe(worker->engine, device, sizeof device);
+    struct push_pull_options exchange = {.config = config,
+                                         .model = &worker->model,
+                                         .engine = worker->engine,
+                                         .self = &worker->self,
+                                         .traffic = &worker->traffic,
+                                         .given_up = worker_is_over,
+                                         .is_unwell = is_unwell,
+                                         .writes_model = worker->is_chief,
+                                         .context = worker};
+    int depth = config->cluster.pipeline_depth;
+    if (!push_pull_create(&worker->exchange, &exchange, error) ||
+        !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, worker->engine, depth, error)
+                    : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
+        !heartbeat_create(&worker->heartbeat, config, &worker->self, &worker->traffic, device, error)) {
+        return false;
+    }
+    return !worker->is_chief || chief_create(&worker->chief,
+                                             &(struct chief_options){.config = config,
+                                                                     .model = &worker->model,
+                                                                     .self = &worker->self,
+                                                                     .engine = worker->engine,
+                                                                     .dataset = &worker->dataset,
+                                                                     .plan = &worker->plan,
+                                                                     .traffic = &worker->traffic,
+                                                                     .given_up = worker_is_over,
+                                                                     .context = worker},
+                                             error);
+}
+
+/* What depends on how much data there is. */
+static bool plan_data(struct remote_worker *worker, struct error *error)
+{
+    const struct config_train *train = &worker->config.train;
+    if ((train->target_accuracy > 0 || train->patience > 0) && worker->dataset.validation.count == 0) {
+        return error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
+                                "data.validation_size is 0: set it to 5000, say");
+    }
+    worker_make_plan(worker);
+    return take_share(worker, error);
+}
+
+static bool create_feed(struct remote_worker *worker, struct error *error)
+{
+    return feed_create(&worker->feed,
+                       &(struct feed_options){.config = &worker->config,
+                                              .self = &worker->self,
+                                              .traffic = &worker->traffic,
+                                              .given_up = worker_is_over,
+                                              .context = worker},
+                       error);
+}
+
+bool worker_open(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    struct member member = {MEMBER_WORKER, config->cluster.task_index};
+    const bool by_chief = config->data.data_sharding == SHARDING_CHIEF;
+    if (!check_config(config, error) || !self_create(&worker->self, config, member, error)) {
+        return false;
+    }
+    live_hold(&worker->traffic, config);
+    if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
+        return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
+    }
+    struct engine_options options = engine_options(worker);
+    engine_begin(&worker->prelude, &options); /* a GPU takes its time, and so does the data */
+    return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
+           plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
+}
+
+void worker_close(struct remote_worker *worker, const char *goodbye)
+{
+    data_server_destroy(worker->data_server);
+    live_destroy(worker->live);
+    feed_destroy(worker->feed);
+    chief_destroy(worker->chief);
+    pipeline_destroy(worker->pipeline);
+    push_pull_destroy(&worker->exchange);
+    heartbeat_destroy(worker->heartbeat, goodbye);
+    outbox_destroy(&worker->outbox);
+    engine_prelude_end(&worker->prelude);
+    if (worker->engine) {
+        worker->engine->table->destroy(worker->engine);
+    }
+    free(worker->indexes);
+    free(worker->images);
+    free(worker->labels);
+    examples_free(&worker->test);
+    dataset_free(&worker->dataset);
+    self_destroy(&worker->self);
+}
+
+bool worker_learn_data(struct remote_worker *worker)
+{
+    struct feed_facts facts;
+    if (!worker->feed) {
+        return true;
+    }
+    heartbeat_say(worker->heartbeat, "waiting for worker 0, who has the data");
+    if (!worker_take_end(worker, feed_ask(worker->feed, &facts, &worker->error))) {
+        return false;
+    }
+    worker->dataset.train.count = facts.train;
+    worker->dataset.validation.count = facts.validation;
+    snprintf(worker->dataset.description, sizeof worker->dataset.description, "%s", facts.description);
+    if (!plan_data(worker, &worker->error)) {
+        worker_stop(worker, END_FAILED);
+        return false;
+    }
+    return true;
+}
