@@ -38,7 +38,8 @@ class Tail:
 
 def roll_out(fleet, new, line=None):
     """(seconds in all, when each member first had the line, when worker 0's log had steps)."""
-    tails = {name: Tail(fleet, name) for name in fleet.members}
+    watched = fleet.members if line else ["worker 0"]  # looking costs a processor that the members want, too
+    tails = {name: Tail(fleet, name) for name in watched}
     seen, steps = {}, []
     begun = time.monotonic()
     operator = subprocess.Popen([fleet.trainer, "rollout", new, "--yes", f"--healthy_secs={HEALTHY_S}", *fleet.job_flags()],

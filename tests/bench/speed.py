@@ -5,7 +5,7 @@
 
 PART: steps, adam, dense; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
 status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down does so for both;
-each figure is the median of its runs. --peers: the folder of torch_local.py; without it there are no ratios.
+each figure is the median of its runs, and each ratio that of runs side by side. --peers: the folder of torch_local.py; without it there are no ratios.
 """
 
 import json
@@ -54,18 +54,19 @@ class Bench:
         return rates
 
     def beside(self, name, threads, floor, aim, flags, peers, batch=100, seconds=5):
-        ours, theirs = [], []
+        """Our runs stand before and after each of the peer's, and each ratio is one of neighbours."""
+        name = f"{name}, {threads} thread{'s' * (threads > 1)}"
+        ours, theirs = [self.steps_per_s(threads, seconds, *flags)], []
         for _ in range(self.options.rounds):
-            ours.append(self.steps_per_s(threads, seconds, *flags))
             if self.options.peers:
-                key = threads, batch
-                theirs.append(self.torch(*key))
-        rate = statistics.median(ours)
-        show(f"{name}, {threads} thread{'s' * (threads > 1)}", round(rate, 1), unit="steps/s", each=[round(one) for one in ours])
+                rates = self.torch(threads, batch)
+                theirs.append(max(rates.get(peer, 0) for peer in peers))
+            ours.append(self.steps_per_s(threads, seconds, *flags))
+        show(name, round(statistics.median(ours), 1), unit="steps/s", each=[round(one) for one in ours])
         if theirs:
-            best = max(statistics.median(one.get(peer, 0) for one in theirs) for peer in peers)
-            show(f"{name}, {threads} thread{'s' * (threads > 1)}, times PyTorch's best", round(rate / best, 2), floor, aim=aim,
-                 peer=round(best, 1))
+            ratios = [(before + after) / 2 / peer for before, after, peer in zip(ours, ours[1:], theirs)]
+            show(f"{name}, times PyTorch's best", round(statistics.median(ratios), 2), floor, aim=aim,
+                 each=[round(ratio, 2) for ratio in ratios], peer=[round(peer) for peer in theirs])
 
     def steps(self):
         sgd = ("--optimizer=sgd", "--learning_rate=0.1")

@@ -464,6 +464,44 @@ static void test_compress(void **state)
     }
 }
 
+static int differences(const struct outline *one, const struct outline *other)
+{
+    int differ = 0;
+    for (int bit = 0; bit < 128; bit++) {
+        differ += (int)(((one->bits[bit / 64] ^ other->bits[bit / 64]) >> bit % 64) & 1);
+    }
+    return differ;
+}
+
+/* Every image once, and each with the one that is most like it of those that come soon. */
+static void test_pair(void **state)
+{
+    (void)state;
+    enum { MOST = 300 };
+    for (int round = 0; round < ROUNDS; round++) {
+        struct outline outlines[MOST];
+        bool seen[MOST] = {false};
+        int count = 1 + below(MOST);
+        for (int i = 0; i < count; i++) {
+            /* Few bits that vary, so that some are equally near. */
+            outlines[i] = (struct outline){.bits = {(uint64_t)below(16), (uint64_t)below(16) << 60}, .place = i};
+        }
+        tested->pair(count, outlines);
+        for (int i = 0; i < count; i++) {
+            assert_in_range(outlines[i].place, 0, count - 1);
+            assert_false(seen[outlines[i].place]);
+            seen[outlines[i].place] = true;
+        }
+        for (int i = 0; i + 1 < count; i += 2) {
+            /* Who was looked at for i came behind it then, and comes behind it now: within the next few pairs. */
+            int nearest = differences(&outlines[i], &outlines[i + 1]);
+            for (int k = i + 2; k < count && outlines[k].place < i + KERNEL_AMONG; k++) {
+                assert_true(outlines[k].place < i || differences(&outlines[i], &outlines[k]) >= nearest);
+            }
+        }
+    }
+}
+
 static int run_table(enum cpu_kernels wanted, const char *name)
 {
     const char *why;
@@ -487,6 +525,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_gather),
         cmocka_unit_test(test_compress),
+        cmocka_unit_test(test_pair),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }

@@ -139,6 +139,8 @@ static void cpu_destroy(struct engine *base)
     free(engine->streamed_labels);
     free(engine->in_order);
     free(engine->first_of_class);
+    free(engine->outlines);
+    free(engine->bits);
     workspace_destroy(&engine->workspace);
     store_destroy(&engine->store);
     free(engine->gradient);
@@ -151,7 +153,8 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     engine->drawn = calloc((size_t)capacity, sizeof *engine->drawn);
     engine->first_of_class =
         calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
-    if (!engine->drawn || !engine->first_of_class) {
+    engine->outlines = calloc((size_t)capacity, sizeof *engine->outlines);
+    if (!engine->drawn || !engine->first_of_class || !engine->outlines) {
         return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
     }
     for (int i = 0; i < DRAWS; i++) {
@@ -235,7 +238,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     return pool_create(&engine->pool, engine->threads, error) &&
            store_create(&engine->store, &engine->own, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && create_streamed(engine, capacity, error) &&
+           create_draws(engine, capacity, error) && cpu_take_outlines(engine, error) && create_streamed(engine, capacity, error) &&
            create_members(engine, capacity, error) && create_gradient(engine, error) &&
            clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }

@@ -26,6 +26,7 @@ enum {
     KERNEL_STRIP = 128, /* most floats in a strip of columns */
     KERNEL_ENTRIES = 2, /* that are worked on in one go */
     KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
+    KERNEL_AMONG = 64,  /* images among which `pair` looks for one that is like another */
 };
 
 /* c[i][j] (+)= sum over l of A(i, l) x b[l][j], l ascending; A(i, l) = a[i * a_row + l * a_col]. */
@@ -97,6 +98,12 @@ struct drop {
     float *out;
 };
 
+/* Of an image, by which others like it are found: 128 of its pixels, evenly spread, as bits; 1 is not zero. */
+struct outline {
+    uint64_t bits[2];
+    int32_t place; /* in the batch */
+};
+
 /*
  * Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - target) x scale. The target is one-hot, or
  * with label smoothing (1 - smoothing) x onehot(labels[r]) + smoothing / classes (Szegedy et al., "Rethinking the
@@ -155,6 +162,11 @@ struct kernels {
      * after last ones of values 0 that make the number a multiple of KERNEL_ENTRIES. count: a multiple of 16.
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
+    /*
+     * Puts images in such an order that 2i and 2i + 1 are much alike: each goes with the first of those behind it,
+     * KERNEL_AMONG at most, whose outline differs in the fewest pixels.
+     */
+    void (*pair)(int count, struct outline *outlines);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
     void (*scale)(int count, const uint8_t *bytes, float *to);
 };

@@ -197,5 +197,6 @@ const struct kernels kernels_reference = {
     .gather = reference_gather,
     .transpose_bytes = reference_transpose_bytes,
     .compress = reference_compress,
+    .pair = loop_pair,
     .scale = loop_scale,
 };

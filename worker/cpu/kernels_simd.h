@@ -541,6 +541,7 @@ const struct kernels KERNELS_TABLE = {
     .gather = simd_gather,
     .transpose_bytes = simd_transpose_bytes,
     .compress = simd_compress,
+    .pair = loop_pair,
     .scale = loop_scale,
 };
 #endif

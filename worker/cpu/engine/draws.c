@@ -1,9 +1,60 @@
 /* Batches on their way to the team: which images they hold, and where these are not zero. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/profile.h"
 #include "worker/cpu/engine/inside.h"
 #include "worker/data/streaming/streaming.h"
+
+static bool is_paired(const struct cpu_engine *engine)
+{
+    return engine->indexes[0].row_stride != 0;
+}
+
+static void take_outline(const uint8_t *image, int pixels, uint64_t bits[2])
+{
+    enum { BITS = 64 };
+    for (int word = 0; word < 2; word++) {
+        bits[word] = 0;
+        for (int i = 0; i < BITS; i++) {
+            size_t pixel = (size_t)(word * BITS + i) * (size_t)pixels / (size_t)(2 * BITS);
+            bits[word] |= (uint64_t)(image[pixel] != 0) << i;
+        }
+    }
+}
+
+static void take_outlines(void *context, int thread)
+{
+    struct cpu_engine *engine = context;
+    int pixels = engine->model->widths[0], end = share_first(engine, engine->train->count, thread + 1);
+    for (int i = share_first(engine, engine->train->count, thread); i < end; i++) {
+        take_outline(engine->train->images + (size_t)i * (size_t)pixels, pixels, engine->bits[i]);
+    }
+}
+
+bool cpu_take_outlines(struct cpu_engine *engine, struct error *error)
+{
+    if (!engine->train || !is_paired(engine)) {
+        return true;
+    }
+    engine->bits = calloc((size_t)engine->train->count, sizeof *engine->bits);
+    if (!engine->bits) {
+        return error_set(error, "no memory for 16 bytes for each of %d images", engine->train->count);
+    }
+    pool_run(engine->pool, take_outlines, engine);
+    return true;
+}
+
+/* Of image `index` of a draw. */
+static void outline_of(const struct cpu_engine *engine, const struct draw *draw, int32_t index, uint64_t bits[2])
+{
+    size_t pixels = (size_t)engine->model->widths[0];
+    if (engine->bits && draw->images == engine->train->images) {
+        memcpy(bits, engine->bits[index], sizeof engine->bits[index]);
+    } else {
+        take_outline(draw->images + (size_t)index * pixels, (int)pixels, bits);
+    }
+}
 
 void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *indexes, int count,
                    const int32_t *labels)
@@ -17,12 +68,22 @@ void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *
     for (int i = 0; i < classes; i++) {
         first[i + 1] += first[i];
     }
+    bool paired = is_paired(engine);
     for (int i = 0; i < count; i++) {
-        int32_t label = labels[indexes[i]];
-        int32_t to = first[label]++;
-        draw->indexes[to] = indexes[i];
-        draw->labels[to] = label;
-        draw->places[to] = i;
+        struct outline *outline = &engine->outlines[first[labels[indexes[i]]]++];
+        outline->place = i;
+        if (paired) {
+            outline_of(engine, draw, indexes[i], outline->bits);
+        }
+    }
+    if (paired) {
+        engine->network.kernels->pair(count, engine->outlines);
+    }
+    for (int i = 0; i < count; i++) {
+        int32_t place = engine->outlines[i].place;
+        draw->places[i] = place;
+        draw->indexes[i] = indexes[place];
+        draw->labels[i] = labels[indexes[place]];
     }
     draw->count = count;
     atomic_store_explicit(&draw->next_block, 0, memory_order_relaxed);

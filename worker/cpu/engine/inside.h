@@ -75,6 +75,8 @@ struct cpu_engine {
     int32_t *drawn;                      /* [batch size]: a batch as the sampler drew it */
     int32_t *streamed_labels, *in_order; /* [batch size], if images stream: 0, 1, 2 ... */
     int32_t *first_of_class;             /* [classes + 1] */
+    struct outline *outlines;            /* [batch size]: a batch while it is put in order */
+    uint64_t (*bits)[2];                 /* [examples]: outlines of the whole set, if it is in memory */
     struct member members[POOL_MAX_THREADS];
     float *gradient; /* [float_count], if there are micro-batches: their sum */
     struct clip clip;
@@ -103,11 +105,14 @@ static inline int micro_batches(const struct cpu_engine *engine)
 /* ---- draws.c ---- */
 
 /*
- * Takes a batch's images in the order of their labels, so that pairs of them are alike (struct sparse); within a class,
- * in the order they came in.
+ * Takes a batch's images, of draw->images, in the order of their labels; where samples are worked on in pairs (struct
+ * sparse), then in such an order that pairs are alike. It depends on the images alone.
  */
 void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *indexes, int count,
                    const int32_t *labels);
+
+/* Takes the outlines of the set that train() draws from. */
+bool cpu_take_outlines(struct cpu_engine *engine, struct error *error);
 
 /* Draws batch `number` of a run. One thread at a time. */
 void cpu_draw_batch(const struct run *run, int64_t number);
