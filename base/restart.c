@@ -1,7 +1,11 @@
 #include "base/restart.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +18,15 @@
 static const char program[] = "/proc/self/exe";
 
 static char *const *arguments;
+
+/* Who executes the program, if it is not the thread that wants it. */
+static struct {
+    bool is_there;
+    pthread_t thread;
+    sem_t go;
+    atomic_bool at_once; /* nobody is there to hear of it if it can't be done */
+    int reason;
+} stand_by;
 
 void restart_remember(char *const *argv)
 {
@@ -49,9 +62,33 @@ static void execute(void)
     execv(program, arguments);
 }
 
+static void *execute_when_told(void *context)
+{
+    (void)context;
+    while (sem_wait(&stand_by.go) != 0) {
+    }
+    execute();
+    stand_by.reason = errno;
+    if (atomic_load(&stand_by.at_once)) {
+        _exit(RESTART_STATUS);
+    }
+    return NULL;
+}
+
+void restart_stand_by(void)
+{
+    stand_by.is_there =
+        sem_init(&stand_by.go, 0, 0) == 0 && pthread_create(&stand_by.thread, NULL, execute_when_told, NULL) == 0;
+}
+
 static void on_alarm(int number)
 {
     (void)number;
+    if (stand_by.is_there) {
+        atomic_store(&stand_by.at_once, true);
+        sem_post(&stand_by.go);
+        return;
+    }
     execute();
     _exit(RESTART_STATUS);
 }
@@ -67,6 +104,12 @@ void restart_within(unsigned seconds)
 void restart_now(void)
 {
     alarm(0);
-    execute();
+    if (stand_by.is_there) {
+        sem_post(&stand_by.go);
+        pthread_join(stand_by.thread, NULL);
+        errno = stand_by.reason;
+    } else {
+        execute();
+    }
     log_error("%s: can't be executed again: %s", program, strerror(errno));
 }

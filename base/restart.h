@@ -16,6 +16,12 @@ void restart_remember(char *const *argv);
 void restart_identity(char id[RESTART_ID]);
 
 /*
+ * From now on a thread stands by to execute the program as things are now: what the caller asks of the scheduler later is
+ * not inherited. Where no thread can be started, who calls restart_now executes it. Once.
+ */
+void restart_stand_by(void);
+
+/*
  * The process is about to end in order, to start anew: if it has not done so within so many seconds, it does so at once,
  * wherever it is then.
  */

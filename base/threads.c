@@ -7,6 +7,7 @@
 #include "base/profile.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -127,7 +129,18 @@ void threads_run_soon(void)
     } attributes = {.size = sizeof attributes};
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 && attributes.policy == SCHED_OTHER) {
         attributes.runtime_ns = 100 * 1000;
+        attributes.flags |= 1;                         /* SCHED_FLAG_RESET_ON_FORK */
         syscall(SYS_sched_setattr, 0, &attributes, 0); /* where it fails, all is as it was */
+    }
+}
+
+void threads_give_way(void)
+{
+    enum { NICE = 5 };
+    errno = 0;
+    int now = getpriority(PRIO_PROCESS, 0); /* on Linux, of this thread */
+    if (errno == 0 && now < NICE) {
+        setpriority(PRIO_PROCESS, 0, NICE);
     }
 }
 
@@ -200,6 +213,19 @@ void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *
     counter_advance(&pool->runs);
     work(context, 0);
     pool_barrier(pool);
+}
+
+static void give_way(void *context, int thread)
+{
+    (void)context;
+    if (thread > 0) {
+        threads_give_way();
+    }
+}
+
+void pool_give_way(struct pool *pool)
+{
+    pool_run(pool, give_way, NULL);
 }
 
 void pool_barrier(struct pool *pool)

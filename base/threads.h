@@ -22,14 +22,21 @@ int threads_available(void);
 
 /*
  * The calling thread works in short bursts that others wait for: where the scheduler can be told (Linux 6.12 and on), it
- * is to run soon rather than long, at the cost of nobody's share of the processor.
+ * is to run soon rather than long, at the cost of nobody's share of the processor. What it starts is not.
  */
 void threads_run_soon(void);
+
+/*
+ * The calling thread, and those that it creates from now on, leave the processor to others that want it (nice 5, unless
+ * it is nicer already). It can't be taken back, and what the thread executes inherits it: see restart_stand_by.
+ */
+void threads_give_way(void);
 
 /* threads: 1..POOL_MAX_THREADS. */
 bool pool_create(struct pool **pool, int threads, struct error *error);
 void pool_destroy(struct pool *pool); /* NULL is fine */
 int pool_threads(const struct pool *pool);
+void pool_give_way(struct pool *pool); /* threads_give_way for all of the team but the caller */
 
 /* Runs work(context, thread) once on every thread of the team, thread = 0..pool_threads-1, and waits for all. */
 void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *context);

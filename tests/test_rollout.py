@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pty
 import re
 import resource
@@ -298,6 +299,36 @@ def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
     # The same processes, started anew in place.
     assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
     assert "is taken over as far as it fits" in fleet.text("worker 0")
+
+
+def nices(process):
+    """Of the main thread, and of each of the others."""
+    found = {}
+    for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+        found[int(task.name)] = int((task / "stat").read_text().rsplit(")", 1)[1].split()[16])
+    return found.pop(process.pid), set(found.values())
+
+
+@pytest.mark.parametrize("crowded", (True, False))
+def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
+    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along."""
+    cpus, own = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    if own >= 5 or len(cpus) < 2:
+        pytest.skip("needs two CPUs, and to be less nice")
+    os.sched_setaffinity(0, set(sorted(cpus)[:1 if crowded else len(cpus)]))
+    try:
+        with OpenFleet(trainer, tmp_path / "fleet") as fleet:
+            fleet.start_and_train()
+            for version in (1, 2):
+                assert nices(fleet.members["ps 0"]) == (own, {own})
+                main, others = nices(fleet.members["worker 1"])
+                assert main == (5 if crowded else own) and own in others
+                if version == 1:
+                    result = fleet.rollout(fleet.candidate(2, train={"batch_size": 20}), "--yes", "--healthy_secs=0.5")
+                    assert result.returncode == 0, text_of(result)
+                    fleet.goes_on()
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 def test_a_job_config_that_does_no_good_goes_back(open_fleet):

@@ -93,6 +93,7 @@ struct engine_options {
     struct streaming *streaming;  /* where train's images come from if they are not in memory; else NULL */
     uint32_t first_task;          /* 0 for local training */
     bool only_forward;            /* a few forward passes, for which --device=auto starts no GPU */
+    bool gives_way;               /* its threads leave the CPUs to others that want them (base/threads.h) */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);

@@ -7,6 +7,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <sys/resource.h>
+
 enum { ROUNDS = 300 };
 
 struct shared {
@@ -82,12 +84,36 @@ static void some_cpu_is_available(void **state)
     assert_in_range(threads_available(), 1, POOL_MAX_THREADS);
 }
 
+static void note_nice(void *context, int thread)
+{
+    ((int *)context)[thread] = getpriority(PRIO_PROCESS, 0); /* on Linux, of the calling thread */
+}
+
+static void a_team_gives_way_without_its_caller(void **state)
+{
+    (void)state;
+    enum { TEAM = 3, NICE = 5 };
+    struct pool *pool;
+    struct error error;
+    int before[TEAM], after[TEAM];
+    assert_true(pool_create(&pool, TEAM, &error));
+    pool_run(pool, note_nice, before);
+    pool_give_way(pool);
+    pool_run(pool, note_nice, after);
+    assert_int_equal(after[0], before[0]);
+    for (int i = 1; i < TEAM; i++) {
+        assert_int_equal(after[i], before[i] < NICE ? NICE : before[i]);
+    }
+    pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_team_size),
         cmocka_unit_test(unused_team_ends),
         cmocka_unit_test(some_cpu_is_available),
+        cmocka_unit_test(a_team_gives_way_without_its_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,14 @@ void restart_now(void)
 {
 }
 
+void restart_stand_by(void)
+{
+}
+
+WRAP(void, threads_give_way, void)
+{
+}
+
 /* --- This machine ------------------------------------------------------------------------------------------------------ */
 
 WRAP(bool, memory_for_this_process, uint64_t *bytes)

@@ -238,9 +238,9 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     return pool_create(&engine->pool, engine->threads, error) &&
            store_create(&engine->store, &engine->own, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && cpu_take_outlines(engine, error) && create_streamed(engine, capacity, error) &&
-           create_members(engine, capacity, error) && create_gradient(engine, error) &&
-           clip_create(&engine->clip, engine->model, train->clip_norm, error);
+           create_draws(engine, capacity, error) && cpu_take_outlines(engine, error) &&
+           create_streamed(engine, capacity, error) && create_members(engine, capacity, error) &&
+           create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }
 
 static const struct engine_table cpu_table = {
@@ -275,6 +275,9 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
     if (!create_parts(engine, error)) {
         cpu_destroy(&engine->engine);
         return false;
+    }
+    if (options->gives_way) {
+        pool_give_way(engine->pool);
     }
     *out = &engine->engine;
     return true;

@@ -98,7 +98,7 @@ struct drop {
     float *out;
 };
 
-/* Of an image, by which others like it are found: 128 of its pixels, evenly spread, as bits; 1 is not zero. */
+/* Of an image, by which others like it are found: 128 of its pixels as bits, which of them are zero. */
 struct outline {
     uint64_t bits[2];
     int32_t place; /* in the batch */

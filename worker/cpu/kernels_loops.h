@@ -184,8 +184,8 @@ static inline void loop_pair(int count, struct outline *outlines)
         const uint64_t first = outlines[0].bits[0], second = outlines[0].bits[1];
         uint64_t best = UINT64_MAX; /* bits that differ, and which image */
         for (int i = 1; i < among; i++) {
-            int differ = __builtin_popcountll(outlines[i].bits[0] ^ first) +
-                         __builtin_popcountll(outlines[i].bits[1] ^ second);
+            int differ =
+                __builtin_popcountll(outlines[i].bits[0] ^ first) + __builtin_popcountll(outlines[i].bits[1] ^ second);
             uint64_t found = (uint64_t)differ << 32 | (uint64_t)i;
             best = found < best ? found : best;
         }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/cli/command.h"
 #include "base/clock.h"
@@ -10,6 +11,8 @@
 #include "base/notify.h"
 #include "base/restart.h"
 #include "base/signals.h"
+#include "base/text/address.h"
+#include "base/threads.h"
 #include "worker/remote/worker/inside.h"
 #include "worker/report.h"
 
@@ -67,11 +70,52 @@ static void tell_start(struct remote_worker *worker, const struct chief_start *s
                                         .keeps_nothing = !worker->is_chief});
 }
 
+static bool is_on(const char *text, const char *host)
+{
+    struct address address;
+    struct error error;
+    return address_parse(text, &address, &error) && strcmp(address.host, host) == 0;
+}
+
+/* Do many more members run on this machine than it has CPUs, as far as its name tells? */
+static bool is_crowded(const struct config_cluster *cluster)
+{
+    enum { MEMBERS_A_CPU = 2 }; /* up to which they hardly wait for each other */
+    struct address own;
+    struct error error;
+    int members = 0;
+    if (cluster->task_index >= cluster->worker_hosts.count ||
+        !address_parse(cluster->worker_hosts.items[cluster->task_index], &own, &error)) {
+        return false;
+    }
+    for (int i = 0; i < cluster->ps_hosts.count; i++) {
+        members += is_on(cluster->ps_hosts.items[i], own.host);
+    }
+    for (int i = 0; i < cluster->worker_hosts.count; i++) {
+        members += is_on(cluster->worker_hosts.items[i], own.host);
+    }
+    return members > MEMBERS_A_CPU * threads_available();
+}
+
+/*
+ * On a crowded machine what all wait for (a ps that answers, a member that starts anew, a rollout's trial) comes before
+ * what each one computes: every turn of these would come after one of everybody's training.
+ */
+static void train(struct remote_worker *worker)
+{
+    if (worker->gives_way) {
+        restart_stand_by();
+        threads_give_way();
+    }
+    worker_train(worker);
+}
+
 int remote_worker_run(const struct config *config)
 {
     struct remote_worker worker = {.config = *config,
                                    .begin_s = clock_monotonic_s(),
                                    .is_chief = config->cluster.task_index == 0,
+                                   .gives_way = is_crowded(&config->cluster),
                                    .last_loss = NAN};
     struct chief_start start = {0};
     struct error error;
@@ -91,7 +135,7 @@ int remote_worker_run(const struct config *config)
             if (verdict != CHIEF_GO_ON) {
                 worker_stop(&worker, verdict == CHIEF_TARGET ? END_TARGET : END_PATIENCE);
             }
-            worker_train(&worker);
+            train(&worker);
         }
         status = worker_end(&worker);
     }

@@ -45,6 +45,7 @@ struct remote_worker {
     struct config engine_config; /* optimizers are the shards' business: no slots here */
     double begin_s;
     bool is_chief;
+    bool gives_way; /* to other members on this machine */
     struct dataset dataset;
     struct examples test;  /* chief */
     struct examples share; /* of dataset.train: what this worker draws from; borrows */
