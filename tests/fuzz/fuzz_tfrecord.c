@@ -11,19 +11,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-static void decode(const uint8_t *record, size_t size)
+static const struct example_names names = {"image_raw", "label"};
+
+/* seen: who has read the records before, and must find the same. */
+static void decode(const uint8_t *record, size_t size, struct example *seen)
 {
-    static const struct example_names names = {"image_raw", "label"};
     struct example example = {.capacity = 0};
     struct error error = {""};
-    if (example_decode(&example, record, size, &names, &error)) {
+    bool done = example_decode(&example, record, size, &names, &error);
+    struct error same;
+    assert(example_decode(seen, record, size, &names, &same) == done);
+    if (done) {
         unsigned sum = 0;
         size_t pixels = (size_t)example.image.width * (size_t)example.image.height;
         assert(pixels >= 1 && pixels <= IMAGE_MAX_PIXELS && example.label >= 0);
         for (size_t i = 0; i < pixels; i++) {
             sum |= example.image.pixels[i];
         }
-        assert(sum <= 255);
+        assert(sum <= 255 && seen->label == example.label && seen->image.width == example.image.width &&
+               seen->image.height == example.image.height &&
+               memcmp(seen->image.pixels, example.image.pixels, pixels) == 0);
     } else {
         assert(error.text[0] != '\0' && !strchr(error.text, '\n'));
     }
@@ -36,20 +43,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct error error = {""};
     const uint8_t *record;
     size_t record_size;
-    decode(bytes, size);
+    struct example seen = {.capacity = 0};
+    decode(bytes, size, &seen);
     if (!tfrecord_open_bytes(&reader, "file", bytes, size, &error)) {
         assert(strncmp(error.text, "file: ", 6) == 0);
+        example_free(&seen);
         return 0;
     }
     enum tfrecord_status status;
     while ((status = tfrecord_next(reader, &record, &record_size, &error)) == TFRECORD_RECORD ||
            status == TFRECORD_DAMAGED) {
         if (status == TFRECORD_RECORD) {
-            decode(record, record_size);
+            decode(record, record_size, &seen);
         } else {
             assert(strncmp(error.text, "file: ", 6) == 0 && !strchr(error.text, '\n'));
         }
     }
     tfrecord_close(reader);
+    example_free(&seen);
     return 0;
 }

@@ -1,5 +1,6 @@
 #include "worker/data/tfrecord/example.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -301,17 +302,85 @@ static bool read_floats(struct example *example, const struct features *features
     return true;
 }
 
+/* ---- records like the one before ---- */
+
+/* Where the label is, if it is one number that takes one byte. */
+static const uint8_t *label_byte(const struct feature *label)
+{
+    enum { PACKED = LIST << 3 | PROTO_BYTES, SINGLE = LIST << 3 | PROTO_VARINT };
+    const uint8_t *bytes = label->bytes;
+    bool is_packed = label->size == 3 && bytes[0] == PACKED && bytes[1] == 1;
+    bool is_single = label->size == 2 && bytes[0] == SINGLE;
+    return label->kind == FEATURE_INTEGERS && (is_packed || is_single) ? bytes + label->size - 1 : NULL;
+}
+
+/* After an example of raw pixels. */
+static void remember_frame(struct example *example, const struct features *features, const uint8_t *record, size_t size)
+{
+    struct example_frame *frame = &example->frame;
+    const struct image *image = &example->image;
+    const uint8_t *label = label_byte(&features->label);
+    size_t image_size = (size_t)image->width * (size_t)image->height;
+    frame->size = 0;
+    if (label == NULL || size - image_size > sizeof frame->bytes) {
+        return;
+    }
+    assert(label < image->pixels || label >= image->pixels + image_size);
+    size_t image_at = (size_t)(image->pixels - record), behind = image_at + image_size;
+    *frame = (struct example_frame){.size = size,
+                                    .image_at = image_at,
+                                    .image_size = image_size,
+                                    .label_at = (size_t)(label - record),
+                                    .width = image->width,
+                                    .height = image->height};
+    memcpy(frame->bytes, record, image_at);
+    memcpy(frame->bytes + image_at, record + behind, size - behind);
+}
+
+/*
+ * Records of one file mostly differ in nothing but pixels and label: then all that was found in the last one is where it
+ * was, and need not be taken apart again.
+ */
+static bool is_like_last(struct example *example, const uint8_t *record, size_t size)
+{
+    struct example_frame *frame = &example->frame;
+    if (size != frame->size || record[frame->label_at] > 0x7F) {
+        return false;
+    }
+    size_t behind = frame->image_at + frame->image_size;
+    frame->bytes[frame->label_at < behind ? frame->label_at : frame->label_at - frame->image_size] =
+        record[frame->label_at];
+    if (memcmp(frame->bytes, record, frame->image_at) != 0 ||
+        memcmp(frame->bytes + frame->image_at, record + behind, size - behind) != 0 ||
+        image_is_known(record + frame->image_at, frame->image_size)) {
+        return false;
+    }
+    example->image = (struct image){
+        .width = frame->width, .height = frame->height, .pixels = (uint8_t *)(uintptr_t)record + frame->image_at};
+    example->label = record[frame->label_at];
+    return true;
+}
+
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
                     struct error *error)
 {
     struct features features;
+    if (is_like_last(example, record, size)) {
+        return true;
+    }
     example->image = (struct image){0};
     if (!read_features(&features, names, record, size, error) ||
         !read_label(&features.label, names->label, &example->label, error)) {
         return false;
     }
     if (features.image.kind == FEATURE_BYTES) {
-        return read_bytes(example, &features, error);
+        if (!read_bytes(example, &features, error)) {
+            return false;
+        }
+        if (example->image.pixels != example->memory) {
+            remember_frame(example, &features, record, size);
+        }
+        return true;
     }
     if (features.image.kind == FEATURE_FLOATS) {
         return read_floats(example, &features, error);

@@ -24,16 +24,26 @@ struct example_names {
     const char *image, *label;
 };
 
+/* What a record of raw pixels and a small label has around these two. */
+struct example_frame {
+    size_t size;                 /* of the whole record; 0: nothing is known */
+    size_t image_at, image_size; /* its pixels */
+    size_t label_at;             /* its label, a varint of one byte */
+    int width, height;
+    uint8_t bytes[224]; /* what comes before the pixels and what comes behind them */
+};
+
 /* What was read last; zeros to begin with, example_free at the end. Memory is kept from one record to the next. */
 struct example {
     struct image image; /* pixels: in the record, or in `memory` */
     int32_t label;
     uint8_t *memory;
     size_t capacity;
+    struct example_frame frame;
 };
 
 /*
- * Reads one record, which may come from anywhere. The image is at least 1x1 and has at most IMAGE_MAX_PIXELS; it is there
+ * Reads one record, which may come from anywhere; names: the same for all that are read into one struct. The image is at least 1x1 and has at most IMAGE_MAX_PIXELS; it is there
  * until the next call, and while the record is. The error does not name the file.
  */
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,

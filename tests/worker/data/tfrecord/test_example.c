@@ -9,6 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "tests/random.h"
+
 static const struct example_names names = {"image_raw", "label"};
 
 enum kind { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
@@ -227,6 +229,64 @@ static void cut_anywhere(void **state)
     proto_free(&record);
 }
 
+/* Whatever was read before, a record is what it is to one who has read nothing. */
+static void what_came_before_changes_nothing(void **state)
+{
+    (void)state;
+    enum { KINDS = 8, ROUNDS = 20000, PIXELS = 6 };
+    struct proto records[KINDS] = {{0}};
+    struct test_random random = test_random_begin("what_came_before_changes_nothing");
+    for (int kind = 0; kind < KINDS; kind++) {
+        const int64_t label = kind % 4 == 0 ? 200 : kind; /* of two bytes, or one */
+        struct proto map = {0};
+        if (kind < 4) {
+            example_encode(&records[kind], &names, six, 2, 3, (int32_t)label);
+            continue;
+        }
+        if (kind == 6) {
+            put_bytes(&map, "image_raw", six, PIXELS);
+        }
+        put_integers(&map, "label", &label, 1);
+        if (kind == 5) {
+            put_integers(&map, "label", &label, 1);
+        }
+        if (kind != 6) {
+            put_bytes(&map, "image_raw", six, PIXELS);
+        }
+        records[kind] = whole(&map);
+    }
+    struct example seen = {.capacity = 0};
+    int good = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const struct proto *record =
+            &records[test_random_below(&random, 3) > 0 ? 1 + round / 100 % 2 : test_random_below(&random, KINDS)];
+        uint8_t *bytes = malloc(record->size);
+        memcpy(bytes, record->bytes, record->size);
+        for (int flips = test_random_below(&random, 4); flips > 1; flips--) {
+            bytes[test_random_below(&random, (int)record->size)] ^= (uint8_t)(1 << test_random_below(&random, 8));
+        }
+        struct example fresh = {.capacity = 0};
+        struct error error;
+        bool done = example_decode(&fresh, bytes, record->size, &names, &error);
+        assert_int_equal(example_decode(&seen, bytes, record->size, &names, &error), done);
+        if (done) {
+            good++;
+            assert_int_equal(seen.label, fresh.label);
+            assert_int_equal(seen.image.width, fresh.image.width);
+            assert_int_equal(seen.image.height, fresh.image.height);
+            assert_memory_equal(seen.image.pixels, fresh.image.pixels,
+                                (size_t)fresh.image.width * (size_t)fresh.image.height);
+        }
+        example_free(&fresh);
+        free(bytes);
+    }
+    assert_in_range(good, ROUNDS / 3, ROUNDS - 1);
+    example_free(&seen);
+    for (int kind = 0; kind < KINDS; kind++) {
+        proto_free(&records[kind]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +295,7 @@ int main(void)
         cmocka_unit_test(labels_of_every_kind),
         cmocka_unit_test(reasons),
         cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(what_came_before_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
