@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -24,7 +25,8 @@ static struct {
     bool is_there;
     pthread_t thread;
     sem_t go;
-    atomic_bool at_once; /* nobody is there to hear of it if it can't be done */
+    int parent_death_signal; /* a thread's own, and what it executes inherits it */
+    atomic_bool at_once;     /* nobody is there to hear of it if it can't be done */
     int reason;
 } stand_by;
 
@@ -67,6 +69,7 @@ static void *execute_when_told(void *context)
     (void)context;
     while (sem_wait(&stand_by.go) != 0) {
     }
+    prctl(PR_SET_PDEATHSIG, stand_by.parent_death_signal);
     execute();
     stand_by.reason = errno;
     if (atomic_load(&stand_by.at_once)) {
@@ -77,6 +80,7 @@ static void *execute_when_told(void *context)
 
 void restart_stand_by(void)
 {
+    prctl(PR_GET_PDEATHSIG, &stand_by.parent_death_signal);
     stand_by.is_there =
         sem_init(&stand_by.go, 0, 0) == 0 && pthread_create(&stand_by.thread, NULL, execute_when_told, NULL) == 0;
 }

@@ -301,17 +301,25 @@ def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
     assert "is taken over as far as it fits" in fleet.text("worker 0")
 
 
-def nices(process):
+def nices(pid):
     """Of the main thread, and of each of the others."""
     found = {}
-    for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         found[int(task.name)] = int((task / "stat").read_text().rsplit(")", 1)[1].split()[16])
-    return found.pop(process.pid), set(found.values())
+    return found.pop(pid), set(found.values())
+
+
+def is_gone(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 @pytest.mark.parametrize("crowded", (True, False))
 def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
-    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along."""
+    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along. A member that has
+    started anew is still its parent's."""
     cpus, own = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     if own >= 5 or len(cpus) < 2:
         pytest.skip("needs two CPUs, and to be less nice")
@@ -319,14 +327,21 @@ def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
     try:
         with OpenFleet(trainer, tmp_path / "fleet") as fleet:
             fleet.start_and_train()
+            fleet.kill("worker 1")
+            supervise(fleet, "worker 1")
+            fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps")
+            parent = fleet.members["worker 1"].pid
+            worker = int(pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text())
             for version in (1, 2):
-                assert nices(fleet.members["ps 0"]) == (own, {own})
-                main, others = nices(fleet.members["worker 1"])
-                assert main == (5 if crowded else own) and own in others
+                assert nices(fleet.members["ps 0"].pid) == (own, {own})
+                wait_for(lambda: nices(worker)[0] == (5 if crowded else own), "training")
+                assert own in nices(worker)[1]
                 if version == 1:
                     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 20}), "--yes", "--healthy_secs=0.5")
                     assert result.returncode == 0, text_of(result)
                     fleet.goes_on()
+            fleet.kill("worker 1")
+            wait_for(lambda: is_gone(worker), "end of a worker whose parent has died")
     finally:
         os.sched_setaffinity(0, cpus)
 

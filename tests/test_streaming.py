@@ -9,7 +9,7 @@ from clusters import Cluster
 from runs import finish, newest, read_lines, run, same_tensors, start, train
 
 # 3.1 MiB of images; 2 MiB hold those held out, the sample, and two windows of 300 images for each of two tasks.
-FLAGS = ("--memory_mb=2", "--shuffle_buffer=300", "--validation_size=100", "--layers=784,32,10", "--batch_size=50",
+FLAGS = ("--memory_mb=2", "--shuffle_buffer=300", "--validation_size=100", "--layers=784,256,10", "--batch_size=50",
          "--num_threads=1", "--optimizer=adam")
 FORMATS = {
     "tfrecord": ["--to=tfrecord", "--shards=3"],

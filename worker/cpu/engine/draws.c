@@ -39,7 +39,7 @@ static void take_outlines(void *context, int thread)
 
 bool cpu_take_outlines(struct cpu_engine *engine, struct error *error)
 {
-    if (!engine->train || !is_paired(engine)) {
+    if (!engine->train || engine->streaming || !is_paired(engine)) {
         return true;
     }
     engine->bits = calloc((size_t)engine->train->count, sizeof *engine->bits);

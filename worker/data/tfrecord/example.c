@@ -337,6 +337,16 @@ static void remember_frame(struct example *example, const struct features *featu
     memcpy(frame->bytes + image_at, record + behind, size - behind);
 }
 
+/* memcmp, but all at once: musl's goes byte by byte. */
+static bool is_same(const uint8_t *one, const uint8_t *other, size_t size)
+{
+    unsigned differ = 0;
+    for (size_t i = 0; i < size; i++) {
+        differ |= (unsigned)(one[i] ^ other[i]);
+    }
+    return differ == 0;
+}
+
 /*
  * Records of one file mostly differ in nothing but pixels and label: then all that was found in the last one is where it
  * was, and need not be taken apart again.
@@ -350,8 +360,8 @@ static bool is_like_last(struct example *example, const uint8_t *record, size_t 
     size_t behind = frame->image_at + frame->image_size;
     frame->bytes[frame->label_at < behind ? frame->label_at : frame->label_at - frame->image_size] =
         record[frame->label_at];
-    if (memcmp(frame->bytes, record, frame->image_at) != 0 ||
-        memcmp(frame->bytes + frame->image_at, record + behind, size - behind) != 0 ||
+    if (!is_same(frame->bytes, record, frame->image_at) ||
+        !is_same(frame->bytes + frame->image_at, record + behind, size - behind) ||
         image_is_known(record + frame->image_at, frame->image_size)) {
         return false;
     }
