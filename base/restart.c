@@ -22,7 +22,7 @@ static char *const *arguments;
 
 /* Who executes the program, if it is not the thread that wants it. */
 static struct {
-    bool is_there;
+    atomic_bool is_there; /* set last */
     pthread_t thread;
     sem_t go;
     int parent_death_signal; /* a thread's own, and what it executes inherits it */
@@ -78,17 +78,19 @@ static void *execute_when_told(void *context)
     return NULL;
 }
 
-void restart_stand_by(void)
+bool restart_stand_by(void)
 {
     prctl(PR_GET_PDEATHSIG, &stand_by.parent_death_signal);
-    stand_by.is_there =
+    bool done =
         sem_init(&stand_by.go, 0, 0) == 0 && pthread_create(&stand_by.thread, NULL, execute_when_told, NULL) == 0;
+    atomic_store(&stand_by.is_there, done);
+    return done;
 }
 
 static void on_alarm(int number)
 {
     (void)number;
-    if (stand_by.is_there) {
+    if (atomic_load(&stand_by.is_there)) {
         atomic_store(&stand_by.at_once, true);
         sem_post(&stand_by.go);
         return;
@@ -108,7 +110,7 @@ void restart_within(unsigned seconds)
 void restart_now(void)
 {
     alarm(0);
-    if (stand_by.is_there) {
+    if (atomic_load(&stand_by.is_there)) {
         sem_post(&stand_by.go);
         pthread_join(stand_by.thread, NULL);
         errno = stand_by.reason;

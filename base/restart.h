@@ -5,6 +5,7 @@
 #ifndef BASE_RESTART_H
 #define BASE_RESTART_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { RESTART_STATUS = 75, RESTART_ID = 17 };
@@ -17,9 +18,9 @@ void restart_identity(char id[RESTART_ID]);
 
 /*
  * From now on a thread stands by to execute the program as things are now: what the caller asks of the scheduler later is
- * not inherited. Where no thread can be started, who calls restart_now executes it. Once.
+ * not inherited. False where no thread can be started: then who calls restart_now executes it. Once.
  */
-void restart_stand_by(void);
+bool restart_stand_by(void);
 
 /*
  * The process is about to end in order, to start anew: if it has not done so within so many seconds, it does so at once,

@@ -52,6 +52,7 @@ class Bench:
         found = json.loads(subprocess.run([self.options.bench, records, "15"], check=True, capture_output=True, text=True).stdout)
         show("TFRecord read on one core, framing and CRCs checked", found["records"], 0.8, unit="GB/s")
         show("TFRecord read on one core, CRCs checked, Examples taken apart", found["examples"], 0.8, unit="GB/s")
+        show("TFRecord read on one core, CRCs checked, Examples like the one before", found["alike"], 0.8, unit="GB/s")
 
     def both(self, one, other, measure):
         """[(a, b), ...]: pairs that ran one after the other, which of them first by turns."""

@@ -51,8 +51,9 @@ void restart_now(void)
 {
 }
 
-void restart_stand_by(void)
+bool restart_stand_by(void)
 {
+    return true;
 }
 
 WRAP(void, threads_give_way, void)

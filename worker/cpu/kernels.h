@@ -26,7 +26,7 @@ enum {
     KERNEL_STRIP = 128, /* most floats in a strip of columns */
     KERNEL_ENTRIES = 2, /* that are worked on in one go */
     KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
-    KERNEL_AMONG = 64,  /* images among which `pair` looks for one that is like another */
+    KERNEL_AMONG = 64,  /* images, itself included, among which `pair` looks for one that is like another */
 };
 
 /* c[i][j] (+)= sum over l of A(i, l) x b[l][j], l ascending; A(i, l) = a[i * a_row + l * a_col]. */
@@ -163,8 +163,8 @@ struct kernels {
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /*
-     * Puts images in such an order that 2i and 2i + 1 are much alike: each goes with the first of those behind it,
-     * KERNEL_AMONG at most, whose outline differs in the fewest pixels.
+     * Puts images in such an order that 2i and 2i + 1 are much alike: each goes with the first of the
+     * KERNEL_AMONG - 1 behind it whose outline differs in the fewest pixels.
      */
     void (*pair)(int count, struct outline *outlines);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */

@@ -103,8 +103,7 @@ static bool is_crowded(const struct config_cluster *cluster)
  */
 static void train(struct remote_worker *worker)
 {
-    if (worker->gives_way) {
-        restart_stand_by();
+    if (worker->gives_way && restart_stand_by()) {
         threads_give_way();
     }
     worker_train(worker);

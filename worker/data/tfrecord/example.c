@@ -354,7 +354,7 @@ static bool is_same(const uint8_t *one, const uint8_t *other, size_t size)
 static bool is_like_last(struct example *example, const uint8_t *record, size_t size)
 {
     struct example_frame *frame = &example->frame;
-    if (size != frame->size || record[frame->label_at] > 0x7F) {
+    if (frame->size == 0 || size != frame->size || record[frame->label_at] > 0x7F) {
         return false;
     }
     size_t behind = frame->image_at + frame->image_size;
