@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/threads.h"
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
@@ -184,7 +183,6 @@ static double pause_s(const struct agent *agent, bool reached, bool busy, double
 
 static void *run(void *context)
 {
-    threads_run_soon();
     struct agent *agent = context;
     double reached_s = clock_monotonic_s(), missed_s = FIRST_MISSED_S;
     bool told = false;
