@@ -138,7 +138,7 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, validate_steps):
     """Nobody stops for them, and a validation, which needs a snapshot of its own, does not take their place."""
     flags = ("--train_steps=2000", "--save_steps=500", "--max_to_keep=0", f"--validate_steps={validate_steps}",
-             "--batch_size=1000")
+             "--batch_size=400")
     with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.wait_all()

@@ -65,8 +65,9 @@ class Bench:
         return pairs
 
     def ratio(self, name, pairs, most):
-        """Of the second to the first, the median over the pairs."""
-        show(name, round(statistics.median(other / one for one, other in pairs), 3), most=most, each=[[round(value, 3) for value in pair] for pair in pairs])
+        """Of the medians, the second to the first."""
+        one, other = (statistics.median(values) for values in zip(*pairs))
+        show(name, round(other / one, 3), most=most, each=[[round(value, 3) for value in pair] for pair in pairs])
 
     def best(self, name, pairs, most):
         """Of the best of each, the second to the first."""
