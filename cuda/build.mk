@@ -13,17 +13,20 @@ gpu_ptx           := 90
 gpu_most_bytes    := 1048576
 
 gpu_missing := $(if $(findstring -gnu,$(shell $(CC) -dumpmachine)),,$(CC) does not compile for glibc)
-gpu_missing := $(or $(gpu_missing),$(if $(NVCC),,there is no nvcc),$(if $(wildcard cuda/kernels/kernels.cu),,there are no kernels))
+gpu_missing := $(or $(gpu_missing),$(if $(NVCC),,there is no nvcc), \
+	$(if $(wildcard cuda/kernels/kernels.cu),,there are no kernels))
 
 # Spilled registers cost more than they save: an error, like every warning.
-nvcc_flags := -std=c++17 -O3 -fmad=false -ftz=true --compress-mode=size --threads 2 -I. -isystem build/deps/include -Werror all-warnings -Xptxas -warn-spills,-Werror \
+nvcc_flags := -std=c++17 -O3 -fmad=false -ftz=true --compress-mode=size --threads 2 -I. -isystem build/deps/include \
+	-Werror all-warnings -Xptxas -warn-spills,-Werror \
 	$(foreach arch,$(gpu_architectures),-gencode arch=compute_$(arch),code=sm_$(arch)) \
 	-gencode arch=compute_$(gpu_ptx),code=compute_$(gpu_ptx)
 
-# No canaries and no checked printf: old libcs have other symbols for them. A symbol that glibc 2.17 lacks is an error of
-# the link, which sees the stubs of cuda/helper/symbols alone. Old libcs run no constructors of such a program: none here.
-helper_flags := -std=gnu11 -O2 -g -fPIE -fno-plt -ffunction-sections -fdata-sections -fno-stack-protector -U_FORTIFY_SOURCE \
-	$(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-outline-atomics)
+# No canaries and no checked printf: old libcs have other symbols for them. A symbol that glibc 2.17 lacks is an error
+# of the link, which sees the stubs of cuda/helper/symbols alone. Old libcs run no constructors of such a program: none
+# here.
+helper_flags := -std=gnu11 -O2 -g -fPIE -fno-plt -ffunction-sections -fdata-sections -fno-stack-protector \
+	-U_FORTIFY_SOURCE $(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-outline-atomics)
 # On aarch64, whose pages may be 64 KiB, what is made read-only after relocation would take as much more.
 helper_relro := $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),norelro,relro)
 helper_link  := -pie -nodefaultlibs -Wl,--gc-sections,-z,$(helper_relro),-z,now,-z,noexecstack,--as-needed -s \
@@ -54,7 +57,9 @@ build/gpu/kernels.fatbin: cuda/kernels/kernels.cu build/gpu/nvcc | $(musl_libs)
 gpu_fatbin := $(or $(GPU_FATBIN),build/gpu/kernels.fatbin)
 
 build/gpu/kernels.o: $(gpu_fatbin)
-	@printf '.section .rodata\n.balign 64\n.globl gpu_kernels, gpu_kernels_end\n.hidden gpu_kernels, gpu_kernels_end\ngpu_kernels: .incbin "$<"\ngpu_kernels_end:\n.section .note.GNU-stack,"",%%progbits\n' | \
+	@printf '%s\n' '.section .rodata' '.balign 64' '.globl gpu_kernels, gpu_kernels_end' \
+		'.hidden gpu_kernels, gpu_kernels_end' 'gpu_kernels: .incbin "$<"' 'gpu_kernels_end:' \
+		'.section .note.GNU-stack,"",%progbits' | \
 		$(CC) -x assembler -c -o $@ -
 
 build/gpu/%.o: %.c build/gpu/flags | $(musl_libs)
@@ -72,43 +77,3 @@ build/gpu/trainer-gpu: $(helper_objects) build/gpu/stubs/made
 	@test $$(wc -c <$@) -le $(gpu_most_bytes) || { echo "$@ is larger than $(gpu_most_bytes) bytes" >&2; rm $@; exit 1; }
 
 -include $(helper_objects:.o=.d)
-# Of tests' processes, which no list of programs has.
--include $(patsubst %,build/san/%.d,cuda/helper/main tests/cuda/standin tests/cuda/plain_driver tests/worker/gpu/reference_device)
-
-# A process with a device that is none, for tests of all that lies between it and the program.
-build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
-	@$(CC) $(sanitized) -o $@ $^
-
-build/san/tests/cuda/test_client: build/san/tests/cuda/standin
-
-# Without sanitizers, which have files and threads of their own.
-build/san/tests/cuda/launched: tests/cuda/launched.c
-	@mkdir -p $(@D)
-	@$(CC) -O1 $(warnings) -D_GNU_SOURCE -o $@ $<
-
-build/san/tests/cuda/test_launch: build/san/tests/cuda/launched
-
-# A process whose device is the CPU engine.
-build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/reference_device.o build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o \
-		build/san/cuda/helper/serve.o build/san/rooms.a $(native_libs)
-	@$(CC) $(sanitized) -o $@ $(filter %.o,$^) build/san/rooms.a -Lbuild/deps/native/lib $(link_with)
-
-build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_process
-
-# --- On a machine with a GPU -------------------------------------------------------------------------------------------
-
-# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to look into; everything but the
-# CPU engine's kernels is compiled for the simulator already.
-gpu_tests        := $(patsubst tests/cuda/device/%.c,build/gpu/%,$(wildcard tests/cuda/device/test_*.c))
-gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) $(filter worker/cpu/%,$(sources)))
-gpu_test_objects := $(gpu_tests:build/gpu/%=build/gpu/tests/cuda/device/%.o) $(gpu_test_parts)
-
-$(gpu_tests): build/gpu/%: build/gpu/tests/cuda/device/%.o $(gpu_test_parts) build/gpu/kernels.o build/simulate/rooms.a $(native_libs)
-	@$(CC) -o $@ $(filter %.o,$^) build/simulate/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with) -ldl
-
--include $(gpu_test_objects:.o=.d)
-
-test-gpu: build/trainer $(gpu_tests) build/venv/ready
-	@tests/cuda/run
-
-.PHONY: test-gpu

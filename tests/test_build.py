@@ -83,7 +83,10 @@ def copy(root, tmp_path):
     (tree / "base").mkdir(parents=True)
     (tree / "build").mkdir()
     (tree / "cuda").mkdir()
-    for name in ("Makefile", "cuda/build.mk", "base/error.c", "base/error.h", "base/file.c", "base/file.h", "base/philox.h"):
+    (tree / "tests").mkdir()
+    fragments = [path.relative_to(root) for path in root.glob("tests/*.mk")]
+    for name in ("Makefile", "cuda/build.mk", *fragments, "base/error.c", "base/error.h", "base/file.c", "base/file.h",
+                 "base/philox.h"):
         shutil.copy(root / name, tree / name)
     (tree / "base/philox_user.c").write_text('#include "base/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")

@@ -1,0 +1,26 @@
+# Figures: what one room does by itself, and the program beside others. Included by the Makefile.
+
+# Programs that measure one room or put load on one, made of the product's own objects: tests/bench/NAME_bench.c and
+# NAME_load.c become build/bench/NAME_bench and NAME_load; other .c files there are parts that each may use.
+bench_sources  := $(wildcard tests/bench/*_bench.c tests/bench/*_load.c)
+bench_programs := $(bench_sources:tests/bench/%.c=build/bench/%)
+bench_parts    := $(patsubst %.c,build/product/%.o,$(filter-out $(bench_sources),$(wildcard tests/bench/*.c)))
+
+$(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) \
+		$(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
+	@mkdir -p $(@D)
+	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
+
+# Ratios against what a user would pick instead, into tests/bench/RESULTS.md.
+bench: build/trainer $(bench_programs) build/simulate/simulate build/venv-bench/ready
+	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
+
+# Remakes the reference figures that the unit tests compare with.
+vectors: build/venv-vectors/ready build/venv/ready
+	@for script in tests/vectors/*.py; do \
+		echo "$$script"; PATH="build/venv/bin:$$PATH" build/venv-vectors/bin/python "$$script" || exit 1; \
+	done
+
+-include $(bench_sources:%.c=build/product/%.d) $(bench_parts:.o=.d)
+
+.PHONY: bench vectors

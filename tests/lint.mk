@@ -1,0 +1,74 @@
+# What a machine finds without running anything. Included by the Makefile.
+
+lint_headers := $(headers) $(wildcard tests/*/*.h)
+# Of no unit-test program.
+test_parts_c := $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/simulate/*.c)
+
+# A file is looked at again when its object was made again, which is when it or a header of its own has changed.
+tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))
+# Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
+header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_headers)))
+
+# Our prototypes of the driver API against a toolkit's.
+cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
+
+lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps) \
+	$(if $(and $(cuda_header),$(wildcard tests/cuda/check_api.c)),build/lint/cuda_api)
+
+build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
+	@mkdir -p $(@D)
+	@$(CC) -std=gnu11 $(warnings) $(cppflags) -isystem $(dir $(cuda_header)) -fsyntax-only $<
+	@touch $@
+
+formatted := $(sources) $(hosted) trainer.c $(lint_headers) $(tests) $(test_parts_c) $(wildcard cuda/kernels/*.cu \
+	cuda/kernels/*.cuh tests/cuda/fake/*.cpp tests/cuda/fake/*.h tests/cuda/device/*.h tests/cuda/check_api.c)
+
+# From the virtual environment, at one version: releases of clang-format disagree about details.
+build/lint/format: $(formatted) .clang-format build/venv/ready
+	@mkdir -p $(@D)
+	@build/venv/bin/clang-format --dry-run -Werror $(formatted)
+	@touch $@
+
+format: build/venv/ready
+	@build/venv/bin/clang-format -i $(formatted)
+
+# The analyzer doesn't know that cmocka's assertions end a test.
+build/lint/tests/%.tidy: tidy_off = --checks=-clang-analyzer-*
+
+linted = $(@:build/lint/%.tidy=%)
+define tidy
+	@mkdir -p $(@D)
+	@echo "lint $(linted).c"
+	@clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(cppflags) \
+		$(call flags_for,$(linted).c) 2>build/lint/$(linted).log || { cat build/lint/$(linted).log >&2; exit 1; }
+	@touch $@
+endef
+
+build/lint/tests/simulate/%.tidy: build/simulate/tests/simulate/%.o .clang-tidy | $(packages)
+	$(tidy)
+
+build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
+	$(tidy)
+
+# These complain about carving memory, about ranges that an assert states, and about results passed by pointer.
+cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
+	normalCheckLevelMaxBranches
+
+build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
+	@mkdir -p $(@D)/cppcheck-work
+	@echo "lint: cppcheck"
+	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
+	@touch $@
+
+build/lint/%.h.alone: %.h $(lint_headers) build/san/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@printf '#include "$*.h"\nextern int alone;\n' | $(CC) -std=gnu11 $(warnings) $(cppflags) -x c -fsyntax-only -
+	@touch $@
+
+build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includes.awk
+	@mkdir -p $(@D)
+	@awk -f tests/lint/includes.awk $(sources) $(hosted) trainer.c $(headers)
+	@touch $@
+
+.PHONY: lint format

@@ -1,0 +1,77 @@
+# The simulator: whole clusters in one process, under faults, from a seed. Included by the Makefile.
+#
+# The roles' own code, against the system's libc; what it asks of the system is replaced by tests/simulate (see
+# world.h). Optimised and without sanitizers, for it is to run thousands of clusters a minute.
+simulation := build/simulate
+SEEDS ?= 10000
+SHORTAGES ?= 3440
+ROLLOUTS ?= 400
+simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
+$(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
+
+simulator_sources := $(wildcard tests/simulate/*.c)
+simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
+simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c \
+	base/signals.c base/restart.c,$(sources)))
+replaced := malloc calloc realloc free strdup aligned_alloc \
+	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
+	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
+	pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
+	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_uniform \
+	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo \
+	connect accept4 recvmsg recv sendmsg send shutdown \
+	poll ioctl eventfd eventfd_write eventfd_read close \
+	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
+	opendir readdir closedir dirfd fstatat unlinkat \
+	statvfs posix_spawn waitpid kill memory_for_this_process threads_give_way
+watched := job_create job_destroy job_push job_end_restore job_schedule job_take_step \
+	job_end shard_create shard_apply shard_aggregate channel_send push_pull_join \
+	checkpoint_folder_save checkpoint_folder_newest shard_schedule schedule_prepare rollout_create rollout_begin \
+	versions_add versions_switch manifest_encode handshake_new_incarnation
+simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
+
+$(simulation)/%.o: %.c $(simulation)/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (simulator)"
+	@$(CC) $(simulated) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
+
+$(simulation)/rooms.a: $(simulated_objects)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(simulation)/simulate: $(simulator_objects) $(simulation)/rooms.a $(native_libs)
+	@$(CC) $(simulated) -o $@ $(simulator_objects) $(simulation)/rooms.a $(simulator_link)
+
+simulate: $(simulation)/simulate
+	@$(simulation)/simulate --seeds=$(SEEDS)
+	@$(simulation)/simulate --rollout --seeds=$(ROLLOUTS)
+	@$(simulation)/simulate --shortage --seeds=$(SHORTAGES)
+
+# Does it notice? Bugs planted one at a time (tests/simulate/teeth/*.patch), in copies under build/.
+simulate-teeth: $(simulation)/simulate
+	@SIMULATE_COMPILE="$(CC) $(simulated) -iquote . $(cppflags) -c" \
+		SIMULATE_LINK_FIRST="$(CC) $(simulated)" \
+		SIMULATE_LINK_LAST="$(simulator_objects) $(simulation)/rooms.a $(simulator_link)" tests/simulate/teeth/run $(T)
+
+# Which share of the roles' lines the simulated clusters run. The library that counts writes real files: of what it
+# calls, nothing is replaced.
+simulate-coverage: $(native_libs)
+	@$(MAKE) simulation=build/simulate-coverage build/simulate-coverage/simulate \
+		simulated="-std=gnu11 -O1 -g --coverage $(mathflags) $(warnings)"
+	@find build/simulate-coverage -name '*.gcda' -delete
+	@build/simulate-coverage/simulate --seeds=$(SEEDS)
+	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)
+	@build/simulate-coverage/simulate --shortage --seeds=$(SHORTAGES)
+	@tests/simulate/coverage build/simulate-coverage ps ps/job ps/rollout ps/server net
+
+build/simulate-coverage/libgcov.a:
+	@mkdir -p $(@D)
+	@objcopy $(foreach name,$(replaced),--redefine-sym $(name)=__real_$(name)) $$($(CC) -print-file-name=libgcov.a) $@
+
+# What has been counted is written by a call that is weak, so nothing else would bring it in.
+build/simulate-coverage/simulate: simulator_link += -Lbuild/simulate-coverage -Wl,-u,__gcov_dump
+build/simulate-coverage/simulate: build/simulate-coverage/libgcov.a
+
+-include $(simulator_objects:.o=.d) $(simulated_objects:.o=.d)
+
+.PHONY: simulate simulate-teeth simulate-coverage

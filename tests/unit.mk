@@ -1,0 +1,51 @@
+# Unit tests: the product's sources with sanitizers, against the system's libc. Included by the Makefile.
+
+tests := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
+
+sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
+	-fsanitize=address,undefined -fno-sanitize-recover=undefined
+$(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
+
+san_objects := $(sources:%.c=build/san/%.o)
+# Tests link what the GPU engine's process is made of, all but its main.
+san_hosted  := $(patsubst %.c,build/san/%.o,$(filter-out %/main.c,$(hosted)))
+
+debug: build/debug/trainer
+
+build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
+	@mkdir -p $(@D)
+	@$(CC) $(sanitized) -o $@ $(san_objects) build/san/trainer.o -Lbuild/deps/native/lib $(link_with)
+	@echo "build: $@ (AddressSanitizer, UndefinedBehaviorSanitizer)"
+
+# The optimizers' loops as the product has them, vectorised: their test compares the bits of one instruction set with
+# another's.
+build/san/ps/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
+
+build/san/%.o: %.c build/san/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (sanitizers)"
+	@$(CC) $(sanitized) $(cppflags) $(call flags_for,$<) $(san_flags) -MMD -MP -c -o $@ $<
+
+$(tests:%.c=build/san/%.o): | $(packages)
+
+# One archive, so that a test program takes in only the modules it uses.
+build/san/rooms.a: $(san_objects) $(san_hosted)
+	@rm -f $@
+	@ar rcs $@ $^
+
+# `mirrors the tree`: tests/base/test_file.c becomes build/san/tests/base/test_file.
+unit_programs := $(tests:%.c=build/san/%)
+
+# What tests in other languages talk to.
+test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
+
+# Calls that a test makes fail.
+build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
+	recv recvmsg send sendmsg)
+
+$(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
+	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
+
+-include $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d)
+
+.PHONY: debug
