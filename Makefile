@@ -15,7 +15,7 @@ ARGS      ?=
 ARCH      ?=
 DATA_DIR  ?= data
 
-# Folder of unpacked upstream sources, instead of Debian's source packages: see README.md.
+# Folder of unpacked upstream sources, instead of Debian's source packages: see docs/building.md.
 DEPS_DIR  ?=
 export DEPS_DIR DEPS_CACHE DEPS_SUITES MNIST_URL CC
 
@@ -170,9 +170,9 @@ mnist:
 
 install: build/trainer
 	install -D -m 755 build/trainer $(DESTDIR)$(PREFIX)/bin/trainer
-	install -D -m 644 config.json $(DESTDIR)$(PREFIX)/share/doc/trainer/config.json
-	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/trainer/README.md
-	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/trainer/LICENSE
+	for file in config.json LICENSE README.md docs/*.md net/PROTOCOL.md tests/bench/RESULTS.md; do \
+		install -D -m 644 $$file $(DESTDIR)$(PREFIX)/share/doc/trainer/$$file || exit 1; \
+	done
 	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf
 	install -d $(DESTDIR)$(UNITDIR)
 	sed 's|/usr/local/|$(PREFIX)/|' 'deploy/trainer@.service' >'$(DESTDIR)$(UNITDIR)/trainer@.service'

@@ -163,8 +163,12 @@ def test_installs_to_a_folder(root, trainer, tmp_path):
         check=True, cwd=root, env={**os.environ, "MAKEFLAGS": ""}, stdout=subprocess.DEVNULL,
     )
     assert output_of(str(tmp_path / "usr/bin/trainer"), "version")
-    for name in ("config.json", "README.md", "LICENSE", "gpu.conf"):
-        assert (tmp_path / "usr/share/doc/trainer" / name).exists()
+    documents = tmp_path / "usr/share/doc/trainer"
+    for name in ("config.json", "README.md", "LICENSE", "gpu.conf", "docs/training.md"):
+        assert (documents / name).exists()
+    for document in documents.glob("**/*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+\.md)", document.read_text()):
+            assert (document.parent / target).exists(), (document, target)
     unit = tmp_path / "usr/lib/systemd/system/trainer@.service"
     assert unit.stat().st_mode & 0o777 == 0o644
     assert "\nExecStart=/usr/bin/trainer --config=" in unit.read_text() and "/usr/local/" not in unit.read_text()

@@ -99,12 +99,12 @@ def test_the_unit_is_one(trainer, root, tmp_path):
         assert result.returncode == 0 and not complaints, text_of(result)
 
 
-def test_the_fleet_of_the_readme(trainer, root, tmp_path):
+def test_the_fleet_of_the_documents(trainer, root, tmp_path):
     """Its config, its functions and its sed: what can be tried without ten machines, and with a systemd of paper."""
-    text = (root / "README.md").read_text()
+    text = (root / "docs/operations.md").read_text()
     chapter = text[text.index("## From one machine to a fleet of ten"):]
-    block = chapter[chapter.index("    ./trainer keygen"):chapter.index("The tenth joins")]
-    tenth = chapter[chapter.index("    sed -e"):chapter.index("All that follows")]
+    block = chapter[chapter.index("    ./trainer keygen"):chapter.index("`config check` catches")]
+    tenth = chapter[chapter.index("    sed -e"):chapter.index("Everything that follows")]
     commands = "\n".join(line[4:] for line in (block + tenth).splitlines())
     (tmp_path / "trainer").symlink_to(trainer)
     (tmp_path / "deploy").symlink_to(root / "deploy")

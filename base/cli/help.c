@@ -291,6 +291,19 @@ static bool show_section(const char *topic)
     return false;
 }
 
+/* Both, where a command and a key share a name: profile. */
+static bool show_command_and_key(const struct command *const *commands, const char *topic)
+{
+    bool found = show_commands(commands, topic);
+    const struct config_key *key = find_key(topic);
+    if (key != NULL) {
+        printf("%s", found ? "\n" : "");
+        print_key(key);
+        print_key_legend();
+    }
+    return found || key != NULL;
+}
+
 static int show(const struct command *const *commands, const char *topic)
 {
     if (strcmp(topic, "config") == 0) {
@@ -301,10 +314,7 @@ static int show(const struct command *const *commands, const char *topic)
         print_flags();
     } else if (strcmp(topic, "files") == 0) {
         print_files();
-    } else if (find_key(topic) != NULL) {
-        print_key(find_key(topic));
-        print_key_legend();
-    } else if (!show_commands(commands, topic) && !show_section(topic)) {
+    } else if (!show_command_and_key(commands, topic) && !show_section(topic)) {
         suggest_topic(commands, topic);
         return COMMAND_MISUSED;
     }
