@@ -199,7 +199,7 @@ help:
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
-	@echo "make simulate-teeth   bugs planted in it, one after another: are they noticed?"
+	@echo "make simulate-mutants   bugs planted in it, one after another: are they noticed?"
 	@echo "make simulate-coverage   which share of the lines of ps and net it runs"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"

@@ -3,7 +3,7 @@
  *
  * Every function that can fail for a reason outside the program (a file, a flag, a peer, a disk, memory) returns bool
  * and takes a `struct error *` as its last argument. True means done; false means that nothing the caller owns was
- * changed and that the error holds a complete sentence for the user, without a final newline. What only a bug of our
+ * changed and that the error holds a complete message for the user, without a final newline. What only a bug of our
  * own can break is asserted instead (asserts stay on in release builds).
  *
  * A struct error belongs to its caller and is used by one thread at a time.

@@ -25,25 +25,25 @@ enum {
     PATH_SIZE = 1024,
 };
 
-struct span {
+struct profile_span {
     const char *name;
     uint64_t begin_ns, end_ns, cipher_ns;
     int64_t number;
     int64_t peer;
 };
 
-struct chunk {
-    struct chunk *next; /* of all; of those that are full, in the order they became so: next_full */
-    struct chunk *next_full;
+struct span_chunk {
+    struct span_chunk *next; /* of all; of those that are full, in the order they became so: next_full */
+    struct span_chunk *next_full;
     int thread;
     char thread_name[NAME_SIZE];
     atomic_int count;
-    struct span spans[CHUNK_SPANS];
+    struct profile_span spans[CHUNK_SPANS];
 };
 
 /* Of one thread. */
 struct track {
-    struct chunk *chunk;
+    struct span_chunk *chunk;
     int thread;
     char name[NAME_SIZE];
     uint64_t cipher_ns;
@@ -53,7 +53,7 @@ atomic_bool profile_is_on;
 
 static _Thread_local struct track track;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
-static struct chunk *all, *first_full, **last_full = &first_full;
+static struct span_chunk *all, *first_full, **last_full = &first_full;
 static int chunk_count;
 static uint64_t forgotten; /* spans */
 static char file_path[PATH_SIZE];
@@ -83,7 +83,7 @@ void profile_note_cipher(uint64_t begin_ns)
 }
 
 /* Locked. */
-static void retire(struct chunk *chunk)
+static void retire(struct span_chunk *chunk)
 {
     chunk->next_full = NULL;
     *last_full = chunk;
@@ -98,9 +98,9 @@ static void leave(void *chunk)
     pthread_mutex_unlock(&mutex);
 }
 
-static struct chunk *another_chunk(void)
+static struct span_chunk *another_chunk(void)
 {
-    struct chunk *chunk = NULL;
+    struct span_chunk *chunk = NULL;
     pthread_mutex_lock(&mutex);
     if (track.chunk) {
         retire(track.chunk);
@@ -132,18 +132,18 @@ void profile_scope_note(const struct profile_scope *scope)
     if (!atomic_load_explicit(&profile_is_on, memory_order_relaxed)) {
         return;
     }
-    struct chunk *chunk = track.chunk;
+    struct span_chunk *chunk = track.chunk;
     if ((!chunk || atomic_load_explicit(&chunk->count, memory_order_relaxed) == CHUNK_SPANS) &&
         !(chunk = another_chunk())) {
         return;
     }
     int count = atomic_load_explicit(&chunk->count, memory_order_relaxed);
-    chunk->spans[count] = (struct span){.name = scope->name,
-                                        .begin_ns = scope->begin_ns,
-                                        .end_ns = profile_now_ns(),
-                                        .cipher_ns = track.cipher_ns - scope->cipher_ns,
-                                        .number = scope->number,
-                                        .peer = scope->peer};
+    chunk->spans[count] = (struct profile_span){.name = scope->name,
+                                                .begin_ns = scope->begin_ns,
+                                                .end_ns = profile_now_ns(),
+                                                .cipher_ns = track.cipher_ns - scope->cipher_ns,
+                                                .number = scope->number,
+                                                .peer = scope->peer};
     atomic_store_explicit(&chunk->count, count + 1, memory_order_release);
 }
 
@@ -182,7 +182,7 @@ static void read_clocks(void)
     }
 }
 
-bool profile_open(const char *path, int self, struct error *error)
+bool profile_open(const char *path, int identity, struct error *error)
 {
     if (strlen(path) >= sizeof file_path - 8) {
         return error_set(error, "--profile: its path is too long");
@@ -198,7 +198,7 @@ bool profile_open(const char *path, int self, struct error *error)
     fclose(file);
     has_key = true;
     snprintf(file_path, sizeof file_path, "%s", path);
-    member = self;
+    member = identity;
     read_clocks();
     atomic_store(&profile_is_on, true);
     return true;
@@ -211,7 +211,7 @@ static double microseconds(uint64_t ns)
     return (double)(ns - opened_ns) / 1e3;
 }
 
-static void write_span(FILE *file, const struct chunk *chunk, const struct span *span)
+static void write_span(FILE *file, const struct span_chunk *chunk, const struct profile_span *span)
 {
     fprintf(file, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", span->name, member,
             chunk->thread, microseconds(span->begin_ns), (double)(span->end_ns - span->begin_ns) / 1e3);
@@ -239,7 +239,7 @@ static void write_names(FILE *file)
     fprintf(file, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", member, name);
     fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", member,
             member);
-    for (const struct chunk *chunk = all; chunk; chunk = chunk->next) {
+    for (const struct span_chunk *chunk = all; chunk; chunk = chunk->next) {
         if (chunk->thread_name[0] != '\0') {
             fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
                     member, chunk->thread, chunk->thread_name);
@@ -249,7 +249,7 @@ static void write_names(FILE *file)
 
 static void write_spans(FILE *file)
 {
-    for (struct chunk *chunk = all; chunk; chunk = chunk->next) {
+    for (struct span_chunk *chunk = all; chunk; chunk = chunk->next) {
         int count = atomic_load_explicit(&chunk->count, memory_order_acquire);
         for (int i = 0; i < count; i++) {
             write_span(file, chunk, &chunk->spans[i]);

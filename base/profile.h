@@ -23,8 +23,8 @@
 /* Somebody whom a span is about; each is a process of its own in the trace. */
 enum { PROFILE_NOBODY = -1, PROFILE_LOCAL = 0, PROFILE_PS = 1, PROFILE_WORKER = 1001 /* + its index */ };
 
-/* Begins to note spans, of the process that `self` says. path: of the file that profile_close writes. */
-bool profile_open(const char *path, int self, struct error *error);
+/* Begins to note spans, of the process that `identity` says. path: of the file that profile_close writes. */
+bool profile_open(const char *path, int identity, struct error *error);
 
 /* Ends it and writes the file. True, and nothing done, if none was open. Spans of other threads may still go on. */
 bool profile_close(struct error *error);

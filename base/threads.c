@@ -27,7 +27,7 @@ struct counter {
     atomic_uint sleepers;
 };
 
-struct member {
+struct pool_thread {
     struct pool *pool;
     pthread_t thread;
     int number;
@@ -42,7 +42,7 @@ struct pool {
     bool stopping;
     int threads;
     int spin_rounds;
-    struct member *members;
+    struct pool_thread *members;
 };
 
 static void relax(void)
@@ -147,7 +147,7 @@ void threads_give_way(void)
 static void *member_main(void *argument)
 {
     profile_thread("compute");
-    struct member *member = argument;
+    struct pool_thread *member = argument;
     struct pool *pool = member->pool;
     for (unsigned run = 0;; run++) {
         counter_await(&pool->runs, run, pool->spin_rounds);
@@ -163,7 +163,7 @@ bool pool_create(struct pool **out, int threads, struct error *error)
 {
     assert(threads >= 1 && threads <= POOL_MAX_THREADS);
     struct pool *pool = aligned_alloc(CACHE_LINE, (sizeof *pool + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
-    struct member *members = calloc((size_t)threads, sizeof *members);
+    struct pool_thread *members = calloc((size_t)threads, sizeof *members);
     if (!pool || !members) {
         free(pool);
         free(members);
@@ -174,7 +174,7 @@ bool pool_create(struct pool **out, int threads, struct error *error)
     pool->spin_rounds = threads <= threads_available() ? SPIN_ROUNDS : 0;
     pool->threads = 1;
     for (int i = 1; i < threads; i++) {
-        members[i] = (struct member){.pool = pool, .number = i};
+        members[i] = (struct pool_thread){.pool = pool, .number = i};
         int reason = pthread_create(&members[i].thread, NULL, member_main, &members[i]);
         if (reason != 0) {
             pool_destroy(pool);

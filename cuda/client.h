@@ -2,9 +2,9 @@
  * The GPU engine as the program sees it: a process of its own that loads NVIDIA's driver, because a static program
  * cannot, and that is asked over shared memory (cuda/protocol.h).
  *
- * Every wait has a deadline, and every failure is one sentence: the driver's own; or that the process ended, and how; or
+ * Every wait has a deadline, and every failure is one message: the driver's own; or that the process ended, and how; or
  * that the GPU does not answer. After a failure of the last two kinds, or of a lost device, the client is dead: every
- * further call fails with the same sentence, until gpu_client_stop. What it held of memory in common stays readable.
+ * further call fails with the same message, until gpu_client_stop. What it held of memory in common stays readable.
  *
  * One thread uses a client; gpu_client_start wants the main thread (cuda/launch.h).
  */
@@ -60,7 +60,7 @@ bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct er
 
 /*
  * Takes a device for a model, and the memory in common. memory_fraction: of the device's memory that may be taken, 1 = no
- * bound. float_count: of the model's flat vector (ps/model.h). _begin only asks for it, and _end waits, so that the caller
+ * bound. float_count: of the model's flat vector (ps/store/model.h). _begin only asks for it, and _end waits, so that the caller
  * can do something else meanwhile; nothing else may be asked of the client in between.
  */
 bool gpu_client_open_begin(struct gpu_client *client, int ordinal, const struct device_shape *shape,

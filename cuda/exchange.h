@@ -1,7 +1,7 @@
 /*
  * One command at a time to the process that hosts the GPU (cuda/protocol.h), and the end of that process: it is asked over
  * the header in memory that both map, every wait has a deadline, and a process that has ended, hangs or has lost its device
- * leaves a dead exchange, whose every further command fails with the same sentence.
+ * leaves a dead exchange, whose every further command fails with the same message.
  *
  * What lies behind the header in the file, and what commands mean, is its user's (cuda/client.c). One thread uses it.
  */

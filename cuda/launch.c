@@ -150,7 +150,7 @@ static void close_other_files(const struct child *child)
     }
 }
 
-static void become(struct child *child)
+static void exec_helper(struct child *child)
 {
     char path[32], number[8];
     snprintf(path, sizeof path, "/proc/self/fd/%d", child->executable);
@@ -169,7 +169,7 @@ _Noreturn static void run_child(struct child *child)
         leave_signals_to_parent();
         if (arrange_descriptors(child)) {
             close_other_files(child);
-            become(child);
+            exec_helper(child);
         }
     }
     struct failure failure = {.reason = errno};

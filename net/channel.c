@@ -144,7 +144,7 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
         if (code) {
             *code = channel->message.error.code;
         }
-        return error_set(error, "%s: %s", name, channel->message.error.sentence);
+        return error_set(error, "%s: %s", name, channel->message.error.message);
     }
     if (channel->frame.type != answer) {
         return error_set(error, "%s: answered %s by %s", name, message_name((uint16_t)type),
@@ -156,11 +156,11 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
 bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,
                         struct error *error, const char *format, ...)
 {
-    char sentence[1024];
+    char text[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    struct message_error message = {.code = (uint16_t)code, .sentence = sentence};
+    struct message_error message = {.code = (uint16_t)code, .message = text};
     return channel_send(channel, MESSAGE_error, request, FRAME_LAST, &message, NULL, 0, deadline_s, error);
 }

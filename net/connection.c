@@ -97,14 +97,14 @@ ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, 
 /* For what happens on the socket, until the deadline; but no longer than the patience lasts without a sign of life. */
 static enum socket_wait wait_for(struct connection *connection, short events, double deadline_s)
 {
-    const double patience_s = connection->patience_s;
-    if (patience_s <= 0) {
+    const double timeout_s = connection->timeout_s;
+    if (timeout_s <= 0) {
         return socket_wait(connection->fd, events, connection->wake, deadline_s);
     }
     double now_s = clock_monotonic_s(), moved_s = now_s;
     size_t unsent = connection_unsent(connection);
     for (;;) {
-        double until_s = fmin(deadline_s, fmin(now_s + patience_s / 8, moved_s + patience_s));
+        double until_s = fmin(deadline_s, fmin(now_s + timeout_s / 8, moved_s + timeout_s));
         enum socket_wait how = socket_wait(connection->fd, events, connection->wake, until_s);
         if (how != SOCKET_TIMEOUT) {
             return how;
@@ -115,7 +115,7 @@ static enum socket_wait wait_for(struct connection *connection, short events, do
             unsent = still_unsent;
             moved_s = now_s;
         }
-        if (now_s >= deadline_s || now_s >= moved_s + patience_s) {
+        if (now_s >= deadline_s || now_s >= moved_s + timeout_s) {
             return how;
         }
     }
@@ -412,9 +412,9 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
     }
 }
 
-void connection_set_patience(struct connection *connection, double seconds)
+void connection_set_idle_timeout(struct connection *connection, double seconds)
 {
-    connection->patience_s = seconds;
+    connection->timeout_s = seconds;
 }
 
 double connection_heard_s(const struct connection *connection)

@@ -76,7 +76,7 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
  * From now on a wait also ends, as if its deadline had passed, when the peer gave no sign of life for so long: nothing
  * came from it, and its system took nothing of what waits to be sent. 0: only deadlines count, as in the beginning.
  */
-void connection_set_patience(struct connection *connection, double seconds);
+void connection_set_idle_timeout(struct connection *connection, double seconds);
 double connection_heard_s(const struct connection *connection); /* when something came last, or it was opened */
 size_t connection_unsent(const struct connection *connection);  /* bytes that the peer's system has not taken yet */
 

@@ -46,35 +46,35 @@ static bool credential_covers(const struct connection *connection, const struct 
     return member_matches(&credential, claimed);
 }
 
-static bool send_hello(struct channel *channel, const struct identity *self, const struct member *expected,
+static bool send_hello(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
                        double deadline_s, struct error *error)
 {
     struct message_hello hello = {
         .version_min = PROTOCOL_VERSION_MIN,
         .version_max = PROTOCOL_VERSION_MAX,
-        .program = self->program,
-        .role = (uint8_t)self->member.role,
-        .index = self->member.index,
+        .program = identity->program,
+        .role = (uint8_t)identity->member.role,
+        .index = identity->member.index,
         .expected_role = (uint8_t)expected->role,
         .expected_index = expected->index,
-        .incarnation = self->incarnation,
-        .cluster = self->cluster,
-        .fleet_version = self->fleet_version,
-        .digest = self->digest,
-        .job = self->job,
+        .incarnation = identity->incarnation,
+        .cluster = identity->cluster,
+        .fleet_version = identity->fleet_version,
+        .digest = identity->digest,
+        .job = identity->job,
     };
     return channel_send(channel, MESSAGE_hello, ++channel->next_request, FRAME_LAST, &hello, NULL, 0, deadline_s,
                         error);
 }
 
-bool handshake_connect(struct channel *channel, const struct identity *self, const struct member *expected,
+bool handshake_connect(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
                        struct peer *peer, double deadline_s, uint16_t *reason, struct error *error)
 {
     const char *name = connection_name(channel->connection);
     if (reason) {
         *reason = 0;
     }
-    if (!send_hello(channel, self, expected, deadline_s, error) || !channel_receive(channel, deadline_s, error)) {
+    if (!send_hello(channel, identity, expected, deadline_s, error) || !channel_receive(channel, deadline_s, error)) {
         return false;
     }
     if (channel->frame.type == MESSAGE_refused) {
@@ -82,7 +82,7 @@ bool handshake_connect(struct channel *channel, const struct identity *self, con
         if (reason) {
             *reason = refused->reason;
         }
-        return error_set(error, "%s refused us: %s", name, refused->sentence);
+        return error_set(error, "%s refused us: %s", name, refused->message);
     }
     if (channel->frame.type != MESSAGE_welcome) {
         return error_set(error, "%s: answered hello by %s", name, message_name(channel->frame.type));
@@ -104,104 +104,104 @@ bool handshake_connect(struct channel *channel, const struct identity *self, con
     return true;
 }
 
-static uint16_t objection(enum refusal reason, struct error *sentence, const char *format, ...)
+static uint16_t objection(enum refusal reason, struct error *message, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static uint16_t objection(enum refusal reason, struct error *sentence, const char *format, ...)
+static uint16_t objection(enum refusal reason, struct error *message, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(sentence->text, sizeof sentence->text, format, arguments);
+    vsnprintf(message->text, sizeof message->text, format, arguments);
     va_end(arguments);
     return (uint16_t)reason;
 }
 
 /* What speaks against this hello, in the order in which one would want to know it; 0: nothing. */
-static uint16_t find_objection(const struct channel *channel, const struct identity *self,
-                               const struct handshake_rules *rules, struct peer *peer, struct error *sentence)
+static uint16_t find_objection(const struct channel *channel, const struct hello_identity *identity,
+                               const struct handshake_rules *rules, struct peer *peer, struct error *message)
 {
     const struct message_hello *hello = &channel->message.hello;
     char our_name[MEMBER_TEXT], their_name[MEMBER_TEXT], expected_name[MEMBER_TEXT];
-    member_format(&self->member, ' ', our_name);
+    member_format(&identity->member, ' ', our_name);
     if (!member_is_sane(hello->role, hello->index)) {
-        return objection(REFUSAL_MEMBER, sentence, "there is no member with role %u and index %d", hello->role,
+        return objection(REFUSAL_MEMBER, message, "there is no member with role %u and index %d", hello->role,
                          hello->index);
     }
     struct member claimed = {(enum member_role)hello->role, hello->index};
     member_format(&claimed, ' ', their_name);
     if (hello->version_max < PROTOCOL_VERSION_MIN || hello->version_min > PROTOCOL_VERSION_MAX) {
-        return objection(REFUSAL_VERSION, sentence,
+        return objection(REFUSAL_VERSION, message,
                          "%s (%s) speaks protocol versions %u to %u, %s (%s) speaks %u to %u: upgrade the older one",
-                         their_name, hello->program, hello->version_min, hello->version_max, our_name, self->program,
-                         PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
+                         their_name, hello->program, hello->version_min, hello->version_max, our_name,
+                         identity->program, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
     }
     if (!credential_covers(channel->connection, &claimed)) {
         char credential_name[MEMBER_TEXT];
         struct member credential = connection_credential(channel->connection);
         member_format(&credential, ':', credential_name);
-        return objection(REFUSAL_MEMBER, sentence, "it says it is %s, and its certificate is for %s", their_name,
+        return objection(REFUSAL_MEMBER, message, "it says it is %s, and its certificate is for %s", their_name,
                          credential_name);
     }
     struct member expected = {(enum member_role)hello->expected_role, hello->expected_index};
-    if (!member_matches(&expected, &self->member)) {
+    if (!member_matches(&expected, &identity->member)) {
         bool sane = member_is_sane(hello->expected_role, hello->expected_index);
         member_format(sane ? &expected : &(struct member){MEMBER_NONE, MEMBER_ANY_INDEX}, ' ', expected_name);
-        return objection(REFUSAL_MEMBER, sentence,
+        return objection(REFUSAL_MEMBER, message,
                          "%s looks for %s here, and this is %s: do all members have the "
                          "same ps_hosts and worker_hosts?",
                          their_name, sane ? expected_name : "nobody we know", our_name);
     }
-    if (strcmp(hello->cluster, self->cluster) != 0) {
-        return objection(REFUSAL_CLUSTER, sentence, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
-                         hello->cluster, our_name, self->cluster);
+    if (strcmp(hello->cluster, identity->cluster) != 0) {
+        return objection(REFUSAL_CLUSTER, message, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
+                         hello->cluster, our_name, identity->cluster);
     }
     bool without_config = hello->digest[0] == '\0';
     bool known =
-        strcmp(hello->digest, self->digest) == 0 || (rules->knows && rules->knows(rules->context, hello->digest));
-    if (!without_config && !known && hello->fleet_version != self->fleet_version) {
-        bool behind = hello->fleet_version < self->fleet_version;
-        return objection(behind ? REFUSAL_BEHIND : REFUSAL_AHEAD, sentence,
+        strcmp(hello->digest, identity->digest) == 0 || (rules->knows && rules->knows(rules->context, hello->digest));
+    if (!without_config && !known && hello->fleet_version != identity->fleet_version) {
+        bool behind = hello->fleet_version < identity->fleet_version;
+        return objection(behind ? REFUSAL_BEHIND : REFUSAL_AHEAD, message,
                          "%s has version %llu of the config, %s has version %llu; %s", their_name,
-                         (unsigned long long)hello->fleet_version, our_name, (unsigned long long)self->fleet_version,
+                         (unsigned long long)hello->fleet_version, our_name,
+                         (unsigned long long)identity->fleet_version,
                          behind ? "it waits for the newer one" : "it waits until that is rolled out");
     }
     if (!without_config && !known) {
         (rules->describe_difference ? rules->describe_difference : handshake_describe_difference)(
-            rules->context, their_name, hello->job, our_name, self->job, sentence);
+            rules->context, their_name, hello->job, our_name, identity->job, message);
         return REFUSAL_CONFIG;
     }
     fill_peer(peer, claimed, hello->incarnation, hello->fleet_version, 0, hello->program, hello->digest);
-    return rules->admit ? rules->admit(rules->context, peer, sentence) : 0;
+    return rules->admit ? rules->admit(rules->context, peer, message) : 0;
 }
 
-static bool send_refused(struct channel *channel, uint16_t reason, const char *sentence, double deadline_s,
+static bool send_refused(struct channel *channel, uint16_t reason, const char *message, double deadline_s,
                          struct error *error)
 {
-    struct message_refused refused = {.reason = reason,
-                                      .sentence = sentence,
-                                      .version_min = PROTOCOL_VERSION_MIN,
-                                      .version_max = PROTOCOL_VERSION_MAX};
+    struct message_refused refused = {
+        .reason = reason, .message = message, .version_min = PROTOCOL_VERSION_MIN, .version_max = PROTOCOL_VERSION_MAX};
     return channel_send(channel, MESSAGE_refused, channel->frame.request, FRAME_LAST, &refused, NULL, 0, deadline_s,
                         error);
 }
 
-static bool send_welcome(struct channel *channel, const struct identity *self, double deadline_s, struct error *error)
+static bool send_welcome(struct channel *channel, const struct hello_identity *identity, double deadline_s,
+                         struct error *error)
 {
     struct message_welcome welcome = {.version = channel->version,
-                                      .program = self->program,
-                                      .role = (uint8_t)self->member.role,
-                                      .index = self->member.index,
-                                      .incarnation = self->incarnation,
-                                      .fleet_version = self->fleet_version,
-                                      .digest = self->digest,
-                                      .lease_ms = self->lease_ms};
+                                      .program = identity->program,
+                                      .role = (uint8_t)identity->member.role,
+                                      .index = identity->member.index,
+                                      .incarnation = identity->incarnation,
+                                      .fleet_version = identity->fleet_version,
+                                      .digest = identity->digest,
+                                      .lease_ms = identity->lease_ms};
     return channel_send(channel, MESSAGE_welcome, channel->frame.request, FRAME_LAST, &welcome, NULL, 0, deadline_s,
                         error);
 }
 
-bool handshake_accept(struct channel *channel, const struct identity *self, const struct handshake_rules *rules,
-                      struct peer *peer, double deadline_s, struct error *error)
+bool handshake_accept(struct channel *channel, const struct hello_identity *identity,
+                      const struct handshake_rules *rules, struct peer *peer, double deadline_s, struct error *error)
 {
-    struct error sentence = {""}, ignored;
+    struct error message = {""}, ignored;
     const char *address = connection_peer(channel->connection);
     if (!channel_receive(channel, deadline_s, error)) {
         return error_wrap(error, "nobody came in from %s", address);
@@ -210,21 +210,21 @@ bool handshake_accept(struct channel *channel, const struct identity *self, cons
         return error_set(error, "refused %s: its first message is %s, not hello", address,
                          message_name(channel->frame.type));
     }
-    uint16_t reason = find_objection(channel, self, rules, peer, &sentence);
+    uint16_t reason = find_objection(channel, identity, rules, peer, &message);
     if (reason != 0) {
-        send_refused(channel, reason, sentence.text, deadline_s, &ignored);
-        return error_set(error, "refused %s: %s", address, sentence.text);
+        send_refused(channel, reason, message.text, deadline_s, &ignored);
+        return error_set(error, "refused %s: %s", address, message.text);
     }
     uint16_t highest = channel->message.hello.version_max;
     channel->version = highest < PROTOCOL_VERSION_MAX ? highest : PROTOCOL_VERSION_MAX;
     connection_rename(channel->connection, &peer->member);
-    return send_welcome(channel, self, deadline_s, error);
+    return send_welcome(channel, identity, deadline_s, error);
 }
 
-/* Differences found so far, as a sentence that grows. */
+/* Differences found so far, as a message that grows. */
 struct comparison {
     const char *their_name, *our_name;
-    struct error *sentence;
+    struct error *message;
     int found;
 };
 
@@ -241,8 +241,8 @@ static void note_difference(struct comparison *comparison, const char *path, con
              our_text ? our_text : "(none)");
     cJSON_free(their_text);
     cJSON_free(our_text);
-    size_t used = strlen(comparison->sentence->text);
-    snprintf(comparison->sentence->text + used, sizeof comparison->sentence->text - used, "%s", text);
+    size_t used = strlen(comparison->message->text);
+    snprintf(comparison->message->text + used, sizeof comparison->message->text - used, "%s", text);
 }
 
 static void compare(struct comparison *comparison, const char *path, int depth, const cJSON *theirs, const cJSON *ours)
@@ -270,21 +270,21 @@ static void compare(struct comparison *comparison, const char *path, int depth, 
 }
 
 void handshake_describe_difference(void *context, const char *their_name, const char *theirs, const char *our_name,
-                                   const char *ours, struct error *sentence)
+                                   const char *ours, struct error *message)
 {
     (void)context;
-    struct comparison comparison = {their_name, our_name, sentence, 0};
+    struct comparison comparison = {their_name, our_name, message, 0};
     cJSON *their_json = cJSON_Parse(theirs), *our_json = cJSON_Parse(ours);
-    sentence->text[0] = '\0';
+    message->text[0] = '\0';
     if (cJSON_IsObject(their_json) && cJSON_IsObject(our_json)) {
         compare(&comparison, "", 0, their_json, our_json);
     }
     if (comparison.found > DIFFERENCES_SHOWN) {
-        size_t used = strlen(sentence->text);
-        snprintf(sentence->text + used, sizeof sentence->text - used, "; and %d more keys differ",
+        size_t used = strlen(message->text);
+        snprintf(message->text + used, sizeof message->text - used, "; and %d more keys differ",
                  comparison.found - DIFFERENCES_SHOWN);
     } else if (comparison.found == 0) {
-        snprintf(sentence->text, sizeof sentence->text,
+        snprintf(message->text, sizeof message->text,
                  "%s and %s have different job configs: compare `trainer config show` on both", their_name, our_name);
     }
     cJSON_Delete(their_json);

@@ -2,7 +2,7 @@
  * The first exchange on a connection: who are you, do we speak the same protocol, do we work on the same job?
  *
  * Whoever connected says hello; the other answers welcome or refused. All checks are made by the one that answers, and
- * its sentence is shown on both sides.
+ * its message is shown on both sides.
  */
 #ifndef NET_HANDSHAKE_H
 #define NET_HANDSHAKE_H
@@ -16,7 +16,7 @@
 #include "net/message.h"
 
 /* What a process says about itself. All texts are borrowed. */
-struct identity {
+struct hello_identity {
     struct member member;
     uint64_t incarnation; /* random, one for each process */
     const char *program;  /* "trainer 1.0" */
@@ -42,24 +42,24 @@ struct peer {
 
 /*
  * Says hello on a fresh channel and takes the answer. expected: whom we mean to talk to. A refusal is an error with the
- * peer's sentence, and *reason (may be NULL) tells its enum refusal; it is 0 for failures of the connection.
+ * peer's message, and *reason (may be NULL) tells its enum refusal; it is 0 for failures of the connection.
  */
-bool handshake_connect(struct channel *channel, const struct identity *self, const struct member *expected,
+bool handshake_connect(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
                        struct peer *peer, double deadline_s, uint16_t *reason, struct error *error);
 
 /* What the answering side leaves to its role. Both are called on the thread that serves the connection. */
 struct handshake_rules {
     /*
-     * Says in one sentence how two job configs differ, given that their digests do: "worker 1 has
+     * Says in one message how two job configs differ, given that their digests do: "worker 1 has
      * model.layers=[784,300,10], ps 0 has [784,500,10]". NULL: handshake_describe_difference.
      */
     void (*describe_difference)(void *context, const char *their_name, const char *theirs, const char *our_name,
-                                const char *ours, struct error *sentence);
+                                const char *ours, struct error *message);
     /* A peer without a digest may ask, and no more: to see to that is up to who admits it. */
     /* Is a digest other than ours fine, for it is that of a version which is coming or going? NULL: none is. */
     bool (*knows)(void *context, const char *digest);
-    /* The last word: 0 to welcome the peer, or an enum refusal with a sentence. NULL: all are welcome. */
-    uint16_t (*admit)(void *context, const struct peer *peer, struct error *sentence);
+    /* The last word: 0 to welcome the peer, or an enum refusal with a message. NULL: all are welcome. */
+    uint16_t (*admit)(void *context, const struct peer *peer, struct error *message);
     void *context;
 };
 
@@ -67,14 +67,14 @@ struct handshake_rules {
  * Answers the hello of a fresh channel. False if the peer was refused or lost; the error names its address and the
  * reason and is meant to be logged as it is, once.
  */
-bool handshake_accept(struct channel *channel, const struct identity *self, const struct handshake_rules *rules,
-                      struct peer *peer, double deadline_s, struct error *error);
+bool handshake_accept(struct channel *channel, const struct hello_identity *identity,
+                      const struct handshake_rules *rules, struct peer *peer, double deadline_s, struct error *error);
 
 /*
- * Two JSON objects, compared member by member: the sentence names up to three paths that differ, with both values.
+ * Two JSON objects, compared member by member: the message names up to three paths that differ, with both values.
  * A pure function; text that is no JSON is handled as well.
  */
 void handshake_describe_difference(void *context, const char *their_name, const char *theirs, const char *our_name,
-                                   const char *ours, struct error *sentence);
+                                   const char *ours, struct error *message);
 
 #endif

@@ -35,7 +35,7 @@ struct link_operations {
     size_t room;
     /* The user's bytes that wait in memory. */
     size_t (*pending)(const struct connection *connection);
-    /* Puts a farewell into the out buffer if there is room (in_order), and frees. */
+    /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */
     void (*close)(struct connection *connection, bool in_order);
 };
 
@@ -46,7 +46,7 @@ struct connection {
     int fd;
     const struct wake *wake;
     enum connection_state state;
-    double patience_s; /* 0: none */
+    double timeout_s; /* 0: none */
     double heard_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */

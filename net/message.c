@@ -36,11 +36,11 @@ static const uint8_t kind_sizes[] = {
 
 /* One function for each message, since only there a name can stand for the struct whose offsets are meant. */
 #define FIELD_AS_ROW(field_kind, field_name, field_limit, text)                                                        \
-    {.name = #field_name, .kind = KIND_##field_kind, .limit = field_limit, .offset = offsetof(self, field_name)},
+    {.name = #field_name, .kind = KIND_##field_kind, .limit = field_limit, .offset = offsetof(identity, field_name)},
 #define MESSAGE_AS_ROWS(number, message, bulk, text)                                                                   \
     static const struct field *fields_of_##message(void)                                                               \
     {                                                                                                                  \
-        typedef struct message_##message self;                                                                         \
+        typedef struct message_##message identity;                                                                     \
         static const struct field rows[] = {MESSAGE_FIELDS_##message(FIELD_AS_ROW)};                                   \
         return rows;                                                                                                   \
     }
@@ -217,13 +217,13 @@ void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t s
 }
 
 /* What is being decoded. */
-struct reader {
+struct field_reader {
     const uint8_t *next, *end;
     const char *message;
     struct error *error;
 };
 
-static bool reader_need(struct reader *reader, const struct field *field, uint64_t size)
+static bool reader_need(struct field_reader *reader, const struct field *field, uint64_t size)
 {
     if (size > (uint64_t)(reader->end - reader->next)) {
         return error_set(reader->error, "%s message ends in the middle of %s", reader->message, field->name);
@@ -231,7 +231,7 @@ static bool reader_need(struct reader *reader, const struct field *field, uint64
     return true;
 }
 
-static bool get_text(struct reader *reader, const struct field *field, char *to)
+static bool get_text(struct field_reader *reader, const struct field *field, char *to)
 {
     uint32_t size = get_le32(reader->next);
     if (size > field->limit) {
@@ -251,7 +251,7 @@ static bool get_text(struct reader *reader, const struct field *field, char *to)
     return true;
 }
 
-static bool get_ranges(struct reader *reader, const struct field *field, char *to)
+static bool get_ranges(struct field_reader *reader, const struct field *field, char *to)
 {
     struct ranges ranges = {reader->next + 4, get_le32(reader->next)};
     if (ranges.count > field->limit) {
@@ -275,14 +275,14 @@ static bool get_ranges(struct reader *reader, const struct field *field, char *t
     return true;
 }
 
-static bool check_limit(struct reader *reader, const struct field *field, uint64_t value)
+static bool check_limit(struct field_reader *reader, const struct field *field, uint64_t value)
 {
     return field->limit == 0 || value <= field->limit ||
            error_set(reader->error, "%s message: %s is %llu; at most %u is allowed", reader->message, field->name,
                      (unsigned long long)value, field->limit);
 }
 
-static bool get_field(struct reader *reader, const struct field *field, char *to)
+static bool get_field(struct field_reader *reader, const struct field *field, char *to)
 {
     uint8_t size = kind_sizes[field->kind];
     if (!reader_need(reader, field, size)) {
@@ -372,7 +372,7 @@ bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t b
         return error_set(error, "message of unknown type %u", type);
     }
     const struct field *fields = descriptions[type].fields();
-    struct reader reader = {bytes, bytes + size, descriptions[type].name, error};
+    struct field_reader reader = {bytes, bytes + size, descriptions[type].name, error};
     memset(message, 0, sizeof *message);
     for (int i = 0; i < descriptions[type].field_count; i++) {
         if (!get_field(&reader, &fields[i], (char *)message + fields[i].offset)) {

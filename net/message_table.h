@@ -11,7 +11,7 @@
  * ascending, not overlapping, none empty; limit: the largest number of them.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
- * (bfloat16) each, or as differences to what was sent before (ps/bfloat16.h). Numbers are never used again for something
+ * (bfloat16) each, or as differences to what was sent before (ps/store/bfloat16.h). Numbers are never used again for something
  * else; fields are only added under a new protocol version. hello and refused must be understood by every version: fields
  * are only ever appended to them, and a reader passes over what it does not know.
  */
@@ -83,13 +83,13 @@
 
 #define MESSAGE_FIELDS_refused(FIELD)                                                                                  \
     FIELD(U16,    reason,          0,       "see the list of reasons")                                  \
-    FIELD(TEXT,   sentence,        1024,    "for the user")                                             \
+    FIELD(TEXT,   message,        1024,    "for the user")                                             \
     FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
     FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks")
 
 #define MESSAGE_FIELDS_error(FIELD)                                                                                    \
     FIELD(U16,    code,            0,       "see the list of error codes")                                             \
-    FIELD(TEXT,   sentence,        1024,    "for the user")
+    FIELD(TEXT,   message,        1024,    "for the user")
 
 #define MESSAGE_FIELDS_done(FIELD)                                                                                     \
     FIELD(I64,    global_step,     0,       "of the sender's training state; -1: it has none")
@@ -110,7 +110,7 @@
     FIELD(U8,     vectors,         16,      "vectors held: 0 parameters, 1 and 2 the optimizer's slots, 3 averages; bit i set: vector i") \
     FIELD(I64,    global_step,     0,       "steps applied; -1 unless ready")                                          \
     FIELD(U64,    version,         0,       "counts the changes of this shard within the generation")                  \
-    FIELD(TEXT,   sentence,        1024,    "what is being waited for, for the user; may be empty")
+    FIELD(TEXT,   message,        1024,    "what is being waited for, for the user; may be empty")
 
 #define MESSAGE_FIELDS_begin_restore(FIELD)                                                                            \
     FIELD(TEXT,   source,          4096,    "where the values come from, for logs: \"initialised\" or a checkpoint")
@@ -186,23 +186,23 @@
     FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
     FIELD(TEXT,   host,            255,     "its machine's name")                                                      \
     FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
-    FIELD(TEXT,   sentence,        1024,    "what it waits for or does, for the user; may be empty")
+    FIELD(TEXT,   message,        1024,    "what it waits for or does, for the user; may be empty")
 
 #define MESSAGE_FIELDS_lease(FIELD)                                                                                    \
     FIELD(U32,    lease_ms,        0,       "the member counts as lost if it is not heard of for so long")             \
     FIELD(U8,     job_state,       4,       "0 waiting, 1 training, 2 restoring, 3 done, 4 failed")                    \
     FIELD(I64,    global_step,     0,       "now; -1: none yet")                                                       \
     FIELD(F32,    test_accuracy,   0,       "once done; NaN before, or if there is none")                              \
-    FIELD(TEXT,   sentence,        1024,    "for the user; may be empty")
+    FIELD(TEXT,   message,        1024,    "for the user; may be empty")
 
 #define MESSAGE_FIELDS_end_job(FIELD)                                                                                  \
     FIELD(U8,     job_state,       4,       "3 done, 4 failed")                                                        \
     FIELD(I64,    global_step,     0,       "the last one")                                                            \
     FIELD(F32,    test_accuracy,   0,       "NaN if there is none")                                                    \
-    FIELD(TEXT,   sentence,        1024,    "for the user; may be empty")
+    FIELD(TEXT,   message,        1024,    "for the user; may be empty")
 
 #define MESSAGE_FIELDS_leave(FIELD)                                                                                    \
-    FIELD(TEXT,   sentence,        1024,    "why, for the user; may be empty")
+    FIELD(TEXT,   message,        1024,    "why, for the user; may be empty")
 
 #define MESSAGE_FIELDS_get_status(FIELD)                                                                               \
     FIELD(U8,     members,         1,       "0: of the one that is asked; 1: of all it knows of")
@@ -228,7 +228,7 @@
     FIELD(TEXT,   program,         64,      "name and version of its program")                                         \
     FIELD(TEXT,   host,            255,     "its machine's name or address")                                           \
     FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
-    FIELD(TEXT,   sentence,        1024,    "what it waits for or does; may be empty")
+    FIELD(TEXT,   message,        1024,    "what it waits for or does; may be empty")
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
     FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \
@@ -268,7 +268,7 @@
     FIELD(U8,     ready,           1,       "1: the member takes part in training")                                    \
     FIELD(F32,    loss,            0,       "of its last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
-    FIELD(TEXT,   sentence,        1024,    "what went wrong; may be empty")
+    FIELD(TEXT,   message,        1024,    "what went wrong; may be empty")
 
 #define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
     FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 try, 6 save, 7 start anew in the target, 8 in the fallback, 9 in the version in force") \
@@ -277,7 +277,7 @@
     FIELD(U64,    version,         0,       "in force at ps 0")                                                        \
     FIELD(U64,    target,          0,       "of the rollout at hand or the last one")                                  \
     FIELD(I64,    step,            0,       "global step from which on the target is in force; 0: at once")            \
-    FIELD(TEXT,   sentence,        1024,    "for the user")                                                            \
+    FIELD(TEXT,   message,        1024,    "for the user")                                                            \
     FIELD(U64,    highest,         0,       "version that was ever proposed or in force")                              \
     FIELD(TEXT,   members,         65536,   "to operators: a line for each member")                                    \
     FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")                      \

@@ -12,7 +12,7 @@ bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoin
                         struct error *error) = endpoint_resolve;
 
 /* One question, which two threads know of: whoever lets go last frees it. */
-struct question {
+struct resolver_query {
     struct address address;
     struct endpoints endpoints;
     struct error error;
@@ -23,7 +23,7 @@ struct question {
 
 static atomic_int under_way;
 
-static void let_go(struct question *question)
+static void let_go(struct resolver_query *question)
 {
     if (atomic_fetch_sub(&question->holders, 1) == 1) {
         wake_destroy(&question->answered);
@@ -33,7 +33,7 @@ static void let_go(struct question *question)
 
 static void *look_up(void *context)
 {
-    struct question *question = context;
+    struct resolver_query *question = context;
     question->found = resolver_lookup(&question->address, &question->endpoints, &question->error);
     wake_raise(&question->answered);
     let_go(question);
@@ -48,7 +48,7 @@ static bool is_numeric(const struct address *address)
 }
 
 /* A thread that nobody joins. */
-static bool start(struct question *question)
+static bool start(struct resolver_query *question)
 {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -59,9 +59,9 @@ static bool start(struct question *question)
     return started;
 }
 
-static struct question *ask(const struct address *address, struct error *error)
+static struct resolver_query *ask(const struct address *address, struct error *error)
 {
-    struct question *question = calloc(1, sizeof *question);
+    struct resolver_query *question = calloc(1, sizeof *question);
     if (!question || !wake_create(&question->answered, error)) {
         free(question);
         error_set(error, "host %s: out of memory to look it up", address->host);
@@ -86,7 +86,7 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
         return endpoint_resolve(address, endpoints, error);
     }
     double begun_s = clock_monotonic_s();
-    struct question *question = ask(address, error);
+    struct resolver_query *question = ask(address, error);
     if (!question) {
         return false;
     }

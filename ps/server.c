@@ -2,7 +2,7 @@
  * The life of a ps: start, the main thread's loop, the end.
  *
  * The main thread accepts and lets time pass for the job; each connection gets a thread with a small stack. Memory and
- * threads are bounded by the visitors' table, which is made when the role starts.
+ * threads are bounded by the sessions' table, which is made when the role starts.
  */
 #include "ps/server.h"
 
@@ -16,16 +16,16 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/notify.h"
-#include "base/restart.h"
-#include "base/signals.h"
+#include "base/process/notify.h"
+#include "base/process/restart.h"
+#include "base/process/signals.h"
 #include "base/text/address.h"
-#include "ps/server/inside.h"
+#include "ps/server/internal.h"
 
 enum {
     ACCEPT_MS = 100, /* the main thread looks up so often */
     COMPLAIN_S = 5,  /* between two lines about connections that were turned away */
-    FAREWELL_S = 2,  /* connections have so long to end by themselves */
+    CLOSE_S = 2,     /* connections have so long to end by themselves */
     SPARE_FILES = 32,
 };
 
@@ -81,13 +81,13 @@ static void accept_all(struct server *server, int listener)
     struct rate rate = {clock_monotonic_s(), 0};
     double ticked_s = 0.0, complained_s = -COMPLAIN_S;
     bool over = false;
-    while (!over && signals_pending() == 0 && atomic_load(&server->parting) == PARTING_NOT) {
+    while (!over && signals_pending() == 0 && atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
         int fd;
         char peer[ENDPOINT_TEXT];
         enum socket_wait how;
         struct error error;
         if (socket_accept(listener, &fd, peer, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0, &how, &error)) {
-            server_receive_visitor(server, fd, peer);
+            server_accept_session(server, fd, peer);
         } else if (how != SOCKET_TIMEOUT) {
             log_warning("%s", error.text);
             usleep(ACCEPT_MS * 1000);
@@ -97,7 +97,7 @@ static void accept_all(struct server *server, int listener)
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
             over = tick(server, &rate);
-            desk_tick(server->desk);
+            rollout_coordinator_tick(server->coordinator);
             server_tidy_up(server);
             complain(server, &complained_s, now_s);
         }
@@ -110,13 +110,13 @@ static bool create_lists(struct server *server, struct error *error)
 {
     int workers = config_worker_room(&server->config->cluster);
     int ps = server->config->cluster.ps_hosts.count;
-    server->visitor_count = workers * (SERVER_CONNECTIONS_PER_WORKER + SERVER_CONNECTIONS_OF_GUEST) +
+    server->session_count = workers * (SERVER_CONNECTIONS_PER_WORKER + SERVER_CONNECTIONS_OF_GUEST) +
                             ps * (SERVER_CONNECTIONS_PER_PS + SERVER_CONNECTIONS_OF_GUEST) + SERVER_SPARE_CONNECTIONS;
-    server->visitors = calloc((size_t)server->visitor_count, sizeof *server->visitors);
-    server->stage_users = calloc((size_t)workers, sizeof(struct visitor *));
+    server->sessions = calloc((size_t)server->session_count, sizeof *server->sessions);
+    server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
-    return (server->visitors != NULL && server->stage_users != NULL && server->finite != NULL &&
+    return (server->sessions != NULL && server->stage_users != NULL && server->finite != NULL &&
             server->not_finite != NULL) ||
            error_set(error, "out of memory");
 }
@@ -135,18 +135,18 @@ static void create_locks(struct server *server)
 
 static void destroy(struct server *server)
 {
-    wake_destroy(&server->hurry);
+    wake_destroy(&server->shutdown_wake);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);
     pthread_mutex_destroy(&server->lock);
     job_destroy(&server->job);
     shard_destroy(server->shard);
-    self_destroy(&server->self);
+    identity_destroy(&server->identity);
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);
-    free(server->visitors);
+    free(server->sessions);
 }
 
 /* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
@@ -222,7 +222,8 @@ static void announce(const struct server *server, int listener)
     log_info("ps %d of %d listens on port %u of %s, for %d worker%s; %s%s", server->index, cluster->ps_hosts.count,
              socket_port(listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
-             server->self.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text", server->self.key_path);
+             server->identity.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text",
+             server->identity.key_path);
     log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push; the process "
              "takes about %.1f MiB once all workers are connected",
              server->index, held, shard_floats(server->shard),
@@ -241,32 +242,32 @@ static bool start(struct server *server, const struct config *config, int *liste
     server->index = config->cluster.task_index;
     server->last_loss = NAN;
     create_locks(server);
-    server->hurry.fd = -1;
+    server->shutdown_wake.fd = -1;
     model_layout(&server->model, &config->model);
-    if (!wake_create(&server->hurry, error) ||
-        !self_create(&server->self, config, (struct member){MEMBER_PS, server->index}, error) ||
+    if (!wake_create(&server->shutdown_wake, error) ||
+        !identity_create(&server->identity, config, (struct member){MEMBER_PS, server->index}, error) ||
         !create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
         !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
         return false;
     }
-    allow_files(server->visitor_count);
+    allow_files(server->session_count);
     return listen_on(server, listener, error);
 }
 
 /* Idle connections end at once, others when they are done, and what is left after a while is cut. */
-static void say_farewell(struct server *server, const char *farewell)
+static void close_sessions(struct server *server, const char *close_reason)
 {
-    double deadline_s = clock_monotonic_s() + FAREWELL_S;
+    double deadline_s = clock_monotonic_s() + CLOSE_S;
     server_lock(server);
     server->leaving = true;
-    server->farewell = farewell;
+    server->close_reason = close_reason;
     pthread_cond_broadcast(&server->stepped);
     bool late = false;
     while (server->here > 0) {
         server_wait(server);
         if (!late && clock_monotonic_s() >= deadline_s) {
             late = true;
-            wake_raise(&server->hurry);
+            wake_raise(&server->shutdown_wake);
         }
     }
     server_unlock(server);
@@ -275,32 +276,34 @@ static void say_farewell(struct server *server, const char *farewell)
 
 static int leave(struct server *server)
 {
-    char farewell[128];
+    char close_reason[128];
     int number = signals_pending();
     server_lock(server);
     enum job_state state = server->job.state;
     long long step = server->job.global_step;
     server_unlock(server);
     bool over = state == JOB_DONE || state == JOB_FAILED;
-    const int parting = number == 0 && !over ? atomic_load(&server->parting) : PARTING_NOT;
-    if (parting == PARTING_TO_START_ANEW) {
-        snprintf(farewell, sizeof farewell, "ps %d starts anew in another version of the config", server->index);
-    } else if (parting == PARTING_FOR_GOOD) {
-        snprintf(farewell, sizeof farewell, "ps %d is no part of the job any more", server->index);
+    const int shutdown_mode = number == 0 && !over ? atomic_load(&server->shutdown_mode) : SHUTDOWN_NONE;
+    if (shutdown_mode == SHUTDOWN_RESTART) {
+        snprintf(close_reason, sizeof close_reason, "ps %d starts anew in another version of the config",
+                 server->index);
+    } else if (shutdown_mode == SHUTDOWN_FINAL) {
+        snprintf(close_reason, sizeof close_reason, "ps %d is no part of the job any more", server->index);
     } else if (number != 0 && !over) {
-        snprintf(farewell, sizeof farewell, "ps %d was asked to leave (%s)", server->index, signals_name(number));
+        snprintf(close_reason, sizeof close_reason, "ps %d was asked to leave (%s)", server->index,
+                 signals_name(number));
     } else {
-        snprintf(farewell, sizeof farewell, "the job is %s", state == JOB_FAILED ? "over: it failed" : "done");
+        snprintf(close_reason, sizeof close_reason, "the job is %s", state == JOB_FAILED ? "over: it failed" : "done");
     }
-    if (parting == PARTING_TO_START_ANEW) {
+    if (shutdown_mode == SHUTDOWN_RESTART) {
         notify_restarting();
     } else {
         notify_stopping();
     }
-    say_farewell(server, farewell);
-    log_info("ps %d leaves at global step %lld: %s", server->index, step, farewell);
-    if (parting != PARTING_NOT) {
-        return parting == PARTING_TO_START_ANEW ? RESTART_STATUS : COMMAND_DONE;
+    close_sessions(server, close_reason);
+    log_info("ps %d leaves at global step %lld: %s", server->index, step, close_reason);
+    if (shutdown_mode != SHUTDOWN_NONE) {
+        return shutdown_mode == SHUTDOWN_RESTART ? RESTART_STATUS : COMMAND_DONE;
     }
     if (number != 0 && !over) {
         return signals_exit_status(number);
@@ -325,7 +328,7 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &listener, &error) && desk_create(&server->desk, server, &error) &&
+    if (start(server, config, &listener, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
         announce(server, listener);
         accept_all(server, listener);
@@ -335,7 +338,7 @@ int server_run(const struct config *config)
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }
-    desk_destroy(server->desk);
+    rollout_coordinator_destroy(server->coordinator);
     destroy(server);
     free(server);
     return status;

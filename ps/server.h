@@ -8,7 +8,7 @@
  * answer is on its way: whoever sends a push while an answer is due must read at the same time.
  *
  * What workers can rely on:
- *  - get_model answers once training can begin (state 2 and an empty sentence), or after wait_ms with a sentence that
+ *  - get_model answers once training can begin (state 2 and an empty message), or after wait_ms with a message that
  *    says what is missing; a chief that waits for nobody asks with wait_ms 0;
  *  - every frame that is sent carries the present generation; push and pull of another one get ERROR_OLD_GENERATION;
  *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed since_version;
@@ -18,7 +18,7 @@
  *  - writes are answered (by done) where the frame is flagged FRAME_LAST, so that many may be on their way;
  *  - a snapshot is answered by done with its global step; one at a time, for worker 0 alone;
  *  - a ping may come at any time between frames, with request 0, and wants a pong within JOB_PROBE_MS; while an answer
- *    is held back, for whatever reason, one comes four times in self_patience_s: where none comes for that long the
+ *    is held back, for whatever reason, one comes four times in identity_idle_timeout_s: where none comes for that long the
  *    connection is dead;
  *  - after end_job, heartbeats get job_state 3 (or 4), pushes the outcome 5, pulls ERROR_JOB_OVER; the ps goes
  *    when all have left or hung up, at the latest JOB_END_MS later. It says leave, with request 0, before it closes.
@@ -31,8 +31,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/model.h"
-#include "ps/self.h"
+#include "ps/store/model.h"
+#include "ps/identity.h"
 
 enum {
     /* One more, and the one that said nothing for longest is cut: a member's links may have died without a word. */
@@ -44,7 +44,7 @@ enum {
     SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
     SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */
     SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken; a peer
-                                      that stands still in it is given up after self_patience_s */
+                                      that stands still in it is given up after identity_idle_timeout_s */
     SERVER_HOLD_S = 60,            /* that an answer is held back at most, if a lease is not shorter */
     SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
 };
@@ -56,7 +56,7 @@ enum {
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections);
 
 /*
- * Runs ps number config->cluster.task_index until the job is over or the process is asked to leave (base/signals.h).
+ * Runs ps number config->cluster.task_index until the job is over or the process is asked to leave (base/process/signals.h).
  * Returns the exit status; errors are logged.
  */
 int server_run(const struct config *config);

@@ -9,8 +9,8 @@
 
 #include "base/copy.h"
 #include "base/profile.h"
-#include "ps/bfloat16.h"
-#include "ps/shard/inside.h"
+#include "ps/store/bfloat16.h"
+#include "ps/shard/internal.h"
 
 /* --- Passing through the stripes --------------------------------------------------------------------------------------- */
 
@@ -36,7 +36,7 @@ bool shard_walk_enter(struct shard *shard, uint32_t generation)
     return false;
 }
 
-void shard_walk_on(struct shard *shard, int i, const struct walk *walk, int64_t global_step)
+void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step)
 {
     if (i + 1 < shard->stripe_count) {
         pthread_mutex_lock(&shard->stripes[i + 1].lock);
@@ -114,7 +114,7 @@ bool stage_claim(struct stage *stage, struct range range, float **values, struct
     }
     size_t end = local + range.count;
     for (size_t i = block_after(shard, local); i < shard->block_count && shard->blocks[i].local < end; i++) {
-        const struct block *block = &shard->blocks[i];
+        const struct shard_block *block = &shard->blocks[i];
         size_t extent = block_extent(block);
         if (!stage->present[i] && (block->local < local || block->local + extent > end)) {
             memset(stage->values + block->local, 0, extent * sizeof(float));
@@ -137,7 +137,7 @@ bool stage_is_finite(const struct stage *stage)
 
 /* --- Answers ----------------------------------------------------------------------------------------------------------- */
 
-size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local, const struct block *block)
+size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local, const struct shard_block *block)
 {
     struct range last = {block->first, 0};
     size_t gap = 0;
@@ -173,7 +173,7 @@ static void pack_begin(struct stage *stage, enum dtype dtype)
     stage->changes = (struct changes){.dtype = dtype, .ranges = stage->ranges, .values = stage->answer};
 }
 
-static void pack_block(struct stage *stage, const struct block *block)
+static void pack_block(struct stage *stage, const struct shard_block *block)
 {
     struct changes *changes = &stage->changes;
     size_t gap = shard_pack_range(changes, stage->ranges, &stage->packed_local, block);
@@ -239,7 +239,7 @@ static inline float *at(float *values, size_t offset)
 
 void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
-    const struct block *block = &shard->blocks[i];
+    const struct shard_block *block = &shard->blocks[i];
     optimizer_loop loop = gradient != NULL ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
     loop(&step->update[block->is_weights],
          &(struct optimizer_rows){.rows = (size_t)block->rows,
@@ -272,7 +272,7 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
-    struct walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
+    struct block_walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, walk.global_step, &step);
     shard_join_snapshot(shard, &walk);
     pack_begin(stage, dtype);
@@ -303,7 +303,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
-    struct walk walk = {.version = shard->version, .global_step = shard->global_step};
+    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
     pack_begin(stage, dtype);
     for (int k = 0; k < shard->stripe_count; k++) {
         for (size_t i = shard->stripes[k].first_block; i < shard->stripes[k].end_block; i++) {

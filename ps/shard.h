@@ -36,9 +36,9 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
-#include "ps/model.h"
-#include "ps/placement.h"
-#include "ps/store.h"
+#include "ps/store/model.h"
+#include "ps/store/placement.h"
+#include "ps/store/store.h"
 
 enum { SHARD_BLOCK = 512 /* floats of a block, at most */ };
 
@@ -108,7 +108,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
                    enum dtype dtype, struct changes *changes);
 
 /*
- * Differences (ps/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last. stage_is_known_to
+ * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last. stage_is_known_to
  * says whether that is of use on this connection; to others, every value is told anew. connection: a number, not 0, that
  * no other one ever has. stage_tell brings what is kept up to `halves`, the floats of these ranges one after another, and
  * writes how to `told`, which has room for bfloat16_told_room(floats) + ranges->count bytes; returns how many it takes.
@@ -120,7 +120,7 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
- * step: element by element ((g0 / n + g1 / n) + ...), as ps/collect.h has it, so that the bits are those of a process
+ * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a process
  * that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then. Threads that
  * have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when none is left.
  * shard_aggregate returns once all is done, false if the shard is closed or of another generation; one step at a time.

@@ -12,7 +12,7 @@ $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
 simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% worker/engine_choose.c worker/load.c \
-	base/signals.c base/restart.c,$(sources)))
+	base/process/signals.c base/process/restart.c,$(sources)))
 replaced := malloc calloc realloc free strdup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
@@ -47,11 +47,11 @@ simulate: $(simulation)/simulate
 	@$(simulation)/simulate --rollout --seeds=$(ROLLOUTS)
 	@$(simulation)/simulate --shortage --seeds=$(SHORTAGES)
 
-# Does it notice? Bugs planted one at a time (tests/simulate/teeth/*.patch), in copies under build/.
-simulate-teeth: $(simulation)/simulate
+# Does it notice? Bugs planted one at a time (tests/simulate/mutants/*.patch), in copies under build/.
+simulate-mutants: $(simulation)/simulate
 	@SIMULATE_COMPILE="$(CC) $(simulated) -iquote . $(cppflags) -c" \
 		SIMULATE_LINK_FIRST="$(CC) $(simulated)" \
-		SIMULATE_LINK_LAST="$(simulator_objects) $(simulation)/rooms.a $(simulator_link)" tests/simulate/teeth/run $(T)
+		SIMULATE_LINK_LAST="$(simulator_objects) $(simulation)/rooms.a $(simulator_link)" tests/simulate/mutants/run $(T)
 
 # Which share of the roles' lines the simulated clusters run. The library that counts writes real files: of what it
 # calls, nothing is replaced.
@@ -62,7 +62,7 @@ simulate-coverage: $(native_libs)
 	@build/simulate-coverage/simulate --seeds=$(SEEDS)
 	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)
 	@build/simulate-coverage/simulate --shortage --seeds=$(SHORTAGES)
-	@tests/simulate/coverage build/simulate-coverage ps ps/job ps/rollout ps/server net
+	@tests/simulate/coverage build/simulate-coverage ps ps/store ps/checkpoint ps/job ps/shard ps/rollout ps/server net
 
 build/simulate-coverage/libgcov.a:
 	@mkdir -p $(@D)
@@ -74,4 +74,4 @@ build/simulate-coverage/simulate: build/simulate-coverage/libgcov.a
 
 -include $(simulator_objects:.o=.d) $(simulated_objects:.o=.d)
 
-.PHONY: simulate simulate-teeth simulate-coverage
+.PHONY: simulate simulate-mutants simulate-coverage

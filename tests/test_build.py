@@ -80,15 +80,15 @@ OBJECTS = ["build/product/base/error.o", "build/product/base/file.o", "build/pro
 def copy(root, tmp_path):
     """A small tree with the project's Makefile, three sources, and the libraries that are built already."""
     tree = tmp_path / "tree"
-    (tree / "base").mkdir(parents=True)
+    (tree / "base/random").mkdir(parents=True)
     (tree / "build").mkdir()
     (tree / "cuda").mkdir()
     (tree / "tests").mkdir()
     fragments = [path.relative_to(root) for path in root.glob("tests/*.mk")]
     for name in ("Makefile", "cuda/build.mk", *fragments, "base/error.c", "base/error.h", "base/file.c", "base/file.h",
-                 "base/philox.h"):
+                 "base/random/philox.h"):
         shutil.copy(root / name, tree / name)
-    (tree / "base/philox_user.c").write_text('#include "base/philox.h"\nextern int philox_user;\n')
+    (tree / "base/philox_user.c").write_text('#include "base/random/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")
     (tree / "build/deps").symlink_to((root / "build/deps").resolve())
     (tree / "build/packages-build").touch()
@@ -192,8 +192,8 @@ def fetch(root, tmp_path, name, **env):
 
 
 def test_planted_bugs_fit_the_sources(root):
-    """`make simulate-teeth`, which is no part of `make test`, would stop at the first one that does not."""
-    patches = sorted((root / "tests/simulate/teeth").glob("*.patch"))
+    """`make simulate-mutants`, which is no part of `make test`, would stop at the first one that does not."""
+    patches = sorted((root / "tests/simulate/mutants").glob("*.patch"))
     assert len(patches) >= 10
     for patch in patches:
         result = subprocess.run(["git", "apply", "--check", patch], cwd=root, capture_output=True, text=True)

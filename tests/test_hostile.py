@@ -88,7 +88,7 @@ def ended(client, within=LEASE_S + 4):
     try:
         while time.monotonic() < deadline:
             name, fields, _ = client.receive()
-            error = fields["sentence"] if name == "error" else error
+            error = fields["message"] if name == "error" else error
     except (EOFError, ConnectionError, ssl.SSLError):
         return error or ""
     raise AssertionError(f"it is still connected after {within} s")

@@ -96,14 +96,14 @@ def test_refusals_name_the_reason(key, serve, run, tmp_path):
     served = serve(key)
     with protocol.Client(served.port, key) as client:
         name, fields = client.hello(cluster="other", digest="d")
-        assert name == "refused" and fields["reason"] == 2 and 'cluster "other"' in fields["sentence"]
+        assert name == "refused" and fields["reason"] == 2 and 'cluster "other"' in fields["message"]
     with protocol.Client(served.port, key) as client:
         name, fields = client.hello(cluster="test", digest="e", job='{"model":{"layers":[784,300,10]}}')
         assert name == "refused" and fields["reason"] == 4
-        assert "worker 0 has model.layers=[784,300,10], ps 0 has [784,500,10]" in fields["sentence"]
+        assert "worker 0 has model.layers=[784,300,10], ps 0 has [784,500,10]" in fields["message"]
     with protocol.Client(served.port, key) as client:
         name, fields = client.hello(version_min=2, version_max=4, cluster="test")
-        assert name == "refused" and fields["reason"] == 1 and "upgrade the older one" in fields["sentence"]
+        assert name == "refused" and fields["reason"] == 1 and "upgrade the older one" in fields["message"]
     output = served.refusals(3)
     assert len(re.findall(r"^refused 127\.0\.0\.1:\d+: ", output, flags=re.M)) == 3, output
 
@@ -145,7 +145,7 @@ def test_certificates_of_an_authority(run, serve, tmp_path):
         assert client.hello(index=1, cluster="test", digest="d")[0] == "welcome"
     with protocol.Client(served.port, str(tmp_path / "worker1.key"), authority) as client:
         name, fields = client.hello(index=2, cluster="test", digest="d")
-        assert name == "refused" and "it says it is worker 2, and its certificate is for worker:1" in fields["sentence"]
+        assert name == "refused" and "it says it is worker 2, and its certificate is for worker:1" in fields["message"]
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl command here")

@@ -117,12 +117,12 @@ def test_what_is_no_profile(run, tmp_path):
     (tmp_path / "other.json").write_text('{"traceEvents":[]}\n')
     text = (tmp_path / "p.json").read_text()
     (tmp_path / "torn.json").write_text(text[:len(text) * 2 // 3])
-    for files, sentence in ((("nowhere.json",), "nowhere.json: cannot be opened"),
+    for files, message in ((("nowhere.json",), "nowhere.json: cannot be opened"),
                             (("other.json",), "other.json: no profile of one member"),
                             (("torn.json",), "torn.json:"),
                             (("p.json", "p.json"), "are both of local")):
         result = run("profile", *files, status=1)
-        assert sentence in result.stderr, result.stderr
+        assert message in result.stderr, result.stderr
         assert result.stderr.count("\n") == 1
     run("profile", status=2)
     result = run(*SMALL, "--train_steps=5", "--profile=no/such/folder/p.json", status=1)

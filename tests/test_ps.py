@@ -124,10 +124,10 @@ def test_push_and_pull(ps):
     with served.client(0) as chief, served.client(1) as worker:
         name, model, _ = worker.call("get_model", wait_ms=0)
         assert (name, model["state"], model["global_step"]) == ("model", 0, -1)
-        assert "waiting for worker 0 (127.0.0.1:20000) to initialise the model" in model["sentence"]
+        assert "waiting for worker 0 (127.0.0.1:20000) to initialise the model" in model["message"]
         restore(chief)
         name, model, _ = worker.call("get_model", wait_ms=5000)
-        assert (model["state"], model["sentence"], model["ranges"]) == (2, "", [(0, FLOATS)])
+        assert (model["state"], model["message"], model["ranges"]) == (2, "", [(0, FLOATS)])
         worker.generation = model["generation"]
         fields, changed = push(worker, 1, [1.0, 2.0, 3.0], first=16)
         assert (fields["outcome"], fields["version"], fields["global_step"]) == (0, 2, 1)
@@ -247,7 +247,7 @@ def test_old_generations_and_strange_ranges(ps):
         assert (name, fields["code"]) == ("error", 2)
         worker.generation = 4
         fields, _ = push(worker, 1, [1.0], first=FLOATS)
-        assert fields["code"] == 1 and "not all held here" in fields["sentence"]
+        assert fields["code"] == 1 and "not all held here" in fields["message"]
         with pytest.raises((EOFError, OSError)):  # a member that lies about ranges is dropped
             worker.call("ping")
         assert chief.call("ping", nonce=5)[1]["nonce"] == 5
@@ -323,7 +323,7 @@ def test_leaves_in_order_when_asked(ps):
     with served.client(0) as chief:
         served.process.send_signal(signal.SIGTERM)
         name, fields, _ = chief.receive()
-        assert name == "leave" and "SIGTERM" in fields["sentence"]
+        assert name == "leave" and "SIGTERM" in fields["message"]
         served.end(status=143)
 
 

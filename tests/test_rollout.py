@@ -87,7 +87,7 @@ def test_what_is_refused(fleet, trainer):
     (fleet.folder / "unknown.json").write_text('{"fleet": {"version": 2}, "train": {"learning_rte": 1}}')
     result = fleet.rollout("unknown.json", "--yes")
     assert result.returncode == 2 and "did you mean train.learning_rate?" in text_of(result)
-    for new, sentence in (
+    for new, message in (
         (fleet.candidate(2), "nothing differs"),
         (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, and the fleet runs version 1"),
         (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start is each machine's own and can't be rolled out"),
@@ -97,7 +97,7 @@ def test_what_is_refused(fleet, trainer):
         flags = [flag for flag in fleet.job_flags() if new != "new4.json" or not flag.startswith("--train_steps")]
         result = subprocess.run([trainer, "rollout", new, "--yes", *flags], cwd=fleet.folder, capture_output=True,
                                 text=True, timeout=30)
-        assert result.returncode == 1 and sentence in text_of(result), text_of(result)
+        assert result.returncode == 1 and message in text_of(result), text_of(result)
     path = fleet.folder / "new5.json"
     path.write_text(json.dumps({**fleet.config, "fleet": {"name": "south", "version": 5}}))
     result = fleet.rollout(path.name, "--yes")
@@ -130,7 +130,7 @@ def propose(fleet, manifest):
         assert name == "welcome", fields
         client.send("propose", bulk=manifest, healthy_s=1.0)
         name, fields, _ = client.receive()
-        return name, fields.get("sentence", "")
+        return name, fields.get("message", "")
 
 
 def test_a_manifest_that_is_sent_again_or_elsewhere(trainer, tmp_path):
@@ -142,13 +142,13 @@ def test_a_manifest_that_is_sent_again_or_elsewhere(trainer, tmp_path):
         result = north.rollout(north.candidate(2, learning_rate=0.05), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
         manifest = (north.folder / "config.json.d" / "manifest").read_bytes()
-        name, sentence = propose(south, manifest)
-        assert name == "error" and 'for fleet "north", and this is fleet "south"' in sentence
-        name, sentence = propose(north, manifest)
-        assert name == "error" and "the manifest is old" in sentence
+        name, message = propose(south, manifest)
+        assert name == "error" and 'for fleet "north", and this is fleet "south"' in message
+        name, message = propose(north, manifest)
+        assert name == "error" and "the manifest is old" in message
         for torn in (manifest[:-1], manifest[:100], b"", bytes(manifest[:40]) + b"x" + bytes(manifest[41:])):
-            name, sentence = propose(north, torn)
-            assert name == "error" and sentence.startswith("the manifest"), sentence
+            name, message = propose(north, torn)
+            assert name == "error" and message.startswith("the manifest"), message
         assert set(north.versions().values()) == {2} and set(south.versions().values()) == {1}
 
 
@@ -509,20 +509,20 @@ def test_a_worker_that_is_off_holds_nothing_up(open_fleet):
 def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     fleet = open_fleet
     fleet.start_and_train()
-    assert not any("drift" in member["sentence"] for member in fleet.status()[1].values())
+    assert not any("drift" in member["message"] for member in fleet.status()[1].values())
     path = fleet.folder / "config.json"
     edited = json.loads(path.read_text())
     edited["train"]["learning_rate"] = 7
     path.write_text(json.dumps(edited, indent=1))
     deadline = time.monotonic() + 20
-    while not all("drift: config.json was edited by hand" in member["sentence"] for member in fleet.status()[1].values()):
+    while not all("drift: config.json was edited by hand" in member["message"] for member in fleet.status()[1].values()):
         assert time.monotonic() < deadline, fleet.status()
         time.sleep(0.2)
     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
     assert result.returncode == 0, text_of(result)
     # Started anew, they run what was rolled out, still say so, and have left the file alone.
     deadline = time.monotonic() + 20
-    while not all("drift" in member["sentence"] for member in fleet.status()[1].values()):
+    while not all("drift" in member["message"] for member in fleet.status()[1].values()):
         assert time.monotonic() < deadline, fleet.status()
         time.sleep(0.2)
     assert fleet.goes_on()["learning_rate"] == 0.05
@@ -598,7 +598,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
     fleet.start_and_train()
     port = int(fleet.ps_hosts[0].split(":")[1])
     key = str(fleet.folder / "fleet.key")
-    report = {"version": 1, "target": 0, "phase": 0, "ready": 0, "loss": -1.0, "digest": "", "sentence": ""}
+    report = {"version": 1, "target": 0, "phase": 0, "ready": 0, "loss": -1.0, "digest": "", "message": ""}
     with protocol.Client(port, key) as client:
         assert client.hello(role=2, index=1, digest="", job="", cluster="north")[0] == "welcome"
         name, fields, _ = client.call("report", **report)

@@ -16,8 +16,8 @@ def pids(fleet):
     return {name: process.pid for name, process in fleet.members.items()}
 
 
-def told_steps(fleet, name, sentence):
-    return [int(step) for step in re.findall(rf"from global step (\d+) on {sentence}", fleet.text(name))]
+def told_steps(fleet, name, message):
+    return [int(step) for step in re.findall(rf"from global step (\d+) on {message}", fleet.text(name))]
 
 
 def switch_step(result):
@@ -149,11 +149,11 @@ def test_workers_move_to_another_address(trainer, tmp_path, sharding):
         assert [fleet.status()[1][f"worker {i}"]["address"] for i in range(3)] == moved
         # What can't be: a list that was shifted, an address that nobody has, and a ps elsewhere.
         fleet.config["cluster"]["lease_secs"] = 3
-        for version, cluster, sentence in (
+        for version, cluster, message in (
             (3, {"worker_hosts": [moved[0], moved[2]]}, f"entry 1 is {moved[1]} and would be {moved[2]}, which is worker 2 now"),
             (4, {"worker_hosts": [*moved[:2], "nowhere.invalid:1"]}, "nowhere.invalid"),
             (5, {"ps_hosts": [f"127.0.0.2:{ports[0]}"]}, "the others find a ps by its address"),
         ):
             result = fleet.rollout(fleet.candidate(version, cluster=cluster), "--yes")
-            assert result.returncode == 1 and sentence in text_of(result), text_of(result)
+            assert result.returncode == 1 and message in text_of(result), text_of(result)
         fleet.goes_on()

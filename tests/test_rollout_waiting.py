@@ -19,7 +19,7 @@ def fleet(trainer, tmp_path, request):
             fleet.start(name)
         for i in range(HERE):
             fleet.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
-        wait_for(lambda: "waiting for 2 more workers" in fleet.status()[1]["ps 0"]["sentence"], "a job that waits", 30)
+        wait_for(lambda: "waiting for 2 more workers" in fleet.status()[1]["ps 0"]["message"], "a job that waits", 30)
         yield fleet
 
 
@@ -69,7 +69,7 @@ def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
     """Live, local, of the whole job: none is taken back for want of steps, which there were not before."""
     missing = 1 if section == "cluster" else 2
     operator = begin(fleet, 2, **{section: keys})
-    wait_for(lambda: f"waiting for {missing} more worker" in fleet.status()[1]["ps 0"]["sentence"], "who is there to be back")
+    wait_for(lambda: f"waiting for {missing} more worker" in fleet.status()[1]["ps 0"]["message"], "who is there to be back")
     # The operator has second thoughts, and fewer workers for the third.
     assert fleet.rollout("abort").returncode == 0
     output, _ = operator.communicate(timeout=60)

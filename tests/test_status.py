@@ -54,7 +54,7 @@ def test_a_dead_worker_is_missing(cluster):
 def test_a_dead_ps_is_missing(cluster):
     cluster.kill("ps 1")
     status, members = cluster.status()
-    assert status == 1 and members["ps 1"]["missing"] and members["ps 1"]["sentence"]
+    assert status == 1 and members["ps 1"]["missing"] and members["ps 1"]["message"]
     assert not members["ps 0"]["missing"] and not members["worker 0"]["missing"]
 
 

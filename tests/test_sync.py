@@ -147,8 +147,8 @@ def test_min_replicas_waits_and_names_who_is_awaited(trainer, tmp_path):
         wait_for(lambda: reached(cluster, "ps 0") > 20, "step 20")
         cluster.kill("worker 1")
         wait_for(lambda: re.search(r"waiting for (1 more worker to push step \d+ \(min_replicas is 2\)|worker 1)",
-                                   cluster.status()[1]["ps 0"]["sentence"]), "sentence about worker 1")
-        wait_for(lambda: "min_replicas is 2" in cluster.status()[1]["ps 0"]["sentence"], "sentence about min_replicas")
+                                   cluster.status()[1]["ps 0"]["message"]), "message about worker 1")
+        wait_for(lambda: "min_replicas is 2" in cluster.status()[1]["ps 0"]["message"], "message about min_replicas")
         cluster.start("worker 1")
         assert_same(trainer, cluster, 2, *flags)
 
@@ -168,7 +168,7 @@ def test_status_of_a_step_that_waits(trainer, tmp_path):
         wait_for(lambda: reached(cluster, "ps 0") > 20, "step 20")
         cluster.kill("worker 1", signal.SIGSTOP)
         wait_for(lambda: re.fullmatch(rf"waiting for worker 1 \({cluster.worker_hosts[1]}\) to push step \d+, \d+ s",
-                                      cluster.status()[1]["ps 0"]["sentence"]), "sentence that names worker 1")
+                                      cluster.status()[1]["ps 0"]["message"]), "message that names worker 1")
         cluster.kill("worker 1", signal.SIGCONT)
         step = reached(cluster, "ps 0")
         wait_for(lambda: reached(cluster, "ps 0") > step + 5, "further steps")

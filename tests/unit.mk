@@ -19,7 +19,7 @@ build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
 
 # The optimizers' loops as the product has them, vectorised: their test compares the bits of one instruction set with
 # another's.
-build/san/ps/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
+build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)

@@ -14,9 +14,9 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "ps/collect.h"
-#include "ps/model.h"
-#include "ps/store.h"
+#include "ps/store/collect.h"
+#include "ps/store/model.h"
+#include "ps/store/store.h"
 
 struct clip {
     const struct model *model; /* borrowed */

@@ -13,8 +13,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/model.h"
-#include "ps/store.h"
+#include "ps/store/model.h"
+#include "ps/store/store.h"
 #include "worker/dataset.h"
 
 /* A batch to compute on, picked from examples by index. */
@@ -60,7 +60,7 @@ struct engine_table {
     bool (*forward)(struct engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
                     struct error *error);
 
-    /* Floats [first, first + count) of one vector of the model, in the layout of ps/model.h. */
+    /* Floats [first, first + count) of one vector of the model, in the layout of ps/store/model.h. */
     bool (*read)(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                  struct error *error);
     bool (*write)(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,

@@ -55,25 +55,25 @@ static bool has_towers(const struct engine_options *options)
     return towers && towers[0] != '\0' && !options->only_forward;
 }
 
-void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
+void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
     struct error error;
     bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options);
-    prelude->client = on_gpu ? begin(options, &error) : NULL;
+    startup->client = on_gpu ? begin(options, &error) : NULL;
 }
 
-void engine_prelude_end(struct engine_prelude *prelude)
+void engine_startup_end(struct engine_startup *startup)
 {
-    gpu_client_stop(prelude->client);
-    prelude->client = NULL;
+    gpu_client_stop(startup->client);
+    startup->client = NULL;
 }
 
-static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
+static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                           struct error *why)
 {
-    struct gpu_client *client = prelude ? prelude->client : NULL;
-    if (prelude) {
-        prelude->client = NULL;
+    struct gpu_client *client = startup ? startup->client : NULL;
+    if (startup) {
+        startup->client = NULL;
     }
     if (!client) {
         client = begin(options, why);
@@ -83,12 +83,12 @@ static bool create_on_gpu(struct engine **engine, const struct engine_options *o
 
 /* A GPU that has not the whole set in its memory gets each batch as it is drawn: as the only tower. */
 static bool create_for_streaming(struct engine **engine, const struct engine_options *options,
-                                 struct engine_prelude *prelude, struct error *why)
+                                 struct engine_startup *startup, struct error *why)
 {
     char device[16];
     snprintf(device, sizeof device, "gpu:%d", placement_of(options).gpu);
-    if (prelude) {
-        engine_prelude_end(prelude);
+    if (startup) {
+        engine_startup_end(startup);
     }
     return is_worth_it(placement_of(options).device, why) && towers_engine_create(engine, options, device, why);
 }
@@ -110,7 +110,7 @@ static bool create_on_cpu(struct engine **engine, const struct engine_options *o
     return true;
 }
 
-bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_prelude *prelude,
+bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error)
 {
     const struct config_train *train = &options->config->train;
@@ -128,8 +128,8 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    if (options->streaming ? create_for_streaming(engine, options, prelude, &why)
-                           : create_on_gpu(engine, options, prelude, &why)) {
+    if (options->streaming ? create_for_streaming(engine, options, startup, &why)
+                           : create_on_gpu(engine, options, startup, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);

@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/signals.h"
-#include "ps/checkpoint_folder.h"
+#include "base/process/signals.h"
+#include "ps/checkpoint/folder.h"
 #include "worker/commands.h"
 #include "worker/dataset.h"
 #include "worker/evaluate.h"
@@ -68,7 +68,7 @@ static bool evaluate_checkpoint(struct eval *eval, struct error *error)
 /* ---- following ---- */
 
 /* What following knows from one look to the next. */
-struct follower {
+struct checkpoint_follower {
     const struct config *config;
     const struct eval_follow *follow;
     struct eval eval;
@@ -86,7 +86,7 @@ static void pause_until(double until_s)
 }
 
 /* Evaluates the newest checkpoint if it is new. */
-static bool look(struct follower *follower, struct error *error)
+static bool look(struct checkpoint_follower *follower, struct error *error)
 {
     const char *folder = follower->follow->train_dir;
     struct checkpoint_file *newest = NULL;
@@ -113,7 +113,7 @@ static bool look(struct follower *follower, struct error *error)
 }
 
 /* True if there is nothing more to wait for; says so where that is a failure, in *status. */
-static bool is_over(struct follower *follower, int *status)
+static bool is_over(struct checkpoint_follower *follower, int *status)
 {
     const struct eval_follow *follow = follower->follow;
     double now_s = clock_monotonic_s(), waited_s = now_s - follower->heard_s;
@@ -140,7 +140,7 @@ static bool is_over(struct follower *follower, int *status)
 
 int eval_follow_run(const struct config *config, const struct eval_follow *follow)
 {
-    struct follower follower = {.config = config, .follow = follow, .last_step = -1};
+    struct checkpoint_follower follower = {.config = config, .follow = follow, .last_step = -1};
     struct error error;
     int status = COMMAND_FAILED;
     signals_catch();

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
-#include "ps/checkpoint.h"
+#include "ps/checkpoint/checkpoint.h"
 #include "worker/export/trained.h"
 
 static bool take_over(const struct config *config, const struct model *model, float *values, char *source,

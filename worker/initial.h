@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 
 /*
  * Fills values [model->float_count] with a new run's parameters; slots, averages and steps are the caller's, and begin

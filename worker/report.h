@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/config.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 #include "worker/evaluate.h"
 
 enum { REPORT_COUNT_SIZE = 32 };

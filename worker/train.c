@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "base/signals.h"
-#include "base/supervise.h"
+#include "base/process/signals.h"
+#include "base/process/supervise.h"
 #include "ps/job/plan.h"
 #include "ps/server.h"
 #include "worker/commands.h"
@@ -20,29 +20,29 @@
 #include "worker/load.h"
 #include "worker/remote/worker.h"
 #include "worker/report.h"
-#include "worker/sampler.h"
-#include "worker/session.h"
+#include "base/random/sampler.h"
+#include "worker/training.h"
 
 static const double EVALUATOR_INTERVAL_S = 1;
 
 /* Everything a run owns; zeros are fine to release. */
-struct run {
+struct train_job {
     struct config config; /* the command's, with what depends on the data filled in; owns nothing */
     double begin_s;
     struct dataset dataset;
     struct examples test;
     struct model model;
-    struct engine_prelude prelude;
+    struct engine_startup startup;
     struct engine *engine;
-    struct session *session;
+    struct training *session;
 };
 
-static bool open_run(struct run *run, struct error *error)
+static bool open_run(struct train_job *run, struct error *error)
 {
     struct config_train *train = &run->config.train;
     model_layout(&run->model, &run->config.model);
     struct engine_options options = {.model = &run->model, .config = &run->config};
-    engine_begin(&run->prelude, &options); /* a GPU takes its time, and so does the data */
+    engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
     }
@@ -57,22 +57,22 @@ static bool open_run(struct run *run, struct error *error)
     }
     options.train = &run->dataset.train;
     options.streaming = run->dataset.streaming;
-    return engine_choose(&run->engine, &options, &run->prelude, error) &&
-           session_open(&run->session,
-                        &(struct session_options){.config = &run->config,
-                                                  .model = &run->model,
-                                                  .engine = run->engine,
-                                                  .dataset = &run->dataset,
-                                                  .epoch_batches = epoch_batches},
-                        error);
+    return engine_choose(&run->engine, &options, &run->startup, error) &&
+           training_open(&run->session,
+                         &(struct training_options){.config = &run->config,
+                                                    .model = &run->model,
+                                                    .engine = run->engine,
+                                                    .dataset = &run->dataset,
+                                                    .epoch_batches = epoch_batches},
+                         error);
 }
 
-static void describe_end(const struct run *run, const struct session_result *result, char *text, size_t size)
+static void describe_end(const struct train_job *run, const struct training_result *result, char *text, size_t size)
 {
     const struct config_train *train = &run->config.train;
-    if (result->end == SESSION_TARGET) {
+    if (result->end == TRAINING_TARGET) {
         snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
-    } else if (result->end == SESSION_PATIENCE) {
+    } else if (result->end == TRAINING_PATIENCE) {
         snprintf(text, size, "no better validation %d times in a row", train->patience);
     } else if (result->local_steps == 0) {
         snprintf(text, size, "nothing left to train");
@@ -81,7 +81,7 @@ static void describe_end(const struct run *run, const struct session_result *res
     }
 }
 
-static bool test_and_report(const struct run *run, const struct session_result *result, struct error *error)
+static bool test_and_report(const struct train_job *run, const struct training_result *result, struct error *error)
 {
     char reason[128];
     struct evaluation test;
@@ -91,7 +91,7 @@ static bool test_and_report(const struct run *run, const struct session_result *
     bool done = evaluate(&test, run->engine, run->config.train.ema_decay > 0, &run->test, error);
     if (done) {
         describe_end(run, result, reason, sizeof reason);
-        session_tested(run->session, evaluation_accuracy(&test));
+        training_tested(run->session, evaluation_accuracy(&test));
         report_done(&(struct report_done){.test = &test,
                                           .reason = reason,
                                           .steps = result->global_step,
@@ -121,8 +121,8 @@ static int run_evaluator(const struct config *config)
 
 static int run_local(const struct command_call *call)
 {
-    struct run run = {.config = *call->config, .begin_s = clock_monotonic_s()};
-    struct session_result result;
+    struct train_job run = {.config = *call->config, .begin_s = clock_monotonic_s()};
+    struct training_result result;
     struct error error;
     int status = COMMAND_FAILED;
     signals_catch();
@@ -130,11 +130,11 @@ static int run_local(const struct command_call *call)
         log_error("%s", error.text);
         goto out;
     }
-    session_run(run.session, &result);
-    if (result.end == SESSION_FAILED) {
+    training_run(run.session, &result);
+    if (result.end == TRAINING_FAILED) {
         goto out;
     }
-    if (result.end == SESSION_INTERRUPTED) {
+    if (result.end == TRAINING_INTERRUPTED) {
         bool is_kept = result.last_checkpoint_step == result.global_step;
         report_interrupted(signals_name(result.signal), result.global_step, is_kept ? result.last_checkpoint : NULL);
         status = result.checkpoint_failed ? COMMAND_FAILED : signals_exit_status(result.signal);
@@ -146,11 +146,11 @@ static int run_local(const struct command_call *call)
     }
     status = result.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
 out:
-    session_close(run.session);
+    training_close(run.session);
     if (run.engine) {
         run.engine->table->destroy(run.engine);
     }
-    engine_prelude_end(&run.prelude);
+    engine_startup_end(&run.startup);
     examples_free(&run.test);
     dataset_free(&run.dataset);
     return status;

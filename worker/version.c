@@ -23,7 +23,7 @@
 #define COMPILER "gcc " __VERSION__
 #endif
 
-struct facts {
+struct version_facts {
     char linked[256];
     char processor[256];
     char features[128];
@@ -33,7 +33,7 @@ struct facts {
 };
 
 /* As training on this machine would choose them. */
-static void collect_kernels(struct facts *facts)
+static void collect_kernels(struct version_facts *facts)
 {
     const struct kernels *kernels;
     const char *why;
@@ -46,7 +46,7 @@ static void collect_kernels(struct facts *facts)
 }
 
 /* Nothing is started for it: what there is on this machine is `trainer devices`' business. */
-static void collect_gpu(struct facts *facts)
+static void collect_gpu(struct version_facts *facts)
 {
     const char *architectures = payload_architectures();
     facts->engines = architectures[0] != '\0' ? "cpu, gpu" : "cpu";
@@ -58,7 +58,7 @@ static void collect_gpu(struct facts *facts)
     }
 }
 
-static void collect(struct facts *facts)
+static void collect(struct version_facts *facts)
 {
     char mbedtls[18];
     const struct cpu_features *cpu = cpu_features_get();
@@ -73,7 +73,7 @@ static void collect(struct facts *facts)
 
 static int run(const struct command_call *call)
 {
-    struct facts facts = {.kernels = ""};
+    struct version_facts facts = {.kernels = ""};
     struct utsname system;
     collect(&facts);
     const char *kernel = uname(&system) == 0 ? system.release : "unknown";

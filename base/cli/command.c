@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
-#include "base/config/probation.h"
+#include "base/process/probation.h"
 #include "base/cli/flags.h"
 #include "base/log.h"
-#include "base/restart.h"
+#include "base/process/restart.h"
 #include "base/text/suggest.h"
 
 /* All flags of one command, in one list: its own, then (takes_config) --config and those of the keys, then --help. */
@@ -80,7 +80,7 @@ static void flag_set_free(struct flag_set *set)
 }
 
 /* Everything that one run of main owns. */
-struct run {
+struct invocation {
     struct command_call call;
     struct flag_set set;
     struct config config;
@@ -178,7 +178,7 @@ static bool check_operands(const struct command_call *call, struct error *error)
     return error_set(error, "%.64s: %s takes flags only, written --name=value", stray, command->name);
 }
 
-static bool load_config(struct run *run, struct error *error)
+static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
     run->settings = calloc((size_t)run->set.count, sizeof *run->settings);
@@ -201,7 +201,7 @@ static bool load_config(struct run *run, struct error *error)
 }
 
 /* argv without the command's name. */
-static bool prepare(struct run *run, int argc, char *const *argv, struct error *error)
+static bool prepare(struct invocation *run, int argc, char *const *argv, struct error *error)
 {
     const struct command *command = run->call.command;
     run->operands = calloc((size_t)argc + 1, sizeof *run->operands);
@@ -281,7 +281,7 @@ static int finish_output(int status)
 int command_main(const struct command *const *commands, int argc, char *const *argv)
 {
     struct error error;
-    struct run run = {.call = {.commands = commands, .arguments = argv}};
+    struct invocation run = {.call = {.commands = commands, .arguments = argv}};
     int words, status = COMMAND_MISUSED;
     occupy_closed_streams();
     restart_remember(argv);

@@ -24,7 +24,7 @@
 enum { CONFIG_MAX_FILE = 1 << 20 };
 
 /* A file under way into a config. */
-struct reader {
+struct config_reader {
     struct config *config;
     const char *name;
     const char *text;
@@ -34,14 +34,14 @@ struct reader {
 };
 
 /* Puts "FILE:LINE:COLUMN: " before the error. path as for json_find. */
-static bool fail_at(struct reader *reader, const int *path, int depth, bool name)
+static bool fail_at(struct config_reader *reader, const int *path, int depth, bool name)
 {
     struct json_place place = {1, 1};
     json_find(reader->text, reader->size, path, depth, name, &place);
     return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
 }
 
-static bool unknown_section(struct reader *reader, const char *section)
+static bool unknown_section(struct config_reader *reader, const char *section)
 {
     struct suggestion suggestion = {.word = section};
     const struct config_key *key = config_key_by_flag(section);
@@ -57,7 +57,7 @@ static bool unknown_section(struct reader *reader, const char *section)
     return error_set(reader->error, "%.64s: unknown section; `trainer help config` lists them", section);
 }
 
-static bool unknown_key(struct reader *reader, const char *section, const char *name)
+static bool unknown_key(struct config_reader *reader, const char *section, const char *name)
 {
     struct suggestion suggestion = {.word = name};
     const struct config_key *nearest = NULL;
@@ -87,7 +87,7 @@ static bool stands_before(const cJSON *parent, const cJSON *child)
 }
 
 /* path: the indexes of section and key. */
-static bool read_key(struct reader *reader, const cJSON *section, const cJSON *member, const int *path)
+static bool read_key(struct config_reader *reader, const cJSON *section, const cJSON *member, const int *path)
 {
     const struct config_key *key = config_key_by_path(section->string, member->string);
     if (key == NULL) {
@@ -124,7 +124,7 @@ static bool is_section(const char *name)
     return false;
 }
 
-static bool read_section(struct reader *reader, const cJSON *root, const cJSON *section, int index)
+static bool read_section(struct config_reader *reader, const cJSON *root, const cJSON *section, int index)
 {
     int path[2] = {index, 0};
     if (!is_section(section->string)) {
@@ -147,7 +147,7 @@ static bool read_section(struct reader *reader, const cJSON *root, const cJSON *
     return true;
 }
 
-static bool read_root(struct reader *reader, const cJSON *root)
+static bool read_root(struct config_reader *reader, const cJSON *root)
 {
     if (!cJSON_IsObject(root)) {
         error_set(reader->error, "the file must hold one object: {\"model\": {...}, \"train\": {...}, ...}");
@@ -162,7 +162,7 @@ static bool read_root(struct reader *reader, const cJSON *root)
     return true;
 }
 
-static bool read_file_text(struct reader *reader)
+static bool read_file_text(struct config_reader *reader)
 {
     struct json_place place;
     if (reader->size > CONFIG_MAX_FILE) {
@@ -210,7 +210,7 @@ static bool set_defaults(struct config *config, struct error *error)
 
 static bool read_text(struct config *config, const char *name, const char *text, size_t size, struct error *error)
 {
-    struct reader reader = {config, name, text, size, SOURCE_VERSION, error};
+    struct config_reader reader = {config, name, text, size, SOURCE_VERSION, error};
     return text == NULL || size == 0 || read_file_text(&reader);
 }
 
@@ -263,7 +263,8 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
         return false;
     }
     if (layers->bytes != NULL) {
-        struct reader reader = {config, layers->name, (const char *)layers->bytes, layers->size, SOURCE_FILE, error};
+        struct config_reader reader = {config,       layers->name, (const char *)layers->bytes,
+                                       layers->size, SOURCE_FILE,  error};
         config->path = strdup(layers->name);
         if (config->path == NULL) {
             return error_set(error, "out of memory");

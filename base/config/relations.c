@@ -215,7 +215,7 @@ static bool check_synchronous(const struct config *config, struct error *error)
     return true;
 }
 
-/* A worker that is not listed has no part of the data, and is no customer of the chief. */
+/* A worker that is not listed has no part of the data, and is no session of the chief. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
     if (config->cluster.elastic && config->data.data_sharding != SHARDING_SHUFFLED) {

@@ -2,7 +2,7 @@
  * One GPU that trains one model: state, data and kernels on it. It lives in the helper process (cuda/helper), which
  * alone loads the driver; nothing here knows of the process that is served.
  *
- * One thread uses a device. Every failure of the driver is an error of one sentence that names the call and CUDA's word
+ * One thread uses a device. Every failure of the driver is an error of one message that names the call and CUDA's word
  * for it. After a failure that left the device unusable (device_lost) nothing but device_close may be called.
  */
 #ifndef CUDA_DEVICE_DEVICE_H
@@ -15,8 +15,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "cuda/device/driver.h"
-#include "ps/optimizer.h"
-#include "ps/store.h"
+#include "ps/store/optimizer.h"
+#include "ps/store/store.h"
 
 struct device;
 
@@ -75,14 +75,14 @@ bool device_lost(const struct device *device);
 /* What train() draws from: images [count, widths[0]] uint8, labels [count]; copied to the device. */
 bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error);
 
-/* Floats [first, first + count) of one vector, in the layout of ps/model.h. */
+/* Floats [first, first + count) of one vector, in the layout of ps/store/model.h. */
 bool device_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
                   struct error *error);
 bool device_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
                  struct error *error);
 
 /*
- * n steps from first_step on; updates[i]: of step first_step + i, [0] of biases, [1] of weights (ps/store.h). Stops
+ * n steps from first_step on; updates[i]: of step first_step + i, [0] of biases, [1] of weights (ps/store/store.h). Stops
  * before the update of a step whose loss is not finite, as engine_table.train does.
  */
 bool device_train(struct device *device, int64_t first_step, int n, const struct update (*updates)[2],

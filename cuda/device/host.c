@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cuda/kernels/activations.h"
-#include "ps/optimizer_math.h"
+#include "ps/store/optimizer_math.h"
 
 struct host {
     float *vectors[STORE_VECTORS];              /* [float_count]; what belongs to the device's layers is not used */

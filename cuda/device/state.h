@@ -6,7 +6,7 @@
 #include "cuda/device/device.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/shards.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 
 #define DRIVER_FIELD(name, symbol, parameters) cu_result(*name) parameters;
 

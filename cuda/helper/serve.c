@@ -13,7 +13,7 @@ enum {
     LOOK_NS = 1000 * 1000 * 1000, /* between two looks whether the client still lives, besides the kernel's signal */
 };
 
-struct server {
+struct helper_server {
     struct protocol_header *header;
     int file;
     uint8_t *transfer; /* behind the header */
@@ -27,7 +27,7 @@ struct server {
 /* ---- Places in the file ---- */
 
 /* The client is our own, but a wrong number should not cost more than an error. NULL: not within the transfer area. */
-static void *place(const struct server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
+static void *place(const struct helper_server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
 {
     uint64_t begin = protocol_header_bytes();
     if (!server->transfer || at < begin || at - begin > server->transfer_bytes || at % item_bytes != 0 ||
@@ -42,7 +42,7 @@ static bool out_of_bounds(struct error *error)
     return error_set(error, "a command to the GPU engine is out of bounds: please report this");
 }
 
-static bool needs_device(const struct server *server, struct error *error)
+static bool needs_device(const struct helper_server *server, struct error *error)
 {
     return server->device != NULL || error_set(error, "no device was taken yet: please report this");
 }
@@ -50,12 +50,12 @@ static bool needs_device(const struct server *server, struct error *error)
 /* ---- Commands ---- */
 
 /* What loading the driver came to. */
-static bool needs_driver(const struct server *server, struct error *error)
+static bool needs_driver(const struct helper_server *server, struct error *error)
 {
     return server->driver != NULL || error_set(error, "%s", server->no_driver.text);
 }
 
-static bool list(struct server *server, struct protocol_reply *reply)
+static bool list(struct helper_server *server, struct protocol_reply *reply)
 {
     if (!needs_driver(server, &reply->error)) {
         return false;
@@ -71,7 +71,7 @@ static bool list(struct server *server, struct protocol_reply *reply)
     return true;
 }
 
-static bool map_transfer(struct server *server, uint64_t bytes, struct error *error)
+static bool map_transfer(struct helper_server *server, uint64_t bytes, struct error *error)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, server->file, (off_t)protocol_header_bytes());
     if (memory == MAP_FAILED) {
@@ -84,7 +84,7 @@ static bool map_transfer(struct server *server, uint64_t bytes, struct error *er
 }
 
 /* The shape with a limit of so much of the device's memory. */
-static bool limit_memory(const struct server *server, const struct protocol_command *command,
+static bool limit_memory(const struct helper_server *server, const struct protocol_command *command,
                          struct device_shape *shape, struct error *error)
 {
     struct driver_device device;
@@ -98,7 +98,8 @@ static bool limit_memory(const struct server *server, const struct protocol_comm
     return true;
 }
 
-static bool open_device(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+static bool open_device(struct helper_server *server, const struct protocol_command *command,
+                        struct protocol_reply *reply)
 {
     struct device_shape shape = command->shape;
     if (server->device || server->transfer) {
@@ -117,7 +118,7 @@ static bool open_device(struct server *server, const struct protocol_command *co
 }
 
 /* The training set lies behind the transfer area only now. */
-static bool take_data(struct server *server, const struct protocol_command *command, struct error *error)
+static bool take_data(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
     uint64_t begin = protocol_header_bytes() + server->transfer_bytes;
     uint64_t count = (uint64_t)command->images, pixels = (uint64_t)server->shape.widths[0];
@@ -138,7 +139,7 @@ static bool take_data(struct server *server, const struct protocol_command *comm
     return done;
 }
 
-static bool move(struct server *server, const struct protocol_command *command, struct error *error)
+static bool move(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
     float *floats = place(server, command->floats_at, command->count, sizeof(float));
     if (!floats || command->vector < 0 || command->vector >= STORE_VECTORS) {
@@ -150,7 +151,7 @@ static bool move(struct server *server, const struct protocol_command *command, 
                : device_read(server->device, vector, command->first, command->count, floats, error);
 }
 
-static bool train(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+static bool train(struct helper_server *server, const struct protocol_command *command, struct protocol_reply *reply)
 {
     if (command->steps < 1 || command->steps > PROTOCOL_UPDATES) {
         return out_of_bounds(&reply->error);
@@ -159,7 +160,7 @@ static bool train(struct server *server, const struct protocol_command *command,
                         (const struct update(*)[2])server->header->updates, &reply->outcome, &reply->error);
 }
 
-static bool step(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+static bool step(struct helper_server *server, const struct protocol_command *command, struct protocol_reply *reply)
 {
     uint64_t count = (uint64_t)command->images;
     uint8_t *images = place(server, command->images_at, count * (uint64_t)server->shape.widths[0], 1);
@@ -172,7 +173,7 @@ static bool step(struct server *server, const struct protocol_command *command, 
                        &server->header->ready, &reply->outcome, &reply->error);
 }
 
-static bool forward(struct server *server, const struct protocol_command *command, struct error *error)
+static bool forward(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
     uint64_t count = (uint64_t)command->images;
     uint64_t classes = (uint64_t)server->shape.widths[server->shape.layer_count];
@@ -184,7 +185,8 @@ static bool forward(struct server *server, const struct protocol_command *comman
     return device_forward(server->device, command->averaged != 0, images, command->images, logits, error);
 }
 
-static bool carry_out(struct server *server, const struct protocol_command *command, struct protocol_reply *reply)
+static bool carry_out(struct helper_server *server, const struct protocol_command *command,
+                      struct protocol_reply *reply)
 {
     switch ((enum protocol_verb)command->verb) {
     case PROTOCOL_LIST:
@@ -216,7 +218,7 @@ static bool carry_out(struct server *server, const struct protocol_command *comm
 /* ---- The loop ---- */
 
 /* False: the client is gone. */
-static bool await_command(struct server *server, uint32_t seen)
+static bool await_command(struct helper_server *server, uint32_t seen)
 {
     struct protocol_header *header = server->header;
     if (handover_may_spin(&header->helper_cpu, &header->client_cpu) && handover_spin(&header->posted, seen, SPIN_NS)) {
@@ -232,7 +234,7 @@ static bool await_command(struct server *server, uint32_t seen)
 
 void serve(struct protocol_header *header, int file)
 {
-    struct server server = {.header = header, .file = file};
+    struct helper_server server = {.header = header, .file = file};
     handover_set(&header->hello, 1);
     /* It takes its time, which the client may have something to do in. */
     if (!driver_load(&server.driver, NULL, &server.no_driver)) {

@@ -4,7 +4,7 @@
 
 #include "cuda/kernels/activations.h"
 #include "cuda/kernels/params.h"
-#include "ps/optimizer_math.h"
+#include "ps/store/optimizer_math.h"
 
 /* What a unit of hidden layer `layer` is multiplied with: 0, or the scale of those that stay. Not inlined: it is long. */
 static __device__ __noinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step, int layer,

@@ -1,7 +1,7 @@
 /*
  * What the host hands to kernels: plain C that gcc and nvcc lay out alike. Pointers are the device's.
  *
- * The parameters, slots and averages are flat vectors in the layout of ps/model.h. A batch's matrices have one row for an
+ * The parameters, slots and averages are flat vectors in the layout of ps/store/model.h. A batch's matrices have one row for an
  * image, `pitch` floats apart.
  */
 #ifndef CUDA_KERNELS_PARAMS_H
@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 #include "base/config/kinds.h"
-#include "ps/optimizer.h"
-#include "worker/dropout.h"
-#include "worker/sampler.h"
+#include "ps/store/optimizer.h"
+#include "base/random/dropout.h"
+#include "base/random/sampler.h"
 
 enum {
     KERNEL_LAYERS = CONFIG_MAX_LAYERS - 1,

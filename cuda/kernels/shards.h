@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "ps/optimizer.h"
-#include "worker/sampler.h"
+#include "ps/store/optimizer.h"
+#include "base/random/sampler.h"
 
 enum {
     SHARD_THREADS = 512,

@@ -33,7 +33,7 @@ int tls_random(void *context, unsigned char *bytes, size_t size);
 /* Prepares credentials->client and ->server from the rest. */
 bool tls_configure(struct credentials *credentials, struct error *error);
 
-/* The sentence for one of mbedTLS's error numbers. */
+/* The message for one of mbedTLS's error numbers. */
 void tls_describe(int result, char text[128]);
 
 /* The certificate's common name; false if it has none, or one that does not fit. */

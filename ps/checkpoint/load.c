@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ps/checkpoint/inside.h"
+#include "ps/checkpoint/internal.h"
 
 /* ---- does it fit ---- */
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "ps/checkpoint/inside.h"
+#include "ps/checkpoint/internal.h"
 
 bool checkpoint_read_at(struct checkpoint_file *file, void *bytes, size_t size, uint64_t offset, struct error *error)
 {

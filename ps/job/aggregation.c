@@ -96,7 +96,7 @@ bool aggregation_decide(struct aggregation *aggregation, const bool *is_awaited)
     return true;
 }
 
-void aggregation_impose(struct aggregation *aggregation, const bool *taken)
+void aggregation_apply_decision(struct aggregation *aggregation, const bool *taken)
 {
     if (aggregation->decided) {
         return;

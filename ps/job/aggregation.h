@@ -60,7 +60,7 @@ enum aggregation_part aggregation_whole(const struct aggregation *aggregation, i
 bool aggregation_decide(struct aggregation *aggregation, const bool *is_awaited);
 
 /* The set, as another one decided. */
-void aggregation_impose(struct aggregation *aggregation, const bool *taken);
+void aggregation_apply_decision(struct aggregation *aggregation, const bool *taken);
 
 /* How many gradients the step can still get, and how many of them are whole. */
 void aggregation_count(const struct aggregation *aggregation, const bool *is_awaited, int *possible, int *whole);

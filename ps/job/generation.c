@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ps/job/inside.h"
+#include "ps/job/internal.h"
 
 static bool check_chief(int worker, const char *what, struct verdict *verdict)
 {
@@ -29,7 +29,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     job->generation = generation;
     job->began_s = job->told_s = now_s;
     job->test_accuracy = NAN;
-    job->sentence[0] = '\0';
+    job->message[0] = '\0';
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].counts = false;
         job->workers[i].clock = 0;
@@ -104,9 +104,9 @@ void job_end(struct job *job, int worker, const struct message_end_job *message,
     job->state = (enum job_state)message->job_state;
     job->ended_s = now_s;
     job->test_accuracy = message->test_accuracy;
-    snprintf(job->sentence, sizeof job->sentence, "%s", message->sentence);
-    bool has_text = job->sentence[0] != '\0';
+    snprintf(job->message, sizeof job->message, "%s", message->message);
+    bool has_text = job->message[0] != '\0';
     job_say(job, job->state == JOB_DONE ? LOG_INFO : LOG_ERROR, "worker 0 (%s): training %s at global step %lld%s%s",
             job->workers[0].peer, job->state == JOB_DONE ? "is over" : "failed", (long long)message->global_step,
-            has_text ? ": " : "", job->sentence);
+            has_text ? ": " : "", job->message);
 }

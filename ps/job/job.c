@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "base/config/diff.h"
-#include "ps/job/inside.h"
+#include "ps/job/internal.h"
 
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
     memset(job, 0, sizeof *job);
     job->config = *config;
-    job->self = (struct member){MEMBER_PS, ps};
+    job->identity = (struct member){MEMBER_PS, ps};
     job->worker_count = config_worker_room(&config->cluster);
     job->workers = calloc((size_t)job->worker_count, sizeof *job->workers);
     if (job->workers == NULL) {
@@ -172,7 +172,7 @@ void job_deny(struct verdict *verdict, enum error_code code, const char *format,
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(verdict->sentence, sizeof verdict->sentence, format, arguments);
+    vsnprintf(verdict->message, sizeof verdict->message, format, arguments);
     va_end(arguments);
     verdict->code = (uint16_t)code;
 }
@@ -193,21 +193,21 @@ bool job_initialised(const struct job *job)
     return job->state == JOB_TRAINING || (job_is_over(job) && job->generation > 0);
 }
 
-bool job_ready(struct job *job, double now_s, char sentence[256])
+bool job_ready(struct job *job, double now_s, char message[256])
 {
     const char *chief = job->config.cluster.worker_hosts.items[0];
     int seconds = (int)(now_s - job->began_s);
-    sentence[0] = '\0';
+    message[0] = '\0';
     switch (job->state) {
     case JOB_WAITING:
-        snprintf(sentence, 256, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
+        snprintf(message, 256, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
         return false;
     case JOB_RESTORING:
-        snprintf(sentence, 256, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
+        snprintf(message, 256, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
         return false;
     case JOB_DONE:
     case JOB_FAILED:
-        snprintf(sentence, 256, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
+        snprintf(message, 256, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
                  (long long)job->global_step);
         return true;
     case JOB_TRAINING:
@@ -216,25 +216,25 @@ bool job_ready(struct job *job, double now_s, char sentence[256])
     if (!job->started) {
         int missing = job->config.cluster.min_workers - job_present(job);
         if (missing <= 0) {
-            snprintf(sentence, 256, "waiting for all to have the config that is rolled out, %d s", seconds);
+            snprintf(message, 256, "waiting for all to have the config that is rolled out, %d s", seconds);
             return false;
         }
-        snprintf(sentence, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
+        snprintf(message, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
                  missing == 1 ? "" : "s", job->config.cluster.min_workers, seconds);
         return false;
     }
     return true;
 }
 
-void job_describe(struct job *job, double now_s, char sentence[256])
+void job_describe(struct job *job, double now_s, char message[256])
 {
-    if (!job_ready(job, now_s, sentence)) {
+    if (!job_ready(job, now_s, message)) {
         return;
     }
-    if (job->sentence[0] != '\0') {
-        snprintf(sentence, 256, "%s", job->sentence);
+    if (job->message[0] != '\0') {
+        snprintf(message, 256, "%s", job->message);
     } else if (job->state == JOB_TRAINING) {
-        job_awaited(job, now_s, sentence);
+        job_awaited(job, now_s, message);
     }
 }
 
@@ -268,10 +268,10 @@ void job_keep_waiting(struct job *job, bool keep)
 
 bool job_tick(struct job *job, double now_s)
 {
-    char sentence[256];
+    char message[256];
     double missed_s = now_s - job->ticked_s - JOB_TICK_MS / 1000.0;
     if (job->ticked_s > 0 && missed_s > 0) {
-        job_forgive(job, missed_s);
+        job_extend_leases(job, missed_s);
     }
     job->ticked_s = now_s;
     if (job_tick_leases(job, now_s)) {
@@ -280,9 +280,9 @@ bool job_tick(struct job *job, double now_s)
     job_consider(job, now_s);
     if (now_s - job->told_s >= JOB_WAITED_FOR_MS / 1000.0) {
         job->told_s = now_s;
-        if (!job_ready(job, now_s, sentence) ||
-            (job_awaited(job, now_s, sentence) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
-            job_say(job, LOG_INFO, "%s", sentence);
+        if (!job_ready(job, now_s, message) ||
+            (job_awaited(job, now_s, message) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
+            job_say(job, LOG_INFO, "%s", message);
         }
     }
     return false;

@@ -17,8 +17,8 @@
  * Life of the job: WAITING until the chief begins a restore, RESTORING until it ends it, TRAINING until the chief ends
  * the job, then DONE or FAILED. A later begin_restore, with a higher generation, starts again from wherever it stands.
  */
-#ifndef PS_JOB_H
-#define PS_JOB_H
+#ifndef PS_JOB_JOB_H
+#define PS_JOB_JOB_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,7 +91,7 @@ struct job_worker {
     float steps_per_s, loss;
     uint32_t reported_staleness;
     uint64_t retries, bytes_in, bytes_out;
-    char host[256], device[129], sentence[256];
+    char host[256], device[129], message[256];
 };
 
 enum job_action_kind {
@@ -112,7 +112,7 @@ struct job {
     struct config next;   /* of which the live keys are in force from next_step on; only if has_next */
     bool has_next;
     int64_t next_step;
-    struct member self;
+    struct member identity;
     struct job_worker *workers; /* [worker_count] */
     int worker_count;           /* config_worker_room */
     enum job_state state;
@@ -139,7 +139,7 @@ struct job {
     double began_s, ended_s, told_s;
     double ticked_s; /* when job_tick was called last */
     float test_accuracy;
-    char sentence[256]; /* of the chief's end_job */
+    char message[256]; /* of the chief's end_job */
     struct job_action actions[JOB_MAX_ACTIONS];
     int action_count, action_next;
     int tick_next; /* worker that job_tick looks at next */
@@ -156,12 +156,12 @@ bool job_has_actions(const struct job *job);
 
 /*
  * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an enum
- * refusal with a sentence, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
+ * refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
  */
 enum { JOB_ASK_AGAIN = 0xffff };
 uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
                    const char *program, const char *digest, uint64_t fleet_version, double now_s,
-                   struct error *sentence);
+                   struct error *message);
 void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
 
 /* What a ping to this worker is to carry, so that its pong tells a probe that it lives. */
@@ -178,9 +178,9 @@ bool job_is_current(const struct job *job, int worker, uint64_t incarnation);
 
 /* What is to be done with a request. */
 struct verdict {
-    uint16_t code; /* enum error_code to answer with, and `sentence`; 0: go on */
+    uint16_t code; /* enum error_code to answer with, and `message`; 0: go on */
     enum push_outcome outcome;
-    char sentence[256];
+    char message[256];
 };
 
 /*
@@ -235,22 +235,22 @@ bool job_has_step(const struct job *job);
 void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
                 double now_s, struct verdict *verdict);
 /* At a follower. taken: [worker_count]. */
-void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *taken);
+void job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken);
 bool job_is_follower(const struct job *job);
 
 /* Who keeps a synchronous step waiting: "waiting for worker 2 (d:2222) to push step 41, 12 s"; false: nobody, or not
  * for long. */
-bool job_awaited(struct job *job, double now_s, char sentence[256]);
+bool job_awaited(struct job *job, double now_s, char message[256]);
 
 /* A pull: code 0 if parameters are there and training may run. */
 void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
               struct verdict *verdict);
 
 /*
- * Is there nothing to wait for any more? If there is, `sentence` says what, and since when; else it is empty, or says
+ * Is there nothing to wait for any more? If there is, `message` says what, and since when; else it is empty, or says
  * that training is over.
  */
-bool job_ready(struct job *job, double now_s, char sentence[256]);
+bool job_ready(struct job *job, double now_s, char message[256]);
 /* Are there parameters, whoever is missing? */
 bool job_initialised(const struct job *job);
 
@@ -284,7 +284,7 @@ int64_t job_epoch_steps(const struct job *job, const struct config *config, int6
 void job_keep_waiting(struct job *job, bool keep);
 
 /* In order: it will not come back with this incarnation. */
-void job_leave(struct job *job, int worker, uint64_t incarnation, const char *sentence, double now_s);
+void job_leave(struct job *job, int worker, uint64_t incarnation, const char *message, double now_s);
 
 /* Time passes: leases run out, probes end. To be called some times a second, and as often as it returns true. */
 bool job_tick(struct job *job, double now_s);
@@ -296,7 +296,7 @@ bool job_over(const struct job *job, double now_s);
 enum member_state job_worker_state(const struct job *job, int worker);
 uint64_t job_dropped(const struct job *job); /* gradients of all workers that were not used */
 /* What is being waited for, or how the job ended; may be empty. */
-void job_describe(struct job *job, double now_s, char sentence[256]);
+void job_describe(struct job *job, double now_s, char message[256]);
 int job_present(const struct job *job); /* workers that are here */
 
 #endif

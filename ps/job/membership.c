@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ps/job/inside.h"
+#include "ps/job/internal.h"
 
 bool job_is_current(const struct job *job, int worker, uint64_t incarnation)
 {
@@ -45,7 +45,7 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     worker->steps_per_s = 0.0f;
     worker->loss = NAN;
     worker->retries = worker->bytes_in = worker->bytes_out = 0;
-    worker->host[0] = worker->device[0] = worker->sentence[0] = '\0';
+    worker->host[0] = worker->device[0] = worker->message[0] = '\0';
     worker->heard_s = now_s;
 }
 
@@ -56,7 +56,7 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
  * the time begins anew.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
-                      struct error *sentence)
+                      struct error *message)
 {
     struct job_worker *worker = &job->workers[index];
     if (worker->newcomer == 0 || now_s - worker->asked_s > JOB_ASK_MS / 1000.0) {
@@ -76,7 +76,7 @@ static uint16_t probe(struct job *job, int index, uint64_t incarnation, const ch
     worker->newcomer = 0;
     job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
     error_set(
-        sentence,
+        message,
         "worker %d is already running at %s, and alive: give this process another --task_index, or stop the other "
         "one first",
         index, worker->peer);
@@ -96,11 +96,11 @@ void job_pong(struct job *job, int index, uint64_t incarnation, uint64_t nonce)
 
 /* Whether this incarnation may be the worker. */
 static uint16_t join(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
-                     struct error *sentence)
+                     struct error *message)
 {
     struct job_worker *worker = &job->workers[index];
     if (is_fenced(worker, incarnation)) {
-        error_set(sentence, "a newer process is worker %d now, so this one is out", index);
+        error_set(message, "a newer process is worker %d now, so this one is out", index);
         return REFUSAL_REPLACED;
     }
     if (worker->incarnation == incarnation) {
@@ -108,7 +108,7 @@ static uint16_t join(struct job *job, int index, uint64_t incarnation, const cha
     }
     bool silent = worker->lost || worker->left || worker->connections == 0;
     if (worker->incarnation != 0 && !silent) {
-        uint16_t answer = probe(job, index, incarnation, peer, now_s, sentence);
+        uint16_t answer = probe(job, index, incarnation, peer, now_s, message);
         if (answer != 0) {
             return answer;
         }
@@ -136,32 +136,31 @@ static void welcome(struct job *job, int index, const char *peer, double now_s)
 }
 
 uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
-                   const char *program, const char *digest, uint64_t fleet_version, double now_s,
-                   struct error *sentence)
+                   const char *program, const char *digest, uint64_t fleet_version, double now_s, struct error *message)
 {
     char name[MEMBER_TEXT];
     if (who->role == MEMBER_OPERATOR) {
         return 0;
     }
-    bool decides = job->synchronous && job->coordinator == job->self.index;
-    bool leads_rollouts = job->self.index == 0;
+    bool decides = job->synchronous && job->coordinator == job->identity.index;
+    bool leads_rollouts = job->identity.index == 0;
     if (who->role == MEMBER_PS && (decides || leads_rollouts) && who->index < job->config.cluster.ps_hosts.count &&
-        who->index != job->self.index) {
+        who->index != job->identity.index) {
         return 0;
     }
     if (who->role != MEMBER_WORKER) {
         member_format(who, ' ', name);
-        error_set(sentence, "ps %d expects workers here, not %s", job->self.index, name);
+        error_set(message, "ps %d expects workers here, not %s", job->identity.index, name);
         return REFUSAL_MEMBER;
     }
     if (who->index < 0 || who->index >= job->worker_count) {
-        error_set(sentence, "there is no worker %d: worker_hosts lists %d", who->index,
+        error_set(message, "there is no worker %d: worker_hosts lists %d", who->index,
                   job->config.cluster.worker_hosts.count);
         return REFUSAL_MEMBER;
     }
-    uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, sentence);
+    uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, message);
     if (incarnation == 0) {
-        error_set(sentence, "an incarnation of 0 stands for nobody");
+        error_set(message, "an incarnation of 0 stands for nobody");
     }
     if (refusal == 0) {
         struct job_worker *worker = &job->workers[who->index];
@@ -226,10 +225,10 @@ void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struc
     worker->bytes_out = heartbeat->bytes_out;
     snprintf(worker->host, sizeof worker->host, "%s", heartbeat->host);
     snprintf(worker->device, sizeof worker->device, "%s", heartbeat->device);
-    snprintf(worker->sentence, sizeof worker->sentence, "%s", heartbeat->sentence);
+    snprintf(worker->message, sizeof worker->message, "%s", heartbeat->message);
 }
 
-void job_leave(struct job *job, int index, uint64_t incarnation, const char *sentence, double now_s)
+void job_leave(struct job *job, int index, uint64_t incarnation, const char *message, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation != incarnation || worker->left) {
@@ -239,10 +238,10 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *sen
     worker->present = worker->lost = worker->counts = false;
     worker->heard_s = now_s;
     job_consider(job, now_s);
-    job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, sentence[0] != '\0' ? ": " : "", sentence);
+    job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
 }
 
-void job_forgive(struct job *job, double seconds)
+void job_extend_leases(struct job *job, double seconds)
 {
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].heard_s += seconds;

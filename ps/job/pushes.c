@@ -3,15 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ps/job/inside.h"
+#include "ps/job/internal.h"
 
-/* The slowest worker's clock among those that take part, `self` left out; false if there is none. */
-static bool slowest(const struct job *job, int self, int64_t *clock)
+/* The slowest worker's clock among those that take part, `identity` left out; false if there is none. */
+static bool slowest(const struct job *job, int identity, int64_t *clock)
 {
     bool found = false;
     for (int i = 0; i < job->worker_count; i++) {
         const struct job_worker *worker = &job->workers[i];
-        if (i != self && worker->counts && (!found || worker->clock < *clock)) {
+        if (i != identity && worker->counts && (!found || worker->clock < *clock)) {
             *clock = worker->clock;
             found = true;
         }
@@ -55,13 +55,13 @@ void job_hold(struct job *job, int index, uint64_t incarnation, int change, doub
 bool job_check_training(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
                         struct verdict *verdict)
 {
-    char sentence[256];
+    char message[256];
     if (job->workers[index].incarnation != incarnation) {
         job_deny(verdict, ERROR_NOT_ALLOWED, "a newer process is worker %d now", index);
         return false;
     }
-    if (!job_ready(job, now_s, sentence)) {
-        job_deny(verdict, ERROR_NOT_READY, "%s", sentence);
+    if (!job_ready(job, now_s, message)) {
+        job_deny(verdict, ERROR_NOT_READY, "%s", message);
         return false;
     }
     if (generation != job->generation) {

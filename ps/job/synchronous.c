@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/job/inside.h"
-#include "ps/model.h"
-#include "ps/placement.h"
+#include "ps/job/internal.h"
+#include "ps/store/model.h"
+#include "ps/store/placement.h"
 
-static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a sentence */
+static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a message */
 
 /* --- Beginning --------------------------------------------------------------------------------------------------------- */
 
@@ -81,12 +81,12 @@ void job_gather(struct job *job, double now_s)
 
 bool job_is_follower(const struct job *job)
 {
-    return job->synchronous && job->coordinator != job->self.index && job->shards[job->self.index] >= 0;
+    return job->synchronous && job->coordinator != job->identity.index && job->shards[job->identity.index] >= 0;
 }
 
 static bool is_coordinator(const struct job *job)
 {
-    return job->synchronous && job->coordinator == job->self.index;
+    return job->synchronous && job->coordinator == job->identity.index;
 }
 
 /* --- Deciding ---------------------------------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
 
 static int own_shard(const struct job *job)
 {
-    return is_coordinator(job) ? job->shards[job->self.index] : 0;
+    return is_coordinator(job) ? job->shards[job->identity.index] : 0;
 }
 
 static bool is_past_end(const struct job *job)
@@ -304,9 +304,9 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
                 double now_s, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
-    if (!is_coordinator(job) || ps < 0 || ps >= job->config.cluster.ps_hosts.count || ps == job->self.index ||
+    if (!is_coordinator(job) || ps < 0 || ps >= job->config.cluster.ps_hosts.count || ps == job->identity.index ||
         job->shards[ps] < 0) {
-        job_deny(verdict, ERROR_NOT_ALLOWED, "ps %d has nothing to report to ps %d", ps, job->self.index);
+        job_deny(verdict, ERROR_NOT_ALLOWED, "ps %d has nothing to report to ps %d", ps, job->identity.index);
         return;
     }
     if (generation != job->generation || job->state != JOB_TRAINING || step != job->global_step) {
@@ -320,11 +320,11 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
     job_consider(job, now_s);
 }
 
-void job_impose(struct job *job, uint32_t generation, int64_t step, const bool *taken)
+void job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken)
 {
     if (job_is_follower(job) && generation == job->generation && job->state == JOB_TRAINING &&
         step == job->global_step) {
-        aggregation_impose(&job->gathered, taken);
+        aggregation_apply_decision(&job->gathered, taken);
     }
 }
 
@@ -361,13 +361,13 @@ static int ps_of_shard(const struct job *job, int shard)
     return ps;
 }
 
-bool job_awaited(struct job *job, double now_s, char sentence[256])
+bool job_awaited(struct job *job, double now_s, char message[256])
 {
     int worker, shard, possible, whole;
     double seconds = now_s - job->gathering_s;
-    sentence[0] = '\0';
+    message[0] = '\0';
     if (!job->synchronous || job->state != JOB_TRAINING || !job->started || job->gathered.decided ||
-        seconds < NAMED_AFTER_S || is_past_end(job) || job->shards[job->self.index] < 0) {
+        seconds < NAMED_AFTER_S || is_past_end(job) || job->shards[job->identity.index] < 0) {
         return false;
     }
     long long step = job->global_step;
@@ -377,20 +377,20 @@ bool job_awaited(struct job *job, double now_s, char sentence[256])
         }
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);
         if (is_coordinator(job)) {
-            snprintf(sentence, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
+            snprintf(message, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
                      job->gathered.least - possible, job->gathered.least - possible == 1 ? "" : "s", step,
                      job->gathered.least, seconds);
         } else {
-            snprintf(sentence, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
+            snprintf(message, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
                      job->config.cluster.ps_hosts.items[job->coordinator], step, seconds);
         }
     } else if (is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
         int ps = ps_of_shard(job, shard);
-        snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
+        snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
                  worker_host(job, worker), step, ps, job->config.cluster.ps_hosts.items[ps], seconds);
     } else {
         bool refused = aggregation_get(&job->gathered, shard, worker) == PART_NOT_FINITE;
-        snprintf(sentence, 256, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,
+        snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,
                  worker_host(job, worker), step, refused ? " again, since its gradient was not finite" : "", seconds);
     }
     return true;

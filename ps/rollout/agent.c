@@ -25,7 +25,7 @@ static const double TOLD_AFTER_S = 30.0;
 
 struct agent {
     struct agent_options options;
-    struct keeper keeper;
+    struct rollout_participant participant;
     struct channel channel;
     bool is_open;
     struct member leader;
@@ -35,7 +35,7 @@ struct agent {
     pthread_t thread;
     bool runs;
     atomic_bool end, rolling;
-    pthread_mutex_t lock; /* of what follows, copies of the keeper's */
+    pthread_mutex_t lock; /* of what follows, copies of the participant's */
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1];
     char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
@@ -50,12 +50,12 @@ static bool open_channel(struct agent *agent, struct error *error)
 {
     struct connection *connection;
     struct peer peer;
-    struct identity guest = *self_identity(agent->options.self);
+    struct hello_identity guest = *identity_hello(agent->options.identity);
     double deadline_s = clock_monotonic_s() + CONNECT_S;
     if (agent->is_open) {
         return true;
     }
-    if (!connection_connect(&connection, &agent->address, &agent->leader, agent->options.self->credentials,
+    if (!connection_connect(&connection, &agent->address, &agent->leader, agent->options.identity->credentials,
                             &agent->wake, deadline_s, error)) {
         return false;
     }
@@ -111,22 +111,23 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
 static void publish(struct agent *agent)
 {
     pthread_mutex_lock(&agent->lock);
-    agent->version = agent->keeper.version;
-    memcpy(agent->digest, agent->keeper.digest, sizeof agent->digest);
-    memcpy(agent->others, agent->keeper.digests, sizeof agent->others);
-    memcpy(agent->drift, agent->keeper.drift.text, sizeof agent->drift);
+    agent->version = agent->participant.version;
+    memcpy(agent->digest, agent->participant.digest, sizeof agent->digest);
+    memcpy(agent->others, agent->participant.digests, sizeof agent->others);
+    memcpy(agent->drift, agent->participant.drift.text, sizeof agent->drift);
     pthread_mutex_unlock(&agent->lock);
 }
 
 /* Handshakes tell of the version that is in force. */
 static void introduce(struct agent *agent)
 {
-    const struct keeper *keeper = &agent->keeper;
+    const struct rollout_participant *participant = &agent->participant;
     const struct config *config =
-        &keeper->configs[keeper->configs[0].fleet.version == (int64_t)keeper->version ? 0 : 1];
+        &participant->configs[participant->configs[0].fleet.version == (int64_t)participant->version ? 0 : 1];
     struct error error = {"out of memory"};
     char *job = config_job_text(config);
-    if (job == NULL || !self_change(agent->options.self, keeper->version, keeper->digest, job, &error)) {
+    if (job == NULL ||
+        !identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
         log_warning("handshakes still tell of the version before: %s", error.text);
     }
     free(job);
@@ -138,14 +139,14 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     const struct agent_options *options = &agent->options;
     struct rollout_report state;
     struct agent_answer answer = {.state = ROLLOUT_IDLE};
-    keeper_report(&agent->keeper, &state);
+    participant_report(&agent->participant, &state);
     const struct message_report report = {.version = state.version,
                                           .target = state.target,
                                           .phase = (uint8_t)state.phase,
                                           .ready = state.ready,
                                           .loss = options->loss != NULL ? options->loss(options->context) : -1.0f,
-                                          .digest = agent->keeper.digest,
-                                          .sentence = state.sentence};
+                                          .digest = agent->participant.digest,
+                                          .message = state.message};
     if (!(options->ask != NULL ? options->ask(options->context, &report, &answer, error)
                                : ask_leader(agent, &report, &answer, error))) {
         return false;
@@ -155,10 +156,10 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     }
     *busy = answer.state != ROLLOUT_IDLE || answer.order.order != ORDER_NOTHING;
     atomic_store(&agent->rolling, rollout_state_is_risky(answer.state));
-    const uint64_t before = agent->keeper.version;
+    const uint64_t before = agent->participant.version;
     answer.order.settled = answer.state == ROLLOUT_IDLE;
-    keeper_act(&agent->keeper, &answer.order);
-    if (agent->keeper.version != before) { /* otherwise a new process introduces itself */
+    participant_act(&agent->participant, &answer.order);
+    if (agent->participant.version != before) { /* otherwise a new process introduces itself */
         introduce(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
@@ -215,11 +216,11 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
-    bool done = keeper_create(&agent->keeper, options->config, options->who, &options->host, error) &&
+    bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&
                 wake_create(&agent->wake, error) && address_parse(host, &agent->address, error);
     if (done) {
         publish(agent);
-        atomic_store(&agent->rolling, agent->keeper.prepared);
+        atomic_store(&agent->rolling, agent->participant.prepared);
         agent->runs = pthread_create(&agent->thread, NULL, run, agent) == 0;
         done = agent->runs || error_set(error, "no thread to take part in rollouts");
     }
@@ -247,7 +248,7 @@ void agent_destroy(struct agent *agent)
         channel_close(&agent->channel);
     }
     wake_destroy(&agent->wake);
-    keeper_destroy(&agent->keeper);
+    participant_destroy(&agent->participant);
     pthread_mutex_destroy(&agent->lock);
     free(agent);
 }

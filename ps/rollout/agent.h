@@ -10,23 +10,23 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
-#include "ps/rollout/keeper.h"
-#include "ps/self.h"
+#include "ps/rollout/participant.h"
+#include "ps/identity.h"
 
 struct agent;
 
 /* What ps 0 answers. `manifest` is the receiver's to free. */
 struct agent_answer {
-    struct keeper_order order;
+    struct participant_order order;
     enum rollout_state state;
     bool has_model; /* ps 0 */
 };
 
 struct agent_options {
     const struct config *config; /* all is borrowed */
-    struct self *self;           /* changed when a version comes into force */
+    struct identity *identity;   /* changed when a version comes into force */
     struct member who;
-    struct keeper_host host;
+    struct participant_host host;
     float (*loss)(void *context); /* as in the message `report`; NULL: none */
     /* ps 0 is in this version, as it said just now, and has a model or not. NULL: no matter. The agent's thread calls. */
     void (*heard)(void *context, uint64_t version, bool has_model);

@@ -1,4 +1,4 @@
-#include "ps/rollout/inside.h"
+#include "ps/rollout/internal.h"
 
 #include <limits.h>
 #include <math.h>
@@ -114,23 +114,23 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
 }
 
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
-                   double now_s, char sentence[256])
+                   double now_s, char message[256])
 {
     if (rollout->state != ROLLOUT_IDLE) {
-        snprintf(sentence, 256,
+        snprintf(message, 256,
                  "the rollout of version %llu is under way (%s): one at a time; `trainer rollout abort` takes it back",
                  (unsigned long long)rollout->target, rollout_state_name(rollout->state));
         return false;
     }
     if (!vitals->training) {
-        snprintf(sentence, 256, "the job is not training now: try again when `trainer status` shows that it is");
+        snprintf(message, 256, "the job is not training now: try again when `trainer status` shows that it is");
         return false;
     }
     if (plan->last_step > 0 && vitals->global_step >= plan->last_step) {
-        snprintf(sentence, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
+        snprintf(message, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
         return false;
     }
-    if (plan->kind == ROLLOUT_JOB && !vitals->waits && takers_too_few(rollout, plan, now_s, sentence)) {
+    if (plan->kind == ROLLOUT_JOB && !vitals->waits && participation_too_few(rollout, plan, now_s, message)) {
         return false;
     }
     take_plan(rollout, plan, vitals->loss);
@@ -138,11 +138,11 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
     rollout->slowest_s = rollout->steps_per_s = 0;
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].phase = PHASE_NONE;
-        rollout->members[i].sentence[0] = '\0';
+        rollout->members[i].message[0] = '\0';
     }
     rollout->waited = rollout->waits = vitals->waits;
-    takers_note_absent(rollout, now_s);
-    takers_choose(rollout, true, now_s);
+    participation_note_absent(rollout, now_s);
+    participation_choose(rollout, true, now_s);
     enter(rollout, ROLLOUT_STAGING, now_s);
     return true;
 }
@@ -151,7 +151,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
                     double loss_before, const char *reason, double now_s)
 {
     take_plan(rollout, plan, loss_before);
-    takers_choose(rollout, false, now_s);
+    participation_choose(rollout, false, now_s);
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
         begin_switching(rollout, NULL, now_s);
@@ -178,16 +178,16 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     member->ready = report->ready;
     bool concerns = rollout->state != ROLLOUT_IDLE && report->target == rollout->target;
     member->phase = concerns ? report->phase : PHASE_NONE;
-    snprintf(member->sentence, sizeof member->sentence, "%s", report->sentence);
+    snprintf(member->message, sizeof member->message, "%s", report->message);
     const bool took_part = member->takes_part;
-    member->takes_part = took_part || takers_joins_in(rollout, member, concerns);
+    member->takes_part = took_part || participation_joins_in(rollout, member, concerns);
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
     bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||
                    rollout->state == ROLLOUT_SAVING || rollout->state == ROLLOUT_SWITCHING || watched;
     if (concerns && forward && took_part && (report->phase == PHASE_FAILED || report->phase == PHASE_LATE)) {
         char name[MEMBER_TEXT];
         member_format(&who, ' ', name);
-        give_reason(rollout, "%s: %s", name, report->sentence);
+        give_reason(rollout, "%s: %s", name, report->message);
         give_up(rollout, now_s);
     }
 }
@@ -206,13 +206,13 @@ static const struct rollout_member *first_missing(const struct rollout *rollout,
     return missing;
 }
 
-static void time_out(struct rollout *rollout, struct member who, const char *what, double limit_s, const char *sentence,
+static void time_out(struct rollout *rollout, struct member who, const char *what, double limit_s, const char *message,
                      double now_s)
 {
     char name[MEMBER_TEXT];
     member_format(&who, ' ', name);
-    give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s, sentence[0] != '\0' ? ": " : "",
-                sentence);
+    give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s, message[0] != '\0' ? ": " : "",
+                message);
     give_up(rollout, now_s);
 }
 
@@ -223,7 +223,7 @@ static bool have_come(struct rollout *rollout, int places, const char *what, dou
     const struct rollout_member *missing = first_missing(rollout, places);
     const bool late = now_s - since_s >= limit_s;
     if (missing != NULL && late && missing->awaited) {
-        time_out(rollout, missing->who, what, limit_s, missing->sentence, now_s);
+        time_out(rollout, missing->who, what, limit_s, missing->message, now_s);
         return false;
     }
     return missing == NULL || late;
@@ -323,9 +323,10 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
         char name[MEMBER_TEXT];
         /* Whoever is starting anew is waited for by the wave. */
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, &rollout->members[i]);
-        if (rollout->members[i].takes_part && !starts && now_s - rollout->members[i].heard_s >= ROLLOUT_SILENT_S) {
+        if (rollout->members[i].takes_part && !starts &&
+            now_s - rollout->members[i].heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             member_format(&rollout->members[i].who, ' ', name);
-            give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_SILENT_S);
+            give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_IDLE_TIMEOUT_S);
             return;
         }
     }
@@ -372,7 +373,7 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
 static void tick_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     const char *what = rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew";
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout_takers(rollout)) {
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout_participation(rollout)) {
         tick_waves(rollout, vitals, now_s);
         return;
     }
@@ -423,7 +424,7 @@ static void tick_going_back(struct rollout *rollout, double now_s)
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         bool needed = rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
-                      (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_SILENT_S);
+                      (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_IDLE_TIMEOUT_S);
         const bool in_time = member->awaited || now_s - rollout->began_s < ROLLOUT_RETURN_S;
         if (needed && in_time && !rollout_is_in(rollout, member)) {
             return;
@@ -447,7 +448,7 @@ static void tick_restoring(struct rollout *rollout, double now_s)
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     rollout->waits = rollout->waited && vitals->waits;
-    takers_let_go(rollout, now_s);
+    participation_let_go(rollout, now_s);
     switch (rollout->state) {
     case ROLLOUT_IDLE:
         break;
@@ -486,10 +487,10 @@ void rollout_stood_still(struct rollout *rollout, double seconds)
     }
 }
 
-bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256])
+bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
 {
     if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {
-        snprintf(sentence, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
+        snprintf(message, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
         return false;
     }
     give_reason(rollout, "the operator aborted it");

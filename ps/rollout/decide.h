@@ -37,7 +37,7 @@
  * they are heard of while it is staged, or have staged it later, until they are silent, or late: then nobody waits for
  * them, and nothing is given up for them, unless one says why it can't. Whatever they missed they hear when they are back.
  *
- * A worker of the list that was not heard of for ROLLOUT_SILENT_S when the rollout began is off, and like those that are not
+ * A worker of the list that was not heard of for ROLLOUT_IDLE_TIMEOUT_S when the rollout began is off, and like those that are not
  * listed: it takes part once it is back. The chief is asked for always. Who was off is a part of what a leader must know that
  * starts anew, or else one that the whole job does without would be waited for from then on.
  *
@@ -99,21 +99,21 @@ enum rollout_phase {
     PHASE_SWITCHED = 2,
     PHASE_BACK = 3,
     PHASE_RESTORED = 4,
-    PHASE_FAILED = 5, /* it can't, and its sentence says why */
+    PHASE_FAILED = 5, /* it can't, and its message says why */
     PHASE_LATE = 6,   /* a ps was told of the step when it was over */
     PHASE_TRIED = 7,
     PHASE_SAVED = 8,
 };
 
 enum {
-    ROLLOUT_STAGE_S = 60,   /* for all to stage */
-    ROLLOUT_SWITCH_S = 60,  /* for all to switch, from the order on; for each wave */
-    ROLLOUT_TRY_S = 180,    /* for worker 0 to try it */
-    ROLLOUT_SAVE_S = 60,    /* for worker 0 to save */
-    ROLLOUT_CANARY_S = 5,   /* that the canary is watched for, or healthy_s if that is less */
-    ROLLOUT_RETURN_S = 60,  /* for a member that is lost while it is watched, to be back */
-    ROLLOUT_SILENT_S = 10,  /* a member not heard of for so long is not healthy */
-    ROLLOUT_STANDING_S = 20 /* the same for steps that are not made */
+    ROLLOUT_STAGE_S = 60,        /* for all to stage */
+    ROLLOUT_SWITCH_S = 60,       /* for all to switch, from the order on; for each wave */
+    ROLLOUT_TRY_S = 180,         /* for worker 0 to try it */
+    ROLLOUT_SAVE_S = 60,         /* for worker 0 to save */
+    ROLLOUT_CANARY_S = 5,        /* that the canary is watched for, or healthy_s if that is less */
+    ROLLOUT_RETURN_S = 60,       /* for a member that is lost while it is watched, to be back */
+    ROLLOUT_IDLE_TIMEOUT_S = 10, /* a member not heard of for so long is not healthy */
+    ROLLOUT_STANDING_S = 20      /* the same for steps that are not made */
 };
 
 enum { ROLLOUT_MAX_LISTED = 1024 };
@@ -134,7 +134,7 @@ struct rollout_member {
     bool takes_part; /* in the rollout at hand; all that are awaited do */
     bool ready;      /* it takes part in training */
     bool told;       /* the order of the state at hand */
-    char sentence[256];
+    char message[256];
 };
 
 /* What a member says about itself. */
@@ -143,7 +143,7 @@ struct rollout_report {
     uint64_t version;         /* in force there */
     uint64_t target;          /* that it staged; 0: none */
     bool ready;               /* it takes part in training, or serves */
-    const char *sentence;
+    const char *message;
 };
 
 /* How training is, as far as the leader knows. */
@@ -212,11 +212,11 @@ struct rollout_plan {
 };
 
 /*
- * False, with a sentence, while another one is under way, or if the job would be over, or, once all have started anew, would
+ * False, with a message, while another one is under way, or if the job would be over, or, once all have started anew, would
  * wait for workers that are off. The manifest is the host's business, and was checked.
  */
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
-                   double now_s, char sentence[256]);
+                   double now_s, char message[256]);
 
 /*
  * The leader was started again in the middle of one, and `state` is what it had stored. A job that was starting anew goes
@@ -231,8 +231,8 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
 /* The leader itself stood still for so long: what others did not do or say meanwhile is no fault of theirs. */
 void rollout_stood_still(struct rollout *rollout, double seconds);
 
-/* The operator changed their mind. False, with a sentence, if there is nothing to abort. */
-bool rollout_abort(struct rollout *rollout, double now_s, char sentence[256]);
+/* The operator changed their mind. False, with a message, if there is nothing to abort. */
+bool rollout_abort(struct rollout *rollout, double now_s, char message[256]);
 
 /* Is the job to be kept from beginning to train? */
 bool rollout_keeps_waiting(const struct rollout *rollout);
@@ -255,7 +255,7 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
 bool rollout_is_here(const struct rollout_member *member, double now_s);
 
 /* How many take part. */
-int rollout_takers(const struct rollout *rollout);
+int rollout_participation(const struct rollout *rollout);
 
 /* "switching at step 1200: 3 of 4 members are there, waiting for worker 1" */
 void rollout_describe(const struct rollout *rollout, char *text, size_t size);

@@ -1,5 +1,5 @@
 /* A rollout in words. */
-#include "ps/rollout/inside.h"
+#include "ps/rollout/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,15 +69,15 @@ static void describe_switching(const struct rollout *rollout, int there, const c
     switch (rollout->kind) {
     case ROLLOUT_LIVE:
         snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
-                 (long long)rollout->step, there, rollout_takers(rollout), name);
+                 (long long)rollout->step, there, rollout_participation(rollout), name);
         break;
     case ROLLOUT_LOCAL:
         snprintf(text, size, "starting anew in version %llu in waves, %s: %d of %d members did", target,
-                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout_takers(rollout));
+                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout_participation(rollout));
         break;
     case ROLLOUT_JOB:
         snprintf(text, size, "all start anew in version %llu: %d of %d members did, waiting for %s", target, there,
-                 rollout_takers(rollout), name);
+                 rollout_participation(rollout), name);
         break;
     }
 }
@@ -93,7 +93,7 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
         break;
     case ROLLOUT_STAGING:
         snprintf(text, size, "staging version %llu: %d of %d members have it, waiting for %s", target, there,
-                 rollout_takers(rollout), name);
+                 rollout_participation(rollout), name);
         break;
     case ROLLOUT_TRYING:
         snprintf(text, size, "worker 0 tries version %llu on a copy of the checkpoint", target);
@@ -110,7 +110,7 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
         break;
     case ROLLOUT_GOING_BACK:
         snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
-                 rollout_takers(rollout), name, rollout->reason);
+                 rollout_participation(rollout), name, rollout->reason);
         break;
     case ROLLOUT_RESTORING:
         snprintf(text, size, "worker 0 restores the checkpoint of before version %llu; %s", target, rollout->reason);
@@ -120,11 +120,11 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
 
 void rollout_describe(const struct rollout *rollout, char *text, size_t size)
 {
-    char absent[TAKERS_TEXT];
+    char absent[PARTICIPATION_TEXT];
     describe_state(rollout, text, size);
     if (rollout->state != ROLLOUT_IDLE) {
         const size_t used = strlen(text);
-        takers_describe_absent(rollout, absent);
+        participation_describe_absent(rollout, absent);
         snprintf(text + used, size - used, "%s", absent);
     }
 }

@@ -1,4 +1,4 @@
-#include "ps/rollout/inside.h"
+#include "ps/rollout/internal.h"
 
 struct rollout_member *rollout_find(const struct rollout *rollout, struct member who)
 {

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text/address.h"
-#include "ps/server/inside.h"
+#include "ps/server/internal.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 
@@ -21,10 +21,10 @@ static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double NAMED_AFTER_S = 2.0, TOLD_EVERY_S = 10.0;
 
-struct conversation {
+struct coordinator_channel {
     struct follower *follower;
     struct channel channel;
-    bool (*talk)(struct conversation *conversation, struct error *error);
+    bool (*talk)(struct coordinator_channel *dialogue, struct error *error);
     bool tells; /* the log about trouble: one of the two is enough */
     uint64_t told_changes;
     pthread_t thread;
@@ -37,9 +37,9 @@ struct follower {
     struct member coordinator;
     char name[CONNECTION_NAME];
     struct wake wake;
-    bool end;                  /* guarded by the server's lock */
-    _Atomic(double) doubted_s; /* as in a worker's struct traffic */
-    struct conversation report, listen;
+    bool end;                        /* guarded by the server's lock */
+    _Atomic(double) suspect_since_s; /* as in a worker's struct traffic */
+    struct coordinator_channel report, listen;
 };
 
 static bool must_end(struct follower *follower)
@@ -63,19 +63,19 @@ static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
 }
 
 /* Waits for something to tell, at most a while; false: there is nothing. */
-static bool compose(struct conversation *conversation, struct message_staged *staged, uint8_t *finite,
+static bool compose(struct coordinator_channel *dialogue, struct message_staged *staged, uint8_t *finite,
                     uint8_t *not_finite)
 {
-    struct server *server = conversation->follower->server;
+    struct server *server = dialogue->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    bool news = job->changes != conversation->told_changes && job->state == JOB_TRAINING;
-    if (!news && !conversation->follower->end && !server->leaving) {
+    bool news = job->changes != dialogue->told_changes && job->state == JOB_TRAINING;
+    if (!news && !dialogue->follower->end && !server->leaving) {
         server_wait_step(server);
-        news = job->changes != conversation->told_changes && job->state == JOB_TRAINING;
+        news = job->changes != dialogue->told_changes && job->state == JOB_TRAINING;
     }
-    conversation->told_changes = news ? job->changes : conversation->told_changes;
-    conversation->channel.generation = job->generation;
+    dialogue->told_changes = news ? job->changes : dialogue->told_changes;
+    dialogue->channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};
     staged->finite.bytes = finite;
     staged->not_finite.bytes = not_finite;
@@ -92,24 +92,24 @@ static bool compose(struct conversation *conversation, struct message_staged *st
 }
 
 /* Asked now and then while there is nothing to tell, so that a dead connection is not found when it is needed. */
-static bool is_alive(struct conversation *conversation, struct error *error)
+static bool is_alive(struct coordinator_channel *dialogue, struct error *error)
 {
-    const double patience_s = self_patience_s(&conversation->follower->server->self);
+    const double timeout_s = identity_idle_timeout_s(&dialogue->follower->server->identity);
     struct message_ping ping = {0};
     double now_s = clock_monotonic_s();
-    return now_s - connection_heard_s(conversation->channel.connection) < patience_s / 4 ||
-           channel_call(&conversation->channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
+    return now_s - connection_heard_s(dialogue->channel.connection) < timeout_s / 4 ||
+           channel_call(&dialogue->channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
 }
 
-static bool report(struct conversation *conversation, struct error *error)
+static bool report(struct coordinator_channel *dialogue, struct error *error)
 {
     uint8_t finite[CONFIG_MAX_HOSTS * RANGE_BYTES], not_finite[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_staged staged;
     uint16_t code;
-    if (!compose(conversation, &staged, finite, not_finite)) {
-        return is_alive(conversation, error);
+    if (!compose(dialogue, &staged, finite, not_finite)) {
+        return is_alive(dialogue, error);
     }
-    return channel_call(&conversation->channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
+    return channel_call(&dialogue->channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
                         &code, error) ||
            code == ERROR_OLD_GENERATION;
 }
@@ -132,7 +132,7 @@ static bool take_decision(struct server *server, const struct channel *channel, 
     }
     if (done) {
         server_lock(server);
-        job_impose(&server->job, channel->frame.generation, aggregate->step, taken);
+        job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken);
         server_lead(server);
         pthread_cond_broadcast(&server->stepped);
         server_unlock(server);
@@ -142,11 +142,11 @@ static bool take_decision(struct server *server, const struct channel *channel, 
 }
 
 /* Asks about the step that is being gathered here. */
-static bool listen_for_decision(struct conversation *conversation, struct error *error)
+static bool listen_for_decision(struct coordinator_channel *dialogue, struct error *error)
 {
-    struct server *server = conversation->follower->server;
+    struct server *server = dialogue->follower->server;
     struct job *job = &server->job;
-    struct channel *channel = &conversation->channel;
+    struct channel *channel = &dialogue->channel;
     uint16_t code;
     server_lock(server);
     if (job->state != JOB_TRAINING || job->gathered.decided) {
@@ -173,32 +173,32 @@ static bool listen_for_decision(struct conversation *conversation, struct error 
 
 /* --- Both -------------------------------------------------------------------------------------------------------------- */
 
-static bool open_channel(struct conversation *conversation, struct error *error)
+static bool open_channel(struct coordinator_channel *dialogue, struct error *error)
 {
-    struct follower *follower = conversation->follower;
-    const struct self *self = &follower->server->self;
+    struct follower *follower = dialogue->follower;
+    const struct identity *identity = &follower->server->identity;
     struct connection *connection;
     struct peer peer;
-    double deadline_s = clock_monotonic_s() + fmin(CONNECT_S, self_patience_s(self));
-    if (!connection_connect(&connection, &follower->address, &follower->coordinator, self->credentials, &follower->wake,
-                            deadline_s, error)) {
+    double deadline_s = clock_monotonic_s() + fmin(CONNECT_S, identity_idle_timeout_s(identity));
+    if (!connection_connect(&connection, &follower->address, &follower->coordinator, identity->credentials,
+                            &follower->wake, deadline_s, error)) {
         return false;
     }
-    channel_open(&conversation->channel, connection);
-    if (!handshake_connect(&conversation->channel, self_identity(self), &follower->coordinator, &peer, deadline_s, NULL,
-                           error)) {
-        channel_close(&conversation->channel);
+    channel_open(&dialogue->channel, connection);
+    if (!handshake_connect(&dialogue->channel, identity_hello(identity), &follower->coordinator, &peer, deadline_s,
+                           NULL, error)) {
+        channel_close(&dialogue->channel);
         return false;
     }
-    connection_set_patience(connection, self_patience_s(self));
-    conversation->told_changes = 0;
+    connection_set_idle_timeout(connection, identity_idle_timeout_s(identity));
+    dialogue->told_changes = 0;
     return true;
 }
 
-/* What broke the other conversation's connection has likely broken this one, if nothing came on it since. */
-static bool is_doubtful(const struct conversation *conversation)
+/* What broke the other dialogue's connection has likely broken this one, if nothing came on it since. */
+static bool is_suspect(const struct coordinator_channel *dialogue)
 {
-    return connection_heard_s(conversation->channel.connection) < atomic_load(&conversation->follower->doubted_s);
+    return connection_heard_s(dialogue->channel.connection) < atomic_load(&dialogue->follower->suspect_since_s);
 }
 
 static void pause_for(struct follower *follower, double seconds)
@@ -212,26 +212,27 @@ static void pause_for(struct follower *follower, double seconds)
 
 static void *converse(void *context)
 {
-    struct conversation *conversation = context;
-    struct follower *follower = conversation->follower;
+    struct coordinator_channel *dialogue = context;
+    struct follower *follower = dialogue->follower;
     double delay_s = FIRST_DELAY_S, missed_s = clock_monotonic_s(), told_s = 0;
     while (!must_end(follower)) {
         struct error error;
         double now_s = clock_monotonic_s();
-        if (open_channel(conversation, &error)) {
+        if (open_channel(dialogue, &error)) {
             delay_s = FIRST_DELAY_S;
             if (told_s > 0) {
                 log_info("%s, which decides on the steps, is there", follower->name);
             }
             told_s = 0;
-            while (!must_end(follower) && !is_doubtful(conversation) && conversation->talk(conversation, &error)) {
+            while (!must_end(follower) && !is_suspect(dialogue) && dialogue->talk(dialogue, &error)) {
             }
-            if (connection_state(conversation->channel.connection) == CONNECTION_TIMED_OUT) {
-                atomic_store(&follower->doubted_s, clock_monotonic_s() - self_patience_s(&follower->server->self) / 4);
+            if (connection_state(dialogue->channel.connection) == CONNECTION_TIMED_OUT) {
+                atomic_store(&follower->suspect_since_s,
+                             clock_monotonic_s() - identity_idle_timeout_s(&follower->server->identity) / 4);
             }
-            channel_close(&conversation->channel);
+            channel_close(&dialogue->channel);
             missed_s = clock_monotonic_s();
-        } else if (conversation->tells && now_s - missed_s >= NAMED_AFTER_S && now_s - told_s >= TOLD_EVERY_S) {
+        } else if (dialogue->tells && now_s - missed_s >= NAMED_AFTER_S && now_s - told_s >= TOLD_EVERY_S) {
             told_s = now_s;
             log_info("waiting for %s, which decides on the steps, %.0f s: %s", follower->name, now_s - missed_s,
                      error.text);
@@ -242,14 +243,13 @@ static void *converse(void *context)
     return NULL;
 }
 
-static bool start_conversation(struct conversation *conversation, struct follower *follower,
-                               bool (*talk)(struct conversation *conversation, struct error *error),
-                               struct error *error)
+static bool start_channel(struct coordinator_channel *dialogue, struct follower *follower,
+                          bool (*talk)(struct coordinator_channel *dialogue, struct error *error), struct error *error)
 {
-    conversation->follower = follower;
-    conversation->talk = talk;
-    conversation->runs = pthread_create(&conversation->thread, NULL, converse, conversation) == 0;
-    return conversation->runs || error_set(error, "no thread to talk to %s", follower->name);
+    dialogue->follower = follower;
+    dialogue->talk = talk;
+    dialogue->runs = pthread_create(&dialogue->thread, NULL, converse, dialogue) == 0;
+    return dialogue->runs || error_set(error, "no thread to talk to %s", follower->name);
 }
 
 bool follower_create(struct follower **out, struct server *server, struct error *error)
@@ -270,8 +270,8 @@ bool follower_create(struct follower **out, struct server *server, struct error 
     follower->report.tells = true;
     server->following = true;
     if (!wake_create(&follower->wake, error) || !address_parse(host, &follower->address, error) ||
-        !start_conversation(&follower->report, follower, report, error) ||
-        !start_conversation(&follower->listen, follower, listen_for_decision, error)) {
+        !start_channel(&follower->report, follower, report, error) ||
+        !start_channel(&follower->listen, follower, listen_for_decision, error)) {
         follower_destroy(follower);
         return false;
     }

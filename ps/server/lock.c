@@ -4,29 +4,29 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "ps/server/inside.h"
+#include "ps/server/internal.h"
 
 void server_lock(struct server *server)
 {
     pthread_mutex_lock(&server->lock);
 }
 
-void server_cut(struct visitor *visitor)
+void server_cut(struct session *session)
 {
-    visitor->cut = true;
-    shutdown(visitor->fd, SHUT_RDWR);
+    session->cut = true;
+    shutdown(session->fd, SHUT_RDWR);
 }
 
 static void for_incarnation(struct server *server, const struct job_action *action)
 {
-    for (int i = 0; i < server->visitor_count; i++) {
-        struct visitor *visitor = &server->visitors[i];
-        if (visitor->life == VISITOR_HERE && visitor->admitted && visitor->worker == action->worker &&
-            visitor->incarnation == action->incarnation) {
+    for (int i = 0; i < server->session_count; i++) {
+        struct session *session = &server->sessions[i];
+        if (session->life == SESSION_HERE && session->admitted && session->worker == action->worker &&
+            session->incarnation == action->incarnation) {
             if (action->kind == JOB_CUT) {
-                server_cut(visitor);
+                server_cut(session);
             } else {
-                visitor->ping_wanted = true;
+                session->ping_wanted = true;
             }
         }
     }

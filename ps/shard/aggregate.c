@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/profile.h"
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 
 enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
 
@@ -40,7 +40,7 @@ struct aggregate {
     const int *workers;
     int count;
     struct step step;
-    struct walk walk;
+    struct block_walk walk;
     enum dtype dtype;
     struct broadcast *broadcast;  /* NULL: both are in use */
     uint64_t starts[MAX_STRIPES]; /* floats of the answer before each stripe */
@@ -113,7 +113,7 @@ static void add(float *restrict sum, const float *restrict gradient, float weigh
 /* The mean of one block's gradients, in the first worker's stage. */
 static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
 {
-    const struct block *block = &shard->blocks[i];
+    const struct shard_block *block = &shard->blocks[i];
     size_t extent = block_extent(block);
     struct stage *first = &shard->stages[aggregate->workers[0]];
     float *sum = first->values + block->local;
@@ -153,7 +153,7 @@ static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
     unsigned mode = optimizer_enter();
     for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
         if (aggregate->fates[i] & BLOCK_CHANGES) {
-            const struct block *block = &shard->blocks[i];
+            const struct shard_block *block = &shard->blocks[i];
             shard_move_block(shard, &aggregate->step, i, aggregate->fates[i] & BLOCK_HAS_GRADIENT ? gradient : NULL);
             shard->versions[i] = aggregate->walk.version;
             if (broadcast != NULL) {
@@ -232,7 +232,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     }
     aggregate->workers = workers;
     aggregate->count = count;
-    aggregate->walk = (struct walk){.version = ++shard->version, .global_step = shard->global_step++};
+    aggregate->walk = (struct block_walk){.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
     shard_join_snapshot(shard, &aggregate->walk);
     pthread_mutex_lock(&aggregate->lock);

@@ -7,36 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 
 /* How a variable is cut: blocks of several whole rows, or several blocks to a row. */
-struct cut {
+struct layout_cut {
     int rows;
     int cols;
 };
 
-static struct cut cut_of(const struct variable *variable)
+static struct layout_cut cut_of(const struct variable *variable)
 {
     if (variable->stride * 2 <= SHARD_BLOCK && variable->rows > 1) {
-        return (struct cut){SHARD_BLOCK / variable->stride, variable->cols};
+        return (struct layout_cut){SHARD_BLOCK / variable->stride, variable->cols};
     }
     int pieces = (variable->cols + SHARD_BLOCK - 1) / SHARD_BLOCK;
     int cols = (variable->cols + pieces - 1) / pieces;
-    return (struct cut){1, (cols + MODEL_ROW_ALIGN - 1) / MODEL_ROW_ALIGN * MODEL_ROW_ALIGN};
+    return (struct layout_cut){1, (cols + MODEL_ROW_ALIGN - 1) / MODEL_ROW_ALIGN * MODEL_ROW_ALIGN};
 }
 
 /* The blocks of rows [row, end) of a variable, appended at blocks[count]; blocks NULL: only counts. */
-static size_t cut_rows(const struct variable *variable, int row, int end, size_t local, struct block *blocks,
+static size_t cut_rows(const struct variable *variable, int row, int end, size_t local, struct shard_block *blocks,
                        size_t count)
 {
-    struct cut cut = cut_of(variable);
+    struct layout_cut cut = cut_of(variable);
     size_t stride = (size_t)variable->stride;
     for (int r = row; r < end; r += cut.rows) {
         for (int c = 0; c < variable->cols; c += cut.cols, count++) {
             if (blocks == NULL) {
                 continue;
             }
-            blocks[count] = (struct block){
+            blocks[count] = (struct shard_block){
                 .first = variable->offset + (size_t)r * stride + (size_t)c,
                 .local = local + (size_t)(r - row) * stride + (size_t)c,
                 .stride = variable->stride,
@@ -49,7 +49,7 @@ static size_t cut_rows(const struct variable *variable, int row, int end, size_t
     return count;
 }
 
-static size_t cut_spans(const struct model *model, const struct span *spans, int span_count, struct block *blocks)
+static size_t cut_spans(const struct model *model, const struct span *spans, int span_count, struct shard_block *blocks)
 {
     size_t count = 0;
     size_t local = 0;
@@ -72,7 +72,7 @@ static size_t cut_spans(const struct model *model, const struct span *spans, int
 }
 
 /* What a ps holds, and the bytes of each of its arrays. */
-struct plan {
+struct layout_plan {
     struct span spans[PLACEMENT_MAX_SPANS];
     int span_count;
     size_t floats, blocks;
@@ -84,7 +84,7 @@ struct plan {
     size_t total;
 };
 
-static void plan_make(struct plan *plan, const struct model *model, const struct config *config, int ps)
+static void plan_make(struct layout_plan *plan, const struct model *model, const struct config *config, int ps)
 {
     memset(plan, 0, sizeof *plan);
     plan->span_count =
@@ -105,7 +105,7 @@ static void plan_make(struct plan *plan, const struct model *model, const struct
     plan->present_bytes = shard_round_up(plan->blocks);
     plan->range_bytes = shard_round_up(plan->blocks * RANGE_BYTES);
     plan->version_bytes = shard_round_up(plan->blocks * sizeof(uint64_t));
-    plan->block_bytes = shard_round_up(plan->blocks * sizeof(struct block));
+    plan->block_bytes = shard_round_up(plan->blocks * sizeof(struct shard_block));
     plan->stage_bytes = shard_round_up((size_t)plan->workers * sizeof(struct stage));
     plan->synchronous = config->cluster.issync;
     plan->aggregate_bytes = plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks)) : 0;
@@ -119,7 +119,7 @@ static void plan_make(struct plan *plan, const struct model *model, const struct
 
 size_t shard_memory(const struct model *model, const struct config *config, int ps)
 {
-    struct plan plan;
+    struct layout_plan plan;
     plan_make(&plan, model, config, ps);
     return plan.total + SHARD_ALIGN + sizeof(struct shard);
 }
@@ -143,7 +143,7 @@ static void divide_into_stripes(struct shard *shard)
     }
 }
 
-static void lay_out(struct shard *shard, const struct plan *plan)
+static void lay_out(struct shard *shard, const struct layout_plan *plan)
 {
     char *memory = (char *)shard_round_up((size_t)shard->memory);
     memcpy(shard->spans, plan->spans, sizeof shard->spans);
@@ -179,7 +179,7 @@ static void lay_out(struct shard *shard, const struct plan *plan)
 bool shard_create(struct shard **result, const struct model *model, const struct config *config, int ps,
                   struct error *error)
 {
-    struct plan plan;
+    struct layout_plan plan;
     plan_make(&plan, model, config, ps);
     if (plan.floats > UINT32_MAX) {
         return error_set(error, "ps %d would hold %zu floats, more than a message can name (%lu): use more ps", ps,

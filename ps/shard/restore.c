@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 
 static void fill(float *values, size_t count, float value)
 {
@@ -19,7 +19,7 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     atomic_store(&shard->closed, true);
     shard->version = 0;
     for (int i = 0; i < shard->stripe_count; i++) {
-        shard_walk_on(shard, i, &(struct walk){0}, 0);
+        shard_walk_on(shard, i, &(struct block_walk){0}, 0);
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     memset(&shard->snapshot, 0, sizeof shard->snapshot);
@@ -52,7 +52,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
 }
 
 /* Slots of a block that hold other bits than they begin with: an update makes a negative zero positive. */
-static bool slots_moved(const struct shard *shard, const struct block *block)
+static bool slots_moved(const struct shard *shard, const struct shard_block *block)
 {
     for (int slot = 0; slot < optimizer_slots(shard->train.optimizer); slot++) {
         float initial = optimizer_slot_initial(&shard->train, slot);
@@ -69,7 +69,7 @@ static bool slots_moved(const struct shard *shard, const struct block *block)
 }
 
 /* Whatever was written there: no loop over padding may ever see anything but what it began with. */
-static void reset_padding(struct shard *shard, int vector, const struct block *block, size_t end)
+static void reset_padding(struct shard *shard, int vector, const struct shard_block *block, size_t end)
 {
     bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
     float value = is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f;
@@ -128,7 +128,7 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
         if (i + 1 == shard->stripe_count) {
             atomic_store(&shard->closed, false);
         }
-        shard_walk_on(shard, i, &(struct walk){.version = 1}, global_step);
+        shard_walk_on(shard, i, &(struct block_walk){.version = 1}, global_step);
     }
     return true;
 }

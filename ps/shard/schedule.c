@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/config/diff.h"
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 
 /* What was next has long been in force. Locked. */
 static void settle(struct schedule *schedule, int64_t now)

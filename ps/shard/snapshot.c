@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe)
 {
@@ -28,7 +28,7 @@ void shard_snapshot_done(struct shard *shard, uint64_t number)
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-void shard_join_snapshot(struct shard *shard, struct walk *walk)
+void shard_join_snapshot(struct shard *shard, struct block_walk *walk)
 {
     pthread_mutex_lock(&shard->snapshot_lock);
     struct snapshot *snapshot = &shard->snapshot;
@@ -69,7 +69,7 @@ enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t
     if (!shard_walk_enter_any(shard)) {
         return SNAPSHOT_CLOSED;
     }
-    struct walk walk = {.version = shard->version, .global_step = shard->global_step, .snapshot = number};
+    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step, .snapshot = number};
     pthread_mutex_lock(&shard->snapshot_lock);
     walk.saves = begin_snapshot(shard, number, at_step, &state);
     *global_step = shard->snapshot.at_step;

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
-#include "ps/optimizer.h"
+#include "ps/store/optimizer.h"
 #include "tests/bench/fma_peak.h"
 #include "worker/engine.h"
 

@@ -20,10 +20,10 @@
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "ps/bfloat16.h"
-#include "ps/model.h"
-#include "ps/placement.h"
-#include "ps/self.h"
+#include "ps/store/bfloat16.h"
+#include "ps/store/model.h"
+#include "ps/store/placement.h"
+#include "ps/identity.h"
 #include "ps/server.h"
 #include "ps/shard.h"
 
@@ -32,7 +32,7 @@ enum { PADDING_SENT = 32, RUN_FLOATS = 64 * 1024 };
 
 struct load {
     struct config config;
-    struct self self;
+    struct identity identity;
     struct model model;
     struct address address;
     int ps;
@@ -48,7 +48,7 @@ struct worker {
     struct load *load;
     pthread_t thread;
     int index;
-    struct identity identity;
+    struct hello_identity identity;
     struct channel channel;
     uint8_t *gradient;   /* as it goes onto the wire */
     uint8_t *parameters; /* what comes back, read and forgotten */
@@ -73,7 +73,8 @@ static bool connect_once(struct worker *worker)
     struct connection *connection;
     const struct member ps = {MEMBER_PS, load->ps};
     struct peer peer;
-    if (!connection_connect(&connection, &load->address, &ps, load->self.credentials, NULL, soon(), &worker->error)) {
+    if (!connection_connect(&connection, &load->address, &ps, load->identity.credentials, NULL, soon(),
+                            &worker->error)) {
         return false;
     }
     channel_open(&worker->channel, connection);
@@ -186,7 +187,7 @@ static bool take_answer(struct worker *worker, uint64_t request, uint64_t sequen
         }
         if (channel->frame.type != MESSAGE_pushed) {
             return error_set(&worker->error, "answered by %s: %s", message_name(channel->frame.type),
-                             channel->frame.type == MESSAGE_error ? channel->message.error.sentence : "");
+                             channel->frame.type == MESSAGE_error ? channel->message.error.message : "");
         }
         const struct message_pushed *pushed = &channel->message.pushed;
         if (pushed->outcome != 0 || pushed->sequence != sequence) {
@@ -224,7 +225,7 @@ static bool push_once(struct worker *worker)
 
 static void leave(struct worker *worker)
 {
-    const struct message_leave message = {.sentence = "measured"};
+    const struct message_leave message = {.message = "measured"};
     const struct message_end_job end = {.job_state = 3, .global_step = worker->step};
     pthread_barrier_wait(&worker->load->ready);
     if (worker->index == 0 && !worker->failed) {
@@ -301,7 +302,7 @@ static bool list_rows(struct load *load)
 static bool create_worker(struct load *load, struct worker *worker, int index)
 {
     pthread_attr_t attributes;
-    *worker = (struct worker){.load = load, .index = index, .identity = load->self.identity};
+    *worker = (struct worker){.load = load, .index = index, .identity = load->identity.hello};
     worker->identity.member = (struct member){MEMBER_WORKER, index};
     worker->identity.incarnation = handshake_new_incarnation();
     /* Tiny numbers of either type: 0x01010101 is 2.4e-38, 0x0101 likewise. */
@@ -352,7 +353,7 @@ static bool report(const struct load *load, struct worker *workers, int count, s
            "\"connects_tried_again\":%ld,\"cipher\":\"%s\",\"dtype\":\"%s\",\"ps_shard_bytes\":%zu,"
            "\"ps_predicted_bytes\":%zu,\"ps_peak_bytes\":%zu}\n",
            count, load->floats, total, slowest, fastest, failed, retries,
-           load->self.credentials != NULL ? "TLS 1.3" : "plain TCP",
+           load->identity.credentials != NULL ? "TLS 1.3" : "plain TCP",
            load->config.cluster.wire_dtype == WIRE_BFLOAT16 ? "bfloat16" : "float32",
            shard_memory(&load->model, &load->config, load->ps),
            server_memory(&load->model, &load->config, load->ps, count), ps_memory);
@@ -419,7 +420,7 @@ int main(int argc, char **argv)
         }
     }
     if (config_load(&load.config, NULL, settings, count, &error) &&
-        self_create(&load.self, &load.config, (struct member){MEMBER_WORKER, MEMBER_ANY_INDEX}, &error) &&
+        identity_create(&load.identity, &load.config, (struct member){MEMBER_WORKER, MEMBER_ANY_INDEX}, &error) &&
         (load.ps < load.config.cluster.ps_hosts.count || error_set(&error, "there is no ps %d", load.ps)) &&
         address_parse(load.config.cluster.ps_hosts.items[load.ps], &load.address, &error)) {
         model_layout(&load.model, &load.config.model);
@@ -428,7 +429,7 @@ int main(int argc, char **argv)
         log_error("%s", error.text);
     }
     free(load.ranges);
-    self_destroy(&load.self);
+    identity_destroy(&load.identity);
     config_free(&load.config);
     return good ? 0 : 1;
 }

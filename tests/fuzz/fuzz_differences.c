@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/bfloat16.h"
+#include "ps/store/bfloat16.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

@@ -26,10 +26,10 @@ static void check_ranges(const struct ranges *ranges)
 static void check_hello(const struct message_hello *hello)
 {
     static const char ours[] = "{\"model\":{\"layers\":[784,500,10]},\"train\":{\"seed\":1}}";
-    struct error sentence;
+    struct error message;
     assert(strlen(hello->program) <= 64 && strlen(hello->job) <= 65536);
-    handshake_describe_difference(NULL, "worker 1", hello->job, "ps 0", ours, &sentence);
-    assert(strlen(sentence.text) < sizeof sentence.text);
+    handshake_describe_difference(NULL, "worker 1", hello->job, "ps 0", ours, &message);
+    assert(strlen(message.text) < sizeof message.text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

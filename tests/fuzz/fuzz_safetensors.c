@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ps/checkpoint.h"
-#include "ps/safetensors.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/safetensors.h"
 
 enum { MAX_FLOATS = 1 << 16 };
 

@@ -11,19 +11,19 @@
 #include "base/clock.h"
 #include "net/handshake.h"
 
-struct visitor {
+struct session {
     int fd;
     char peer[ENDPOINT_TEXT];
     const struct credentials *credentials;
 };
 
-static const struct identity self = {.member = {MEMBER_PS, 0},
-                                     .incarnation = 1,
-                                     .program = "test server",
-                                     .cluster = "test",
-                                     .digest = "d",
-                                     .job = "{\"model\":{\"layers\":[784,500,10]}}",
-                                     .lease_ms = 10000};
+static const struct hello_identity identity = {.member = {MEMBER_PS, 0},
+                                               .incarnation = 1,
+                                               .program = "test server",
+                                               .cluster = "test",
+                                               .digest = "d",
+                                               .job = "{\"model\":{\"layers\":[784,500,10]}}",
+                                               .lease_ms = 10000};
 
 static double soon(void)
 {
@@ -58,19 +58,19 @@ static bool answer(struct channel *channel, struct error *error)
 
 static void *serve(void *argument)
 {
-    struct visitor *visitor = argument;
+    struct session *session = argument;
     struct connection *connection;
     struct channel channel;
     struct error error;
     struct peer peer;
     const struct handshake_rules rules = {NULL};
-    if (!connection_serve(&connection, visitor->fd, visitor->peer, visitor->credentials, NULL, soon(), &error)) {
+    if (!connection_serve(&connection, session->fd, session->peer, session->credentials, NULL, soon(), &error)) {
         printf("%s\n", error.text);
         connection_close(connection);
         goto out;
     }
     channel_open(&channel, connection);
-    if (!handshake_accept(&channel, &self, &rules, &peer, soon(), &error)) {
+    if (!handshake_accept(&channel, &identity, &rules, &peer, soon(), &error)) {
         printf("%s\n", error.text);
     } else {
         while (channel_receive(&channel, soon(), &error) && answer(&channel, &error)) {
@@ -78,7 +78,7 @@ static void *serve(void *argument)
     }
     channel_close(&channel);
 out:
-    free(visitor);
+    free(session);
     return NULL;
 }
 
@@ -95,15 +95,15 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%u\n", socket_port(listener));
     for (;;) {
-        struct visitor *visitor = calloc(1, sizeof *visitor);
+        struct session *session = calloc(1, sizeof *session);
         enum socket_wait how;
         pthread_t thread;
-        visitor->credentials = credentials;
-        if (!socket_accept(listener, &visitor->fd, visitor->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {
+        session->credentials = credentials;
+        if (!socket_accept(listener, &session->fd, session->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {
             fprintf(stderr, "server: %s\n", error.text);
             return 1;
         }
-        if (pthread_create(&thread, NULL, serve, visitor) == 0) {
+        if (pthread_create(&thread, NULL, serve, session) == 0) {
             pthread_detach(thread);
         }
     }

@@ -182,7 +182,7 @@ static void patience(const struct credentials *credentials)
     loopback_start(&loopback, credentials, drip, NULL);
     struct connection *connection = connect_to(&loopback, credentials);
     uint8_t bytes[9];
-    connection_set_patience(connection, 0.4);
+    connection_set_idle_timeout(connection, 0.4);
     double started_s = clock_monotonic_s();
     assert_false(connection_read(connection, bytes, sizeof bytes, soon(), &error));
     double ended_s = clock_monotonic_s(), heard_s = connection_heard_s(connection);

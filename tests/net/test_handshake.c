@@ -13,21 +13,21 @@
 #include "net/bytes.h"
 #include "tests/net/loopback.h"
 
-static const struct identity ps0 = {.member = {MEMBER_PS, 0},
-                                    .incarnation = 11,
-                                    .program = "trainer 1.0",
-                                    .cluster = "digits",
-                                    .fleet_version = 3,
-                                    .digest = "d1",
-                                    .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}",
-                                    .lease_ms = 10000};
-static const struct identity worker1 = {.member = {MEMBER_WORKER, 1},
-                                        .incarnation = 22,
-                                        .program = "trainer 1.0",
-                                        .cluster = "digits",
-                                        .fleet_version = 3,
-                                        .digest = "d1",
-                                        .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}"};
+static const struct hello_identity ps0 = {.member = {MEMBER_PS, 0},
+                                          .incarnation = 11,
+                                          .program = "trainer 1.0",
+                                          .cluster = "digits",
+                                          .fleet_version = 3,
+                                          .digest = "d1",
+                                          .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}",
+                                          .lease_ms = 10000};
+static const struct hello_identity worker1 = {.member = {MEMBER_WORKER, 1},
+                                              .incarnation = 22,
+                                              .program = "trainer 1.0",
+                                              .cluster = "digits",
+                                              .fleet_version = 3,
+                                              .digest = "d1",
+                                              .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}"};
 static const struct member ps_0 = {MEMBER_PS, 0};
 
 /* What the server does and what became of it. */
@@ -73,7 +73,8 @@ struct outcome {
     struct peer peer;
 };
 
-static struct outcome shake(const struct identity *self, const struct member *expected, struct service *service)
+static struct outcome shake(const struct hello_identity *identity, const struct member *expected,
+                            struct service *service)
 {
     struct loopback loopback = {.listener = -1};
     struct outcome outcome = {.welcome = false};
@@ -85,7 +86,7 @@ static struct outcome shake(const struct identity *self, const struct member *ex
     }
     channel_open(&channel, connection);
     outcome.welcome =
-        handshake_connect(&channel, self, expected, &outcome.peer, soon(), &outcome.reason, &outcome.error);
+        handshake_connect(&channel, identity, expected, &outcome.peer, soon(), &outcome.reason, &outcome.error);
     channel_close(&channel);
     loopback_end(&loopback);
     return outcome;
@@ -109,14 +110,14 @@ static void welcome(void **state)
     assert_string_equal(outcome.peer.program, "trainer 1.0");
 }
 
-static void assert_refused(const struct identity *self, const struct member *expected, struct service *service,
-                           uint16_t reason, const char *sentence)
+static void assert_refused(const struct hello_identity *identity, const struct member *expected,
+                           struct service *service, uint16_t reason, const char *message)
 {
-    struct outcome outcome = shake(self, expected, service);
+    struct outcome outcome = shake(identity, expected, service);
     assert_false(outcome.welcome);
     assert_false(service->accepted);
     assert_int_equal(outcome.reason, reason);
-    if (!strstr(outcome.error.text, sentence) || !strstr(service->error.text, sentence)) {
+    if (!strstr(outcome.error.text, message) || !strstr(service->error.text, message)) {
         fail_msg("client: %s; server: %s", outcome.error.text, service->error.text);
     }
     assert_non_null(strstr(service->error.text, "refused 127.0.0.1:"));
@@ -125,7 +126,7 @@ static void assert_refused(const struct identity *self, const struct member *exp
 static void config_mismatch(void **state)
 {
     (void)state;
-    struct identity other = worker1;
+    struct hello_identity other = worker1;
     struct service service = {.accepted = false};
     other.digest = "d2";
     other.job = "{\"model\":{\"layers\":[784,300,10]},\"seed\":1}";
@@ -136,7 +137,7 @@ static void config_mismatch(void **state)
                    "worker 1 has seed=2, ps 0 has 1; worker 1 has more=true, ps 0 has (none)");
     other.job = "no json";
     assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG, "different job configs");
-    struct identity operator= other;
+    struct hello_identity operator= other;
     operator.member =(struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
     operator.digest = "";
     assert_true(shake(&operator, & ps_0, &service).welcome);
@@ -146,7 +147,7 @@ static void config_mismatch(void **state)
 static void other_versions(void **state)
 {
     (void)state;
-    struct identity other = worker1;
+    struct hello_identity other = worker1;
     struct service service = {.accepted = false};
     other.digest = "d2";
     other.fleet_version = 2;
@@ -164,7 +165,7 @@ static void other_reasons(void **state)
 {
     (void)state;
     static const struct member ps_7 = {MEMBER_PS, 7};
-    struct identity other = worker1;
+    struct hello_identity other = worker1;
     struct service service = {.accepted = false};
     other.cluster = "letters";
     assert_refused(&other, &ps_0, &service, REFUSAL_CLUSTER,
@@ -175,10 +176,10 @@ static void other_reasons(void **state)
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
 }
 
-static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *sentence)
+static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *message)
 {
     (void)context;
-    error_set(sentence, "worker %d is there already", peer->member.index);
+    error_set(message, "worker %d is there already", peer->member.index);
     return REFUSAL_DUPLICATE;
 }
 
@@ -207,7 +208,7 @@ static void exchange_raw(const uint8_t *bytes, size_t size, struct service *serv
     loopback_end(&loopback);
 }
 
-/* A hello of a version to come, with a field that we don't know, is answered by a sentence. */
+/* A hello of a version to come, with a field that we don't know, is answered by a message. */
 static void future_version(void **state)
 {
     (void)state;
@@ -230,8 +231,8 @@ static void future_version(void **state)
     assert_true(answered);
     assert_int_equal(channel.frame.type, MESSAGE_refused);
     assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
-    assert_string_equal(channel.message.refused.sentence, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
-                                                          "(trainer 1.0) speaks 1 to 1: upgrade the older one");
+    assert_string_equal(channel.message.refused.message, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
+                                                         "(trainer 1.0) speaks 1 to 1: upgrade the older one");
     assert_non_null(strstr(service.error.text, "speaks protocol versions 5 to 9"));
     channel_close(&channel);
 }

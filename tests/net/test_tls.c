@@ -121,7 +121,7 @@ static void assert_well(struct attempt attempt)
     }
 }
 
-/* Both ends failed, each with one sentence that names the other and holds these words. */
+/* Both ends failed, each with one message that names the other and holds these words. */
 static void assert_refused(struct attempt attempt, const char *client_says, const char *server_says)
 {
     assert_false(attempt.connected);

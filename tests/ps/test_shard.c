@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "ps/bfloat16.h"
-#include "ps/optimizer.h"
+#include "ps/store/bfloat16.h"
+#include "ps/store/optimizer.h"
 #include "ps/shard.h"
 #include "tests/random.h"
 
@@ -683,7 +683,7 @@ static void test_pushes_of_many_threads_all_count(void **state)
 
 /* --- Synchronous steps -------------------------------------------------------------------------------------------------- */
 
-/* The slow twin of an aggregate, as ps/collect.h says it; gradients: [WORKERS] of the whole vector. */
+/* The slow twin of an aggregate, as ps/store/collect.h says it; gradients: [WORKERS] of the whole vector. */
 static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count)
 {
     float weight = 1.0f / (float)count;

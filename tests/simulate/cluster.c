@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/config.h"
-#include "base/restart.h"
+#include "base/process/restart.h"
 #include "ps/job/job.h"
 #include "ps/server.h"
 #include "tests/simulate/fleet.h"
@@ -21,7 +21,7 @@
 
 enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
 
-static const double PATIENCE_S = 400; /* for training to end once faults have stopped */
+static const double TIMEOUT_S = 400; /* for training to end once faults have stopped */
 static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000, MOST_LATE_S = 90;
 
 static struct {
@@ -183,7 +183,7 @@ void __wrap_job_end(struct job *job, int worker, const struct message_end_job *m
     if (verdict->code == 0 && (message->job_state == JOB_DONE || shortage.kind == SHORT_OF_MEMORY)) {
         run.over = true; /* a chief without memory may give up, and says so */
     } else if (verdict->code == 0) {
-        fail("the chief calls the job failed: %s", message->sentence);
+        fail("the chief calls the job failed: %s", message->message);
     }
 }
 
@@ -314,7 +314,7 @@ static void kill_one(void *context, uint64_t number)
     }
 }
 
-static void befall(void *context, uint64_t argument)
+static void inject_fault(void *context, uint64_t argument)
 {
     struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
     struct machine *other = chance(3) == 0 ? NULL : &world.machines[chance((uint64_t)world.machine_count)];
@@ -481,7 +481,7 @@ static void draw_faults(enum trouble trouble)
     }
     run.calm_s = world.now_s + trouble_s + 1;
     for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
-        world_at(world.now_s + trouble_s * chance_real(), befall, NULL, 0);
+        world_at(world.now_s + trouble_s * chance_real(), inject_fault, NULL, 0);
     }
 }
 
@@ -512,7 +512,7 @@ static void roll_out(void)
         }
         if (fleet_turned() && left > 0 && chance(3) == 0) {
             left--;
-            world_at(world.now_s + 1.5 * chance_real(), befall, NULL, 0);
+            world_at(world.now_s + 1.5 * chance_real(), inject_fault, NULL, 0);
         }
         if (fleet_switches() && oracle.ps > 1 && left > 0 && chance(3) == 0) {
             left--;
@@ -522,7 +522,7 @@ static void roll_out(void)
             left = 0;
             run.calm_s = world.now_s;
         }
-        if (world.now_s >= run.calm_s + PATIENCE_S) {
+        if (world.now_s >= run.calm_s + TIMEOUT_S) {
             fleet_blame();
         }
     }
@@ -558,7 +558,7 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
         finish(outcome);
         return;
     }
-    const double end_s = run.calm_s + PATIENCE_S;
+    const double end_s = run.calm_s + TIMEOUT_S;
     while (!world.failed && world.now_s < end_s &&
            (chief()->runs || !run.over || chief()->status < 0 || (chief()->status != 0 && !run.disk_was_full))) {
         double until_s = end_s;
@@ -569,7 +569,7 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
         one_event(until_s);
     }
     if (world.now_s >= end_s) {
-        fail("training does not come to its end within %.0f s after the last fault", PATIENCE_S);
+        fail("training does not come to its end within %.0f s after the last fault", TIMEOUT_S);
     }
     if (!world.failed) {
         leave(GRACE_S);

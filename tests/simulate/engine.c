@@ -118,21 +118,21 @@ static const struct engine_table table = {
     .destroy = engine_destroy,
 };
 
-void engine_begin(struct engine_prelude *prelude, const struct engine_options *options)
+void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
-    (void)prelude;
+    (void)startup;
     (void)options;
 }
 
-void engine_prelude_end(struct engine_prelude *prelude)
+void engine_startup_end(struct engine_startup *startup)
 {
-    (void)prelude;
+    (void)startup;
 }
 
-bool engine_choose(struct engine **out, const struct engine_options *options, struct engine_prelude *prelude,
+bool engine_choose(struct engine **out, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error)
 {
-    (void)prelude;
+    (void)startup;
     struct odd_engine *engine = calloc(1, sizeof *engine);
     float *parameters = calloc(options->model->float_count, sizeof(float));
     if (engine == NULL || parameters == NULL) {

@@ -10,7 +10,7 @@
 
 #include "base/cli/command.h"
 #include "base/config/keys.h"
-#include "base/config/probation.h"
+#include "base/process/probation.h"
 #include "base/config/versions.h"
 #include "net/handshake.h"
 #include "net/operator_key.h"
@@ -20,7 +20,7 @@
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/operator/commands.h"
-#include "worker/remote/operator/desk_link.h"
+#include "worker/remote/operator/rollout_client.h"
 
 #define WRAP(type, name, ...)                                                                                          \
     type __real_##name(__VA_ARGS__);                                                                                   \
@@ -32,7 +32,7 @@
 enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
 
 static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400;
-static const double OFF_S = ROLLOUT_SILENT_S + 2; /* then a worker counts as off */
+static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* then a worker counts as off */
 
 /* What is to happen when a version comes into force. */
 enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL };
@@ -235,14 +235,14 @@ static const struct rollout *leader(void)
 }
 
 WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
-     double now_s, char sentence[256])
+     double now_s, char message[256])
 {
-    bool done = __real_rollout_begin(rollout, plan, vitals, now_s, sentence);
+    bool done = __real_rollout_begin(rollout, plan, vitals, now_s, message);
     struct content *content = content_of(plan->target);
     content->waited = vitals->waits;
     for (int i = 0; i < fleet.member_count; i++) {
         const double heard_s = rollout->members[i].heard_s;
-        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_SILENT_S);
+        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_IDLE_TIMEOUT_S);
     }
     if (done && plan->target <= fleet.highest_kept) {
         fail("a rollout of version %llu begins, and version %llu was here already", (unsigned long long)plan->target,
@@ -497,13 +497,13 @@ static bool copy_last(uint8_t **bytes, size_t *size)
     return *bytes != NULL && memcpy(*bytes, fleet.manifest, *size) != NULL;
 }
 
-static void intrude(struct desk_link *link)
+static void intrude(struct rollout_client *link)
 {
     struct error error;
     uint8_t *bytes = NULL;
     size_t size = 0;
     const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
-    const struct message_rollout *told = desk_link_ask(link, &error);
+    const struct message_rollout *told = rollout_client_ask(link, &error);
     bool made = told != NULL && (how == INTRUSION_KEY || how == INTRUSION_FLEET
                                      ? forge(told, how == INTRUSION_FLEET, &bytes, &size, &error)
                                      : copy_last(&bytes, &size));
@@ -516,7 +516,7 @@ static void intrude(struct desk_link *link)
     }
     if (made) {
         say("proposes manifest %d of %zu bytes", (int)how, size);
-        if (desk_link_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
+        if (rollout_client_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
             fail("ps 0 begins what the operator did not sign for this fleet: %d", (int)how);
         }
         say("is answered: %s", error.text);
@@ -528,15 +528,15 @@ static int run_intruder(struct machine *machine)
 {
     struct config config;
     struct error error = {""};
-    struct desk_link link;
+    struct rollout_client link;
     (void)machine;
     if (!config_load(&config, CONFIG, NULL, 0, &error)) {
         return 2;
     }
-    if (desk_link_open(&link, &config, &error)) {
+    if (rollout_client_open(&link, &config, &error)) {
         intrude(&link);
     }
-    desk_link_close(&link);
+    rollout_client_close(&link);
     config_free(&config);
     return 0;
 }

@@ -20,13 +20,13 @@
 #include <string.h>
 
 #include "net/channel.h"
-#include "ps/checkpoint_folder.h"
+#include "ps/checkpoint/folder.h"
 #include "ps/job/job.h"
-#include "ps/shard/inside.h"
+#include "ps/shard/internal.h"
 #include "tests/simulate/fleet.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/exchange/push_pull.h"
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 enum { MOST_PUSHES = 8192, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
 
@@ -313,7 +313,7 @@ WRAP(void, job_schedule, struct job *job, const struct config *config, int64_t s
 WRAP(bool, job_take_step, struct job *job, struct job_step *step)
 {
     struct replicas *replicas = &record_here()->replicas;
-    const bool decides = job->coordinator == job->self.index;
+    const bool decides = job->coordinator == job->identity.index;
     bool done = __real_job_take_step(job, step);
     if (done && decides) {
         settle_replicas(replicas, step->step);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "base/memory.h"
-#include "base/restart.h"
+#include "base/process/restart.h"
 #include "tests/simulate/fleet.h"
 #include "tests/simulate/world.h"
 

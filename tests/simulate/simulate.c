@@ -18,7 +18,7 @@
 #include "tests/simulate/cluster.h"
 
 /* What the processes tell one another; it lies in memory that they share. */
-struct tally {
+struct run_tally {
     uint64_t next; /* seed */
     uint64_t seeds, events, faults;
     double seconds;
@@ -42,7 +42,7 @@ static double real_seconds(void)
 }
 
 /* Each seed has a process of its own, so that it is replayed exactly, whatever ran before it. */
-static void work_once(struct tally *tally, uint64_t seed)
+static void work_once(struct run_tally *tally, uint64_t seed)
 {
     struct outcome outcome;
     cluster_run(seed, trouble, false, &outcome);
@@ -55,7 +55,7 @@ static void work_once(struct tally *tally, uint64_t seed)
     }
 }
 
-static void work(struct tally *tally, uint64_t end, double until_s)
+static void work(struct run_tally *tally, uint64_t end, double until_s)
 {
     for (;;) {
         uint64_t seed = __atomic_fetch_add(&tally->next, 1, __ATOMIC_SEQ_CST);
@@ -90,7 +90,7 @@ static int run_one(uint64_t seed, bool shows)
 
 static int run_many(const char *program, uint64_t first, uint64_t count, double seconds, int jobs)
 {
-    struct tally *tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct run_tally *tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     double begin_s = real_seconds();
     tally->next = first;
     for (int i = 0; i < jobs; i++) {

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/signals.h"
+#include "base/process/signals.h"
 
 enum {
     STACK = 256 * 1024,
@@ -180,18 +180,18 @@ static void make_ready(struct thread *thread)
 
 static void leave_thread(void)
 {
-    struct thread *self = running;
-    self->error_number = errno;
-    switch_stack(&self->top, outside);
+    struct thread *identity = running;
+    identity->error_number = errno;
+    switch_stack(&identity->top, outside);
     errno = running->error_number;
 }
 
 static void thread_main(void)
 {
-    struct thread *self = running;
-    self->result = self->start(self->context);
-    self->done = true;
-    thread_wake(self->machine, self);
+    struct thread *identity = running;
+    identity->result = identity->start(identity->context);
+    identity->done = true;
+    thread_wake(identity->machine, identity);
     leave_thread();
     abort();
 }
@@ -291,16 +291,16 @@ static void purge(void)
 
 bool thread_block(const void *what, double until_s)
 {
-    struct thread *self = running;
-    self->waits_for = what;
-    self->woken = false;
-    self->wait++;
+    struct thread *identity = running;
+    identity->waits_for = what;
+    identity->woken = false;
+    identity->wait++;
     if (until_s < 1e15) {
-        world_at(until_s > world.now_s ? until_s : world.now_s, ring, self->machine,
-                 self->number << 24 | (self->wait & 0xffffff));
+        world_at(until_s > world.now_s ? until_s : world.now_s, ring, identity->machine,
+                 identity->number << 24 | (identity->wait & 0xffffff));
     }
     leave_thread();
-    return self->woken;
+    return identity->woken;
 }
 
 void thread_wake(struct machine *machine, const void *what)
@@ -686,23 +686,23 @@ WRAP(uint32_t, randombytes_uniform, uint32_t below)
 
 /* --- Memory ------------------------------------------------------------------------------------------------------------ */
 
-struct block {
-    struct block *next, *previous;
+struct memory_block {
+    struct memory_block *next, *previous;
     struct machine *machine; /* NULL: the world's own */
     uint32_t size_class;     /* 2^class bytes in all */
     uint32_t mark;
     size_t size;
     size_t unused[3];
 };
-_Static_assert(sizeof(struct block) == 64, "memory behind it must be aligned");
+_Static_assert(sizeof(struct memory_block) == 64, "memory behind it must be aligned");
 
-static struct block *pool[64];
+static struct memory_block *pool[64];
 
 void *__real_aligned_alloc(size_t alignment, size_t size);
 
-static struct block *block_of(void *bytes)
+static struct memory_block *block_of(void *bytes)
 {
-    struct block *block = (struct block *)bytes - 1;
+    struct memory_block *block = (struct memory_block *)bytes - 1;
     assert(block->mark == 0xb10cb10c);
     return block;
 }
@@ -713,18 +713,18 @@ WRAP(void *, malloc, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    size_t whole = size + sizeof(struct block);
+    size_t whole = size + sizeof(struct memory_block);
     uint32_t class = 6;
     while (((size_t)1 << class) < whole) {
         class ++;
     }
-    struct block *block = pool[class];
+    struct memory_block *block = pool[class];
     if (block != NULL) {
         pool[class] = block->next;
-    } else if ((block = __real_aligned_alloc(sizeof(struct block), (size_t)1 << class)) == NULL) {
+    } else if ((block = __real_aligned_alloc(sizeof(struct memory_block), (size_t)1 << class)) == NULL) {
         return NULL;
     }
-    *block = (struct block){.machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size};
+    *block = (struct memory_block){.machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size};
     if (world.here != NULL) {
         block->next = world.here->blocks;
         if (block->next != NULL) {
@@ -744,7 +744,7 @@ WRAP(void, free, void *bytes)
     if (bytes == NULL) {
         return;
     }
-    struct block *block = block_of(bytes);
+    struct memory_block *block = block_of(bytes);
     if (block->machine != NULL) {
         if (block->previous != NULL) {
             block->previous->next = block->next;
@@ -795,7 +795,7 @@ WRAP(char *, strdup, const char *text)
 /* All memory is that aligned. */
 WRAP(void *, aligned_alloc, size_t alignment, size_t size)
 {
-    assert(alignment <= sizeof(struct block));
+    assert(alignment <= sizeof(struct memory_block));
     return __wrap_malloc(size);
 }
 

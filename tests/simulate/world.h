@@ -28,7 +28,7 @@
 struct file;
 struct disk;
 struct thread;
-struct block;
+struct memory_block;
 
 enum { WORLD_MAX_MACHINES = 24, WORLD_MAX_FILES = 512 };
 
@@ -45,8 +45,8 @@ struct machine {
     double clock_ahead_s; /* of its monotonic clock: time that it slept through */
     double wall_ahead_s;
     double frozen_until_s;
-    struct thread *threads; /* of the present process */
-    struct block *blocks;   /* of memory */
+    struct thread *threads;      /* of the present process */
+    struct memory_block *blocks; /* of memory */
     size_t bytes, most_bytes;
     int thread_count;
     struct file *files[WORLD_MAX_FILES];

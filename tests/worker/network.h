@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/config.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 #include "tests/random.h"
 #include "worker/dataset.h"
 

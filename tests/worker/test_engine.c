@@ -14,12 +14,12 @@
 /* cmocka wants the four above first. */
 #include <cmocka.h>
 
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
-#include "worker/dropout.h"
+#include "base/random/dropout.h"
 #include "worker/engine.h"
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 static struct test_random test_seed;
 static enum cpu_kernels tested;

@@ -464,7 +464,7 @@ static void test_compress(void **state)
     }
 }
 
-static int differences(const struct outline *one, const struct outline *other)
+static int differences(const struct signature *one, const struct signature *other)
 {
     int differ = 0;
     for (int bit = 0; bit < 128; bit++) {
@@ -479,24 +479,24 @@ static void test_pair(void **state)
     (void)state;
     enum { MOST = 300 };
     for (int round = 0; round < ROUNDS; round++) {
-        struct outline outlines[MOST];
+        struct signature signatures[MOST];
         bool seen[MOST] = {false};
         int count = 1 + below(MOST);
         for (int i = 0; i < count; i++) {
             /* Few bits that vary, so that some are equally near. */
-            outlines[i] = (struct outline){.bits = {(uint64_t)below(16), (uint64_t)below(16) << 60}, .place = i};
+            signatures[i] = (struct signature){.bits = {(uint64_t)below(16), (uint64_t)below(16) << 60}, .place = i};
         }
-        tested->pair(count, outlines);
+        tested->pair(count, signatures);
         for (int i = 0; i < count; i++) {
-            assert_in_range(outlines[i].place, 0, count - 1);
-            assert_false(seen[outlines[i].place]);
-            seen[outlines[i].place] = true;
+            assert_in_range(signatures[i].place, 0, count - 1);
+            assert_false(seen[signatures[i].place]);
+            seen[signatures[i].place] = true;
         }
         for (int i = 0; i + 1 < count; i += 2) {
             /* Who was looked at for i came behind it then, and comes behind it now: within the next few pairs. */
-            int nearest = differences(&outlines[i], &outlines[i + 1]);
-            for (int k = i + 2; k < count && outlines[k].place < i + KERNEL_AMONG; k++) {
-                assert_true(outlines[k].place < i || differences(&outlines[i], &outlines[k]) >= nearest);
+            int nearest = differences(&signatures[i], &signatures[i + 1]);
+            for (int k = i + 2; k < count && signatures[k].place < i + KERNEL_AMONG; k++) {
+                assert_true(signatures[k].place < i || differences(&signatures[i], &signatures[k]) >= nearest);
             }
         }
     }

@@ -1,4 +1,4 @@
-/* The CPU engine's state, and its creation; worker/cpu/engine/inside.h says how it computes. */
+/* The CPU engine's state, and its creation; worker/cpu/engine/internal.h says how it computes. */
 #include "worker/engine.h"
 
 #include <assert.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/cpu/engine/inside.h"
+#include "worker/cpu/engine/internal.h"
 #include "worker/data/idx.h"
 
 /* ---- state ---- */
@@ -139,7 +139,7 @@ static void cpu_destroy(struct engine *base)
     free(engine->streamed_labels);
     free(engine->in_order);
     free(engine->first_of_class);
-    free(engine->outlines);
+    free(engine->signatures);
     free(engine->bits);
     workspace_destroy(&engine->workspace);
     store_destroy(&engine->store);
@@ -153,8 +153,8 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     engine->drawn = calloc((size_t)capacity, sizeof *engine->drawn);
     engine->first_of_class =
         calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
-    engine->outlines = calloc((size_t)capacity, sizeof *engine->outlines);
-    if (!engine->drawn || !engine->first_of_class || !engine->outlines) {
+    engine->signatures = calloc((size_t)capacity, sizeof *engine->signatures);
+    if (!engine->drawn || !engine->first_of_class || !engine->signatures) {
         return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
     }
     for (int i = 0; i < DRAWS; i++) {
@@ -192,7 +192,7 @@ static bool create_members(struct cpu_engine *engine, int capacity, struct error
 {
     int most = capacity > KERNEL_CHUNK ? capacity : KERNEL_CHUNK;
     for (int i = 0; i < engine->threads; i++) {
-        struct member *member = &engine->members[i];
+        struct engine_thread *member = &engine->members[i];
         if (!scratch_create(&member->scratch, most, error) ||
             !index_scratch_create(&member->index_scratch, most, error) ||
             !workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false, error) ||
@@ -238,7 +238,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     return pool_create(&engine->pool, engine->threads, error) &&
            store_create(&engine->store, &engine->own, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && cpu_take_outlines(engine, error) &&
+           create_draws(engine, capacity, error) && cpu_take_signatures(engine, error) &&
            create_streamed(engine, capacity, error) && create_members(engine, capacity, error) &&
            create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }

@@ -17,7 +17,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "worker/dropout.h"
+#include "base/random/dropout.h"
 
 enum {
     KERNEL_CHUNK = 128, /* samples that are worked on at once: an index of one fits a byte */
@@ -85,7 +85,7 @@ struct scatter {
     float *out;
 };
 
-/* mask[r][j] = 0 or scale, by worker/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x mask[r][j]. */
+/* mask[r][j] = 0 or scale, by base/random/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x mask[r][j]. */
 struct drop {
     const struct dropout *dropout;
     struct dropout_batch batch;
@@ -99,7 +99,7 @@ struct drop {
 };
 
 /* Of an image, by which others like it are found: 128 of its pixels as bits, which of them are zero. */
-struct outline {
+struct signature {
     uint64_t bits[2];
     int32_t place; /* in the batch */
 };
@@ -164,9 +164,9 @@ struct kernels {
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /*
      * Puts images in such an order that 2i and 2i + 1 are much alike: each goes with the first of the
-     * KERNEL_AMONG - 1 behind it whose outline differs in the fewest pixels.
+     * KERNEL_AMONG - 1 behind it whose signature differs in the fewest pixels.
      */
-    void (*pair)(int count, struct outline *outlines);
+    void (*pair)(int count, struct signature *signatures);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
     void (*scale)(int count, const uint8_t *bytes, float *to);
 };

@@ -177,21 +177,21 @@ static inline void loop_transpose(int rows, int cols, const float *restrict from
     }
 }
 
-static inline void loop_pair(int count, struct outline *outlines)
+static inline void loop_pair(int count, struct signature *signatures)
 {
-    for (; count > 2; count -= 2, outlines += 2) {
+    for (; count > 2; count -= 2, signatures += 2) {
         int among = count < KERNEL_AMONG ? count : KERNEL_AMONG;
-        const uint64_t first = outlines[0].bits[0], second = outlines[0].bits[1];
+        const uint64_t first = signatures[0].bits[0], second = signatures[0].bits[1];
         uint64_t best = UINT64_MAX; /* bits that differ, and which image */
         for (int i = 1; i < among; i++) {
-            int differ =
-                __builtin_popcountll(outlines[i].bits[0] ^ first) + __builtin_popcountll(outlines[i].bits[1] ^ second);
+            int differ = __builtin_popcountll(signatures[i].bits[0] ^ first) +
+                         __builtin_popcountll(signatures[i].bits[1] ^ second);
             uint64_t found = (uint64_t)differ << 32 | (uint64_t)i;
             best = found < best ? found : best;
         }
-        struct outline alike = outlines[best & UINT32_MAX];
-        outlines[best & UINT32_MAX] = outlines[1];
-        outlines[1] = alike;
+        struct signature alike = signatures[best & UINT32_MAX];
+        signatures[best & UINT32_MAX] = signatures[1];
+        signatures[1] = alike;
     }
 }
 

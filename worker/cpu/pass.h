@@ -13,8 +13,8 @@
 #define WORKER_CPU_PASS_H
 
 #include "base/error.h"
-#include "ps/model.h"
-#include "ps/store.h"
+#include "ps/store/model.h"
+#include "ps/store/store.h"
 #include "worker/cpu/index.h"
 #include "worker/cpu/kernels.h"
 #include "worker/cpu/layout.h"

@@ -51,7 +51,7 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
 }
 
 /* What there is to know about one part. */
-struct summary {
+struct data_summary {
     struct examples examples;
     struct dataset_origin origin;
     char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" but for IDX files */
@@ -60,7 +60,7 @@ struct summary {
     double mean;                                               /* of the pixels, 0..255 */
 };
 
-static bool count_classes(struct summary *summary, struct error *error)
+static bool count_classes(struct data_summary *summary, struct error *error)
 {
     const struct examples *examples = &summary->examples;
     summary->class_counts = calloc((size_t)examples->classes, sizeof *summary->class_counts);
@@ -73,7 +73,7 @@ static bool count_classes(struct summary *summary, struct error *error)
     return true;
 }
 
-static void measure_pixels(struct summary *summary)
+static void measure_pixels(struct data_summary *summary)
 {
     const struct examples *examples = &summary->examples;
     size_t pixels = (size_t)examples->count * (size_t)examples->height * (size_t)examples->width;
@@ -86,7 +86,8 @@ static void measure_pixels(struct summary *summary)
     summary->mean = (double)sum / (double)pixels;
 }
 
-static bool summarize(struct summary *summary, enum dataset_part part, const struct config *config, struct error *error)
+static bool summarize(struct data_summary *summary, enum dataset_part part, const struct config *config,
+                      struct error *error)
 {
     memset(summary, 0, sizeof *summary);
     if (!dataset_read(&summary->examples, &summary->origin, part, config, error) || !count_classes(summary, error)) {
@@ -97,13 +98,13 @@ static bool summarize(struct summary *summary, enum dataset_part part, const str
                                                   digest_file(summary->origin.labels, summary->labels_sha256, error));
 }
 
-static void summary_free(struct summary *summary)
+static void summary_free(struct data_summary *summary)
 {
     examples_free(&summary->examples);
     free(summary->class_counts);
 }
 
-static void show_as_json(const struct summary *summary, const char *part)
+static void show_as_json(const struct data_summary *summary, const char *part)
 {
     const struct examples *examples = &summary->examples;
     cJSON *fields = cJSON_CreateObject();
@@ -130,7 +131,7 @@ static void show_as_json(const struct summary *summary, const char *part)
     log_event("data", fields, NULL);
 }
 
-static void show_as_text(const struct summary *summary, const char *part, int64_t seed)
+static void show_as_text(const struct data_summary *summary, const char *part, int64_t seed)
 {
     const struct examples *examples = &summary->examples;
     printf("%s: %d images of %dx%d, %d classes\n", part, examples->count, examples->height, examples->width,
@@ -158,7 +159,7 @@ static int run_info(const struct command_call *call)
         const char *name;
     } parts[] = {{DATASET_TRAIN, "training"}, {DATASET_TEST, "test"}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        struct summary summary;
+        struct data_summary summary;
         struct error error;
         bool done = summarize(&summary, parts[i].part, call->config, &error);
         if (!done) {

@@ -62,7 +62,7 @@ static bool go_to(struct idx_reader *reader, uint64_t position, uint8_t *images,
     return true;
 }
 
-static bool source_read(struct example_reader *base, const struct block *block, uint32_t first, uint32_t count,
+static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first, uint32_t count,
                         uint8_t *images, int32_t *labels, struct error *error)
 {
     struct idx_reader *reader = (struct idx_reader *)base;
@@ -112,7 +112,7 @@ static bool note_blocks(struct overflow *overflow, int count, size_t pixels)
 static bool read_kept(struct example_source *source, struct examples *examples, int count, struct error *error)
 {
     size_t bytes = (size_t)count * (size_t)source->height * (size_t)source->width;
-    struct block all = {.count = (uint32_t)count};
+    struct stream_block all = {.count = (uint32_t)count};
     struct example_reader *reader;
     examples->images = malloc(bytes + IDX_PADDING);
     examples->labels = malloc((size_t)count * sizeof *examples->labels + 1);

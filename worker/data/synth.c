@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/philox.h"
+#include "base/random/philox.h"
 #include "base/threads.h"
 #include "worker/data/glyphs.h"
 

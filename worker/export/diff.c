@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "ps/checkpoint.h"
-#include "ps/safetensors.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/safetensors.h"
 #include "worker/export/commands.h"
 #include "worker/export/operands.h"
 #include "worker/export/tensor_norms.h"

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "ps/safetensors.h"
+#include "ps/checkpoint/safetensors.h"
 #include "worker/export/commands.h"
 #include "worker/export/npz.h"
 #include "worker/export/onnx.h"
@@ -17,12 +17,12 @@
 enum { PROPERTIES = 6, TEXT_SIZE = 256 };
 
 /* What an exported model says of itself. */
-struct facts {
+struct export_facts {
     char step[24], layers[TEXT_SIZE];
     struct onnx_property properties[PROPERTIES];
 };
 
-static void collect_facts(struct facts *facts, const struct trained *trained)
+static void collect_facts(struct export_facts *facts, const struct trained *trained)
 {
     const struct model *model = &trained->model;
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);
@@ -42,7 +42,8 @@ static void collect_facts(struct facts *facts, const struct trained *trained)
     memcpy(facts->properties, properties, sizeof properties);
 }
 
-static bool export_onnx(const char *path, const struct trained *trained, const struct facts *facts, struct error *error)
+static bool export_onnx(const char *path, const struct trained *trained, const struct export_facts *facts,
+                        struct error *error)
 {
     struct proto proto;
     bool done = onnx_encode(&proto, &trained->model, trained->parameters, facts->properties, PROPERTIES, error) &&
@@ -51,13 +52,14 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
     return done;
 }
 
-static bool export_npz(const char *path, const struct trained *trained, const struct facts *facts, struct error *error)
+static bool export_npz(const char *path, const struct trained *trained, const struct export_facts *facts,
+                       struct error *error)
 {
     (void)facts; /* the format has no place for them */
     return npz_write(path, &trained->model, trained->parameters, error);
 }
 
-static size_t safetensors_header(char *buffer, const struct model *model, const struct facts *facts)
+static size_t safetensors_header(char *buffer, const struct model *model, const struct export_facts *facts)
 {
     struct safetensors_writer writer;
     safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
@@ -73,7 +75,7 @@ static size_t safetensors_header(char *buffer, const struct model *model, const 
     return safetensors_write_end(&writer);
 }
 
-static bool export_safetensors(const char *path, const struct trained *trained, const struct facts *facts,
+static bool export_safetensors(const char *path, const struct trained *trained, const struct export_facts *facts,
                                struct error *error)
 {
     const struct model *model = &trained->model;
@@ -105,7 +107,8 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
 
 static const struct {
     const char *name;
-    bool (*write)(const char *path, const struct trained *trained, const struct facts *facts, struct error *error);
+    bool (*write)(const char *path, const struct trained *trained, const struct export_facts *facts,
+                  struct error *error);
 } formats[] = {{"onnx", export_onnx}, {"safetensors", export_safetensors}, {"npz", export_npz}};
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
@@ -141,7 +144,7 @@ static int run_export(const struct command_call *call)
     const char *wanted = call->operand_count > 0 ? call->operands[0] : NULL;
     enum checkpoint_weights which;
     struct trained trained = {0};
-    struct facts facts;
+    struct export_facts facts;
     struct error error;
     if (!path || path[0] == '\0') {
         log_error("export needs --out=FILE, the file to write");

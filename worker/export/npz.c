@@ -28,7 +28,7 @@ static const uint8_t npy_magic[8] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
 static const uint8_t local_magic[4] = {'P', 'K', 3, 4}, central_magic[4] = {'P', 'K', 1, 2};
 static const uint8_t end_magic[4] = {'P', 'K', 5, 6};
 
-struct entry {
+struct zip_entry {
     char name[NAME_SIZE];
     uint8_t local[LOCAL_HEADER + NAME_SIZE], npy[NPY_HEADER], central[CENTRAL_HEADER + NAME_SIZE];
     uint32_t crc, size, offset;
@@ -50,7 +50,7 @@ static void make_npy_header(uint8_t header[NPY_HEADER], const struct variable *v
 }
 
 /* What a local header and an entry of the directory share, from the version on: 26 bytes. */
-static void put_facts(uint8_t *bytes, const struct entry *entry)
+static void put_facts(uint8_t *bytes, const struct zip_entry *entry)
 {
     memset(bytes, 0, 26);
     put_le16(bytes, VERSION);
@@ -61,7 +61,7 @@ static void put_facts(uint8_t *bytes, const struct entry *entry)
     put_le16(bytes + 22, (uint16_t)strlen(entry->name));
 }
 
-static void make_entry(struct entry *entry, const struct variable *variable, const float *values, uint32_t offset)
+static void make_entry(struct zip_entry *entry, const struct variable *variable, const float *values, uint32_t offset)
 {
     size_t row_bytes = (size_t)variable->cols * sizeof *values;
     snprintf(entry->name, sizeof entry->name, "%s.npy", variable->name);
@@ -95,7 +95,7 @@ static void make_end(uint8_t end[END_RECORD], int entries, uint32_t directory_by
 }
 
 /* All parts of the file, in order; entries: [model->variable_count]. Returns how many. */
-static int list_parts(const struct model *model, const float *parameters, struct entry *entries,
+static int list_parts(const struct model *model, const float *parameters, struct zip_entry *entries,
                       uint8_t end[END_RECORD], struct file_part *parts)
 {
     int count = 0;
@@ -103,7 +103,7 @@ static int list_parts(const struct model *model, const float *parameters, struct
     for (int i = 0; i < model->variable_count; i++) {
         const struct variable *variable = &model->variables[i];
         const float *values = parameters + variable->offset;
-        struct entry *entry = &entries[i];
+        struct zip_entry *entry = &entries[i];
         make_entry(entry, variable, values, at);
         parts[count++] = (struct file_part){entry->local, LOCAL_HEADER + strlen(entry->name)};
         parts[count++] = (struct file_part){entry->npy, NPY_HEADER};
@@ -136,7 +136,7 @@ bool npz_write(const char *path, const struct model *model, const float *paramet
                          "--format=safetensors",
                          path, model->parameter_count * sizeof *parameters >> 20);
     }
-    struct entry *entries = calloc((size_t)model->variable_count, sizeof *entries);
+    struct zip_entry *entries = calloc((size_t)model->variable_count, sizeof *entries);
     struct file_part *parts = malloc((rows + (size_t)3 * (size_t)model->variable_count + 1) * sizeof *parts);
     bool done = entries && parts;
     if (!done) {

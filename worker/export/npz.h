@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 
 /* Writes the file atomically (base/file.h). parameters: [model->float_count] in the model's layout. */
 bool npz_write(const char *path, const struct model *model, const float *parameters, struct error *error);

@@ -13,7 +13,7 @@
 
 #include "base/encoding/proto.h"
 #include "base/error.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 
 /* One fact to travel with the model. */
 struct onnx_property {

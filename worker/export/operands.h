@@ -3,7 +3,7 @@
 #define WORKER_EXPORT_OPERANDS_H
 
 #include "base/cli/command.h"
-#include "ps/checkpoint.h"
+#include "ps/checkpoint/checkpoint.h"
 
 /* --json */
 extern const struct command_flag checkpoint_flags[];

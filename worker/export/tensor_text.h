@@ -4,7 +4,7 @@
 
 #include <cJSON.h>
 
-#include "ps/safetensors.h"
+#include "ps/checkpoint/safetensors.h"
 
 enum { TENSOR_SHAPE_TEXT = 96 };
 

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "ps/checkpoint.h"
-#include "ps/safetensors.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/safetensors.h"
 
 enum { TENSOR_WALK_MOST = 2 };
 

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "ps/checkpoint_folder.h"
+#include "ps/checkpoint/folder.h"
 #include "worker/engine_choose.h"
 
 static bool is_folder(const char *path)

@@ -9,8 +9,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/checkpoint.h"
-#include "ps/model.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/store/model.h"
 #include "worker/engine.h"
 
 /* Zeros are fine to close. */

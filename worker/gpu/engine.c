@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "worker/device_log.h"
-#include "worker/gpu/feed.h"
+#include "worker/gpu/gradient_stream.h"
 #include "worker/layer_placement.h"
 
 static const double KEEP_SHARE = 0.02;
@@ -61,7 +61,7 @@ static float *copy_of(const struct gpu_engine *engine, int vector)
 }
 
 /* Makes the copy anew. */
-static bool keep(struct gpu_engine *engine, struct error *error)
+static bool refresh_copy(struct gpu_engine *engine, struct error *error)
 {
     int other = 1 - engine->kept;
     double begin_s = clock_monotonic_s();
@@ -85,7 +85,7 @@ static bool keep(struct gpu_engine *engine, struct error *error)
 static bool keep_if_due(struct gpu_engine *engine, struct error *error)
 {
     bool due = KEEP_SHARE * (clock_monotonic_s() - engine->kept_at_s) >= engine->keep_s;
-    return !due || keep(engine, error);
+    return !due || refresh_copy(engine, error);
 }
 
 static void mark_unsent(struct gpu_engine *engine, enum store_vector vector, size_t first, size_t count)
@@ -97,7 +97,7 @@ static void mark_unsent(struct gpu_engine *engine, enum store_vector vector, siz
 }
 
 /* To the device with what was written since it last computed. */
-static bool send(struct gpu_engine *engine, struct error *error)
+static bool flush_writes(struct gpu_engine *engine, struct error *error)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
         struct stretch *unsent = &engine->unsent[v];
@@ -135,7 +135,7 @@ static bool catch_up(struct gpu_engine *engine, struct engine *cpu, struct error
 
 /*
  * After a failure of the device, which `error` holds: true if the CPU has taken over, with the state of this step.
- * Otherwise the error is a whole sentence.
+ * Otherwise the error is a whole message.
  */
 static bool recover_at(struct gpu_engine *engine, int64_t step, struct error *error)
 {
@@ -208,7 +208,8 @@ static bool train_some(struct gpu_engine *engine, int64_t n, struct train_result
     int steps = n < PROTOCOL_UPDATES ? (int)n : PROTOCOL_UPDATES;
     struct device_outcome outcome;
     prepare_updates(engine, engine->global_step, steps);
-    if (!send(engine, error) || !gpu_client_train(engine->client, engine->global_step, steps, &outcome, error)) {
+    if (!flush_writes(engine, error) ||
+        !gpu_client_train(engine->client, engine->global_step, steps, &outcome, error)) {
         return false;
     }
     outcome.steps = outcome.steps < 0 ? 0 : outcome.steps > steps ? steps : outcome.steps;
@@ -258,15 +259,16 @@ static void put_batch(const struct gpu_engine *engine, const struct batch *batch
     }
 }
 
-static bool step_on_gpu(struct gpu_engine *engine, const struct batch *batch, struct feed *feed,
+static bool step_on_gpu(struct gpu_engine *engine, const struct batch *batch, struct gradient_stream *feed,
                         struct train_result *result, struct error *error)
 {
     struct device_outcome outcome;
-    if (!send(engine, error)) {
+    if (!flush_writes(engine, error)) {
         return false;
     }
     put_batch(engine, batch);
-    if (!gpu_client_step(engine->client, batch->count, batch->task, batch->step, feed_grown, feed, &outcome, error)) {
+    if (!gpu_client_step(engine->client, batch->count, batch->task, batch->step, gradient_stream_grown, feed, &outcome,
+                         error)) {
         return false;
     }
     *result = (struct train_result){.finite = true};
@@ -281,14 +283,14 @@ static bool gpu_step(struct engine *base, const struct batch *batch, const struc
     if (!engine->client) {
         return engine->cpu->table->step(engine->cpu, batch, sink, result, error);
     }
-    struct feed feed = {.model = engine->options.model, .sink = sink, .gradient = engine->areas->gradient};
+    struct gradient_stream feed = {.model = engine->options.model, .sink = sink, .gradient = engine->areas->gradient};
     if (step_on_gpu(engine, batch, &feed, result, error)) {
         return true;
     }
     if (!recover_at(engine, batch->step, error)) {
         return false;
     }
-    struct gradient_sink rest = feed_rest(&feed);
+    struct gradient_sink rest = gradient_stream_rest(&feed);
     return engine->cpu->table->step(engine->cpu, batch, &rest, result, error);
 }
 
@@ -299,7 +301,7 @@ static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const uint8
 {
     const struct model *model = engine->options.model;
     size_t pixels = (size_t)model->widths[0], classes = (size_t)model->widths[model->layer_count];
-    bool done = send(engine, error);
+    bool done = flush_writes(engine, error);
     for (int first = 0; done && first < count; first += engine->areas->batch_images) {
         int some = count - first < engine->areas->batch_images ? count - first : engine->areas->batch_images;
         memcpy(engine->areas->images, images + (size_t)first * pixels, (size_t)some * pixels);
@@ -330,7 +332,7 @@ static bool gpu_read(struct engine *base, enum store_vector vector, size_t first
                      struct error *error)
 {
     struct gpu_engine *engine = of(base);
-    if (engine->client && !keep(engine, error) && !recover(engine, error)) {
+    if (engine->client && !refresh_copy(engine, error) && !recover(engine, error)) {
         return false;
     }
     if (!engine->client) {
@@ -344,7 +346,7 @@ static bool gpu_write(struct engine *base, enum store_vector vector, size_t firs
                       struct error *error)
 {
     struct gpu_engine *engine = of(base);
-    if (engine->client && !keep(engine, error) && !recover(engine, error)) {
+    if (engine->client && !refresh_copy(engine, error) && !recover(engine, error)) {
         return false;
     }
     if (!engine->client) {
@@ -363,7 +365,7 @@ static float *gpu_parameters(struct engine *base)
 {
     struct gpu_engine *engine = of(base);
     struct error error;
-    if (engine->client && !keep(engine, &error)) {
+    if (engine->client && !refresh_copy(engine, &error)) {
         recover(engine, &error);
     }
     if (!engine->client) {

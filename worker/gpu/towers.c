@@ -6,12 +6,12 @@
 
 #include "base/threads.h"
 #include "cuda/client.h"
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "worker/data/idx.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/gpu/engine.h"
 #include "worker/layer_placement.h"
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 enum { MAX_TOWERS = 16 };
 

@@ -4,7 +4,7 @@
 
 #include "net/handshake.h"
 #include "ps/rollout/lineage.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
@@ -24,7 +24,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     struct push_pull_options exchange = {.config = config,
                                          .model = options->model,
                                          .engine = options->engine,
-                                         .self = options->self,
+                                         .identity = options->identity,
                                          .traffic = options->traffic,
                                          .given_up = options->given_up,
                                          .context = options->context};
@@ -63,7 +63,7 @@ void chief_note_step(struct chief *chief, int64_t global_step)
     atomic_store_explicit(&chief->global_step, global_step, memory_order_relaxed);
 }
 
-void chief_watch(struct chief *chief, struct summary *summary)
+void chief_summary_tally(struct chief *chief, struct summary *summary)
 {
     chief->summary = summary;
 }
@@ -88,13 +88,13 @@ enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global
     return end;
 }
 
-bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error)
+bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error)
 {
     enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
     struct message_end_job message = {.job_state = failed ? STATE_JOB_FAILED : STATE_JOB_DONE,
                                       .global_step = atomic_load(&chief->global_step),
                                       .test_accuracy = (float)test_accuracy,
-                                      .sentence = sentence};
+                                      .message = why};
     pthread_mutex_lock(&chief->mutex);
     bool told = transfer_end_job(&chief->shards, &message, error);
     pthread_mutex_unlock(&chief->mutex);

@@ -14,7 +14,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/job/plan.h"
-#include "ps/self.h"
+#include "ps/identity.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
@@ -25,7 +25,7 @@ struct chief;
 struct chief_options {
     const struct config *config; /* with train.lr_decay_steps filled in; its live keys may change between two steps */
     const struct model *model;
-    const struct self *self;
+    const struct identity *identity;
     struct engine *engine; /* of this worker; used for evaluation */
     const struct dataset *dataset;
     const struct plan *plan; /* copied */
@@ -58,7 +58,7 @@ void chief_note_step(struct chief *chief, int64_t global_step);
 enum chief_verdict { CHIEF_GO_ON, CHIEF_TARGET, CHIEF_PATIENCE, CHIEF_FAILED };
 
 /* Validations go into these summaries too, from now on. Borrowed; NULL: none. */
-void chief_watch(struct chief *chief, struct summary *summary);
+void chief_summary_tally(struct chief *chief, struct summary *summary);
 
 /*
  * Validates a snapshot of the shards, and keeps it if it is the best so far. The engine holds its parameters afterwards:
@@ -90,7 +90,7 @@ void chief_settle(struct chief *chief);
 void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan);
 
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
-bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *sentence, struct error *error);
+bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error);
 
 struct chief_record {
     double best_accuracy; /* by validation, negative: none */

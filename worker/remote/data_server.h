@@ -12,7 +12,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/self.h"
+#include "ps/identity.h"
 #include "worker/dataset.h"
 
 struct data_server;
@@ -20,7 +20,7 @@ struct data_server;
 /*
  * Everything is borrowed, and is not changed while the server lives. knows: as in handshake_rules; any thread calls it.
  */
-bool data_server_create(struct data_server **server, const struct config *config, const struct self *self,
+bool data_server_create(struct data_server **server, const struct config *config, const struct identity *identity,
                         const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
                         struct error *error);
 void data_server_destroy(struct data_server *server); /* cuts whoever is connected; NULL is fine */

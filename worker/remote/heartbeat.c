@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/notify.h"
+#include "base/process/notify.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
@@ -38,7 +38,7 @@ struct heartbeat {
     atomic_bool over, out, hurry, end;
     pthread_mutex_t mutex; /* guards what follows */
     struct vitals vitals;
-    char sentence[256];
+    char message[256];
     struct job_news news;
     struct ps_news *ps; /* [count]; asked_s is the thread's alone */
 };
@@ -53,17 +53,17 @@ static double interval_s(struct heartbeat *heartbeat)
 }
 
 /* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */
-static double silence_s(const struct heartbeat *heartbeat)
+static double idle_timeout_s(const struct heartbeat *heartbeat)
 {
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
 static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
 {
-    char sentence[256];
+    char message[256];
     pthread_mutex_lock(&heartbeat->mutex);
     struct vitals vitals = heartbeat->vitals;
-    snprintf(sentence, sizeof sentence, "%s", heartbeat->sentence);
+    snprintf(message, sizeof message, "%s", heartbeat->message);
     pthread_mutex_unlock(&heartbeat->mutex);
     struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
                                      .global_step = vitals.global_step,
@@ -76,7 +76,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, stru
                                      .bytes_out = atomic_load(&heartbeat->traffic->bytes_out),
                                      .host = heartbeat->host,
                                      .device = heartbeat->device,
-                                     .sentence = sentence};
+                                     .message = message};
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();
     return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, FRAME_LAST, &beat, NULL, 0,
@@ -101,7 +101,7 @@ static void take_lease(struct heartbeat *heartbeat, const struct shard_link *lin
         news->over = true;
         news->failed = lease->job_state == STATE_JOB_FAILED;
         news->test_accuracy = lease->test_accuracy;
-        snprintf(news->sentence, sizeof news->sentence, "%s", lease->sentence);
+        snprintf(news->message, sizeof news->message, "%s", lease->message);
         atomic_store(&heartbeat->over, true);
     }
     pthread_mutex_unlock(&heartbeat->mutex);
@@ -111,7 +111,7 @@ static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
 {
     pthread_mutex_lock(&heartbeat->mutex);
     heartbeat->news.refused = true;
-    snprintf(heartbeat->news.sentence, sizeof heartbeat->news.sentence, "%.255s", error->text);
+    snprintf(heartbeat->news.message, sizeof heartbeat->news.message, "%.255s", error->text);
     atomic_store(&heartbeat->out, true);
     atomic_store(&heartbeat->over, true);
     pthread_mutex_unlock(&heartbeat->mutex);
@@ -191,8 +191,8 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
         return;
     }
     double asked_s = heartbeat->ps[link->member.index].asked_s;
-    if (asked_s > 0 && clock_monotonic_s() - asked_s > silence_s(heartbeat)) {
-        shard_link_silent(link, "a heartbeat was not answered");
+    if (asked_s > 0 && clock_monotonic_s() - asked_s > idle_timeout_s(heartbeat)) {
+        shard_link_timed_out(link, "a heartbeat was not answered");
         return;
     }
     if (beat && !send_beat(heartbeat, link, &error)) {
@@ -204,10 +204,10 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
 
 static void say_goodbye(struct heartbeat *heartbeat)
 {
-    char sentence[256];
+    char message[256];
     struct error error;
-    snprintf(sentence, sizeof sentence, "%s", heartbeat->sentence);
-    struct message_leave leave = {.sentence = sentence};
+    snprintf(message, sizeof message, "%s", heartbeat->message);
+    struct message_leave leave = {.message = message};
     for (int i = 0; i < heartbeat->count; i++) {
         struct shard_link *link = &heartbeat->links[i];
         if (shard_link_is_open(link)) {
@@ -262,7 +262,7 @@ static void *beat_on(void *context)
     return NULL;
 }
 
-bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct self *self,
+bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
                       struct traffic *traffic, const char *device, struct error *error)
 {
     int count = config->cluster.ps_hosts.count;
@@ -287,10 +287,10 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     snprintf(new->device, sizeof new->device, "%s", device);
     bool done = true;
     for (int i = 0; i < count && done; i++) {
-        done = shard_link_create(&links[i], config, i, self, traffic, NULL, error);
+        done = shard_link_create(&links[i], config, i, identity, traffic, NULL, error);
         links[i].quiet = true;
-        links[i].patience_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
-        links[i].silence_s = silence_s(new);
+        links[i].timeout_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
+        links[i].idle_timeout_s = idle_timeout_s(new);
     }
     if (done) {
         new->runs = pthread_create(&new->thread, NULL, beat_on, new) == 0;
@@ -304,12 +304,12 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     return true;
 }
 
-void heartbeat_destroy(struct heartbeat *heartbeat, const char *sentence)
+void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
 {
     if (!heartbeat) {
         return;
     }
-    heartbeat_say(heartbeat, sentence);
+    heartbeat_say(heartbeat, message);
     atomic_store(&heartbeat->end, true);
     wake_raise(&heartbeat->wake);
     if (heartbeat->runs) {
@@ -332,39 +332,39 @@ void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
-void heartbeat_say(struct heartbeat *heartbeat, const char *sentence)
+void heartbeat_say(struct heartbeat *heartbeat, const char *message)
 {
     pthread_mutex_lock(&heartbeat->mutex);
-    snprintf(heartbeat->sentence, sizeof heartbeat->sentence, "%s", sentence);
+    snprintf(heartbeat->message, sizeof heartbeat->message, "%s", message);
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
-void heartbeat_hurry(struct heartbeat *heartbeat)
+void heartbeat_wake(struct heartbeat *heartbeat)
 {
     if (!atomic_exchange(&heartbeat->hurry, true)) {
         wake_raise(&heartbeat->wake);
     }
 }
 
-bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256])
+bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256])
 {
     enum { STATE_JOB_TRAINING = 1, STATE_JOB_DONE = 3 };
-    bool unwell = false;
+    bool needs_rejoin = false;
     pthread_mutex_lock(&heartbeat->mutex);
-    for (int i = 0; i < heartbeat->count && !unwell; i++) {
+    for (int i = 0; i < heartbeat->count && !needs_rejoin; i++) {
         const struct ps_news *ps = &heartbeat->ps[i];
-        unwell = ps->known && ps->heard_s > since_s && ps->job_state < STATE_JOB_DONE &&
-                 (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
-        if (unwell && ps->generation > generation) {
+        needs_rejoin = ps->known && ps->heard_s > since_s && ps->job_state < STATE_JOB_DONE &&
+                       (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
+        if (needs_rejoin && ps->generation > generation) {
             snprintf(why, 256, "%.200s has generation %u of the model", heartbeat->links[i].name, ps->generation);
-        } else if (unwell && ps->changed_s > since_s) {
+        } else if (needs_rejoin && ps->changed_s > since_s) {
             snprintf(why, 256, "%.200s is another process now", heartbeat->links[i].name);
-        } else if (unwell) {
+        } else if (needs_rejoin) {
             snprintf(why, 256, "%.200s has no model", heartbeat->links[i].name);
         }
     }
     pthread_mutex_unlock(&heartbeat->mutex);
-    return unwell;
+    return needs_rejoin;
 }
 
 void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)
@@ -379,7 +379,7 @@ bool heartbeat_is_over(struct heartbeat *heartbeat)
     return atomic_load_explicit(&heartbeat->over, memory_order_relaxed);
 }
 
-bool heartbeat_is_out(struct heartbeat *heartbeat)
+bool heartbeat_is_fenced(struct heartbeat *heartbeat)
 {
     return atomic_load_explicit(&heartbeat->out, memory_order_relaxed);
 }

@@ -14,7 +14,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
-#include "ps/self.h"
+#include "ps/identity.h"
 #include "worker/remote/shard_link.h"
 
 struct heartbeat;
@@ -33,35 +33,35 @@ struct job_news {
     bool over;  /* the job is over... */
     bool failed;
     float test_accuracy; /* NaN: none */
-    char sentence[256];
-    bool refused; /* this process was refused for good, while it ran: the sentence says why */
+    char message[256];
+    bool refused; /* this process was refused for good, while it ran: the message says why */
 };
 
-/* device: what this worker computes on, copied. config, self and traffic are borrowed. */
-bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct self *self,
+/* device: what this worker computes on, copied. config, identity and traffic are borrowed. */
+bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
                       struct traffic *traffic, const char *device, struct error *error);
 
-/* Says goodbye to every ps that is connected, with this sentence, and ends the thread. NULL is fine. */
-void heartbeat_destroy(struct heartbeat *heartbeat, const char *sentence);
+/* Says goodbye to every ps that is connected, with this message, and ends the thread. NULL is fine. */
+void heartbeat_destroy(struct heartbeat *heartbeat, const char *message);
 
 void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals);
 
 /* What it waits for, or does, for people who ask for the status; "" once it trains. */
-void heartbeat_say(struct heartbeat *heartbeat, const char *sentence);
+void heartbeat_say(struct heartbeat *heartbeat, const char *message);
 
 /* From now on it asks more often how the job is: something is about to end. */
-void heartbeat_hurry(struct heartbeat *heartbeat);
+void heartbeat_wake(struct heartbeat *heartbeat);
 
 /*
  * Does some ps say that it has nothing to train on in this generation, or has it a later one, or is it another process than
  * at since_s? Of what it said before then nothing counts. why: in words.
  */
-bool heartbeat_is_unwell(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
+bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
 
 void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news);
 
 /* True once the job is over, or this process is out; and the second alone. Cheap. */
 bool heartbeat_is_over(struct heartbeat *heartbeat);
-bool heartbeat_is_out(struct heartbeat *heartbeat);
+bool heartbeat_is_fenced(struct heartbeat *heartbeat);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/signals.h"
+#include "base/process/signals.h"
 #include "net/endpoint.h"
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
@@ -17,15 +17,16 @@ static const double PAUSE_S = 0.1;
 static const double HELD_S = 0.05;   /* between two looks at held_until_s */
 static const double UNNAMED_S = 1.0; /* shorter waits are nobody's business */
 
-bool shard_link_create_to(struct shard_link *link, struct member member, const char *host, const struct self *self,
-                          struct traffic *traffic, struct wake *wake, struct error *error)
+bool shard_link_create_to(struct shard_link *link, struct member member, const char *host,
+                          const struct identity *identity, struct traffic *traffic, struct wake *wake,
+                          struct error *error)
 {
     char who[MEMBER_TEXT];
     *link = (struct shard_link){.member = member,
                                 .longest_delay_s = LONGEST_DELAY_S,
-                                .patience_s = fmin(LINK_CONNECT_S, self_patience_s(self)),
-                                .silence_s = self_patience_s(self),
-                                .self = self,
+                                .timeout_s = fmin(LINK_CONNECT_S, identity_idle_timeout_s(identity)),
+                                .idle_timeout_s = identity_idle_timeout_s(identity),
+                                .identity = identity,
                                 .traffic = traffic,
                                 .wake = wake,
                                 .missed_s = clock_monotonic_s()};
@@ -37,11 +38,11 @@ bool shard_link_create_to(struct shard_link *link, struct member member, const c
     return true;
 }
 
-bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct self *self,
+bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct identity *identity,
                        struct traffic *traffic, struct wake *wake, struct error *error)
 {
-    if (!shard_link_create_to(link, (struct member){MEMBER_PS, ps}, config->cluster.ps_hosts.items[ps], self, traffic,
-                              wake, error)) {
+    if (!shard_link_create_to(link, (struct member){MEMBER_PS, ps}, config->cluster.ps_hosts.items[ps], identity,
+                              traffic, wake, error)) {
         return false;
     }
     link->longest_delay_s = config->cluster.recovery_wait_secs;
@@ -110,14 +111,14 @@ static void tell_missing(struct shard_link *link, const char *why)
 }
 
 /* Signs of life come four times in a silence; so what is heard of that often is not doubted. */
-static void doubt_others(struct shard_link *link)
+static void suspect_others(struct shard_link *link)
 {
-    atomic_store(&link->traffic->doubted_s, clock_monotonic_s() - link->silence_s / 4);
+    atomic_store(&link->traffic->suspect_since_s, clock_monotonic_s() - link->idle_timeout_s / 4);
 }
 
-void shard_link_silent(struct shard_link *link, const char *why)
+void shard_link_timed_out(struct shard_link *link, const char *why)
 {
-    doubt_others(link);
+    suspect_others(link);
     shard_link_lost(link, why);
 }
 
@@ -125,7 +126,7 @@ void shard_link_lost(struct shard_link *link, const char *why)
 {
     if (shard_link_is_open(link)) {
         if (connection_state(link->channel.connection) == CONNECTION_TIMED_OUT) {
-            doubt_others(link);
+            suspect_others(link);
         }
         shard_link_close(link);
         link->missed_s = clock_monotonic_s();
@@ -144,7 +145,7 @@ bool shard_link_receive_any(struct shard_link *link, bool *pinged, struct error 
         return false;
     }
     if (channel->frame.type == MESSAGE_leave) {
-        return error_set(error, "%s leaves: %s", link->name, channel->message.leave.sentence);
+        return error_set(error, "%s leaves: %s", link->name, channel->message.leave.message);
     }
     *pinged = channel->frame.type == MESSAGE_ping;
     struct message_pong pong = {channel->message.ping.nonce};
@@ -173,16 +174,16 @@ static enum link_try try_now(struct shard_link *link, struct error *error)
     struct connection *connection;
     struct peer peer;
     uint16_t reason = 0;
-    double deadline_s = clock_monotonic_s() + link->patience_s;
-    if (!connection_connect(&connection, &link->address, &link->member, link->self->credentials, link->wake, deadline_s,
-                            error)) {
+    double deadline_s = clock_monotonic_s() + link->timeout_s;
+    if (!connection_connect(&connection, &link->address, &link->member, link->identity->credentials, link->wake,
+                            deadline_s, error)) {
         return LINK_LATER;
     }
     channel_open(&link->channel, connection);
-    if (handshake_connect(&link->channel, self_identity(link->self), &link->member, &peer, deadline_s, &reason,
+    if (handshake_connect(&link->channel, identity_hello(link->identity), &link->member, &peer, deadline_s, &reason,
                           error)) {
         link->incarnation = peer.incarnation;
-        connection_set_patience(connection, link->silence_s);
+        connection_set_idle_timeout(connection, link->idle_timeout_s);
         return LINK_OPEN;
     }
     shard_link_close(link);
@@ -190,14 +191,14 @@ static enum link_try try_now(struct shard_link *link, struct error *error)
 }
 
 /* Another connection fell silent, and nothing came on this one since. */
-static bool is_doubtful(const struct shard_link *link)
+static bool is_suspect(const struct shard_link *link)
 {
-    return connection_heard_s(link->channel.connection) < atomic_load(&link->traffic->doubted_s);
+    return connection_heard_s(link->channel.connection) < atomic_load(&link->traffic->suspect_since_s);
 }
 
 enum link_try shard_link_try(struct shard_link *link, struct error *error)
 {
-    if (shard_link_is_open(link) && is_doubtful(link)) {
+    if (shard_link_is_open(link) && is_suspect(link)) {
         shard_link_close(link);
         link->missed_s = clock_monotonic_s();
         link->next_try_s = 0;
@@ -222,8 +223,8 @@ enum link_try shard_link_try(struct shard_link *link, struct error *error)
         link->failures = 0;
         link->told_s = 0;
     } else if (result == LINK_LATER) {
-        if (clock_monotonic_s() >= begun_s + link->patience_s) {
-            doubt_others(link);
+        if (clock_monotonic_s() >= begun_s + link->timeout_s) {
+            suspect_others(link);
         }
         tell_missing(link, error->text);
         back_off(link);

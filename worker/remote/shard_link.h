@@ -17,7 +17,7 @@
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/socket.h"
-#include "ps/self.h"
+#include "ps/identity.h"
 
 enum {
     LINK_CONNECT_S = 10,    /* for one try, or a lease where that is shorter */
@@ -32,7 +32,7 @@ struct traffic {
     atomic_ullong retries; /* connections and requests that had to be tried again */
     /* A connection was given up for its silence shortly after this. What broke it has likely broken others: those that
        nothing came on since are opened anew before they are used, and cost no silence of their own. */
-    _Atomic(double) doubted_s;
+    _Atomic(double) suspect_since_s;
     /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and would
        be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
     _Atomic(double) held_until_s;
@@ -41,15 +41,15 @@ struct traffic {
 struct shard_link {
     struct member member;
     struct address address;
-    char name[CONNECTION_NAME]; /* "ps 0 (a:2222)" */
-    const struct self *self;    /* borrowed */
-    struct traffic *traffic;    /* borrowed */
-    struct wake *wake;          /* borrowed; may be NULL */
-    bool quiet;                 /* somebody else tells the log about this ps */
-    double patience_s;          /* for one try: TCP, TLS and the handshake */
-    double silence_s;           /* without a sign of life while something is owed; self_patience_s unless changed */
-    struct channel channel;     /* closed: channel.connection is NULL */
-    uint64_t incarnation;       /* of the ps, at the last handshake */
+    char name[CONNECTION_NAME];      /* "ps 0 (a:2222)" */
+    const struct identity *identity; /* borrowed */
+    struct traffic *traffic;         /* borrowed */
+    struct wake *wake;               /* borrowed; may be NULL */
+    bool quiet;                      /* somebody else tells the log about this ps */
+    double timeout_s;                /* for one try: TCP, TLS and the handshake */
+    double idle_timeout_s;  /* without a sign of life while something is owed; identity_idle_timeout_s unless changed */
+    struct channel channel; /* closed: channel.connection is NULL */
+    uint64_t incarnation;   /* of the ps, at the last handshake */
     uint64_t counted_in, counted_out;
     double longest_delay_s; /* between two tries */
     int failures;           /* in a row */
@@ -59,11 +59,12 @@ struct shard_link {
 };
 
 /* ps: index into ps_hosts. */
-bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct self *self,
+bool shard_link_create(struct shard_link *link, const struct config *config, int ps, const struct identity *identity,
                        struct traffic *traffic, struct wake *wake, struct error *error);
 /* The same to any member, at host:port. */
-bool shard_link_create_to(struct shard_link *link, struct member member, const char *host, const struct self *self,
-                          struct traffic *traffic, struct wake *wake, struct error *error);
+bool shard_link_create_to(struct shard_link *link, struct member member, const char *host,
+                          const struct identity *identity, struct traffic *traffic, struct wake *wake,
+                          struct error *error);
 void shard_link_destroy(struct shard_link *link); /* fine on zeros */
 
 static inline bool shard_link_is_open(const struct shard_link *link)
@@ -96,7 +97,7 @@ bool shard_link_receive_any(struct shard_link *link, bool *pinged, struct error 
 /* The connection is no good any more: closes it and counts a retry. why: for the log; NULL: no line. */
 void shard_link_lost(struct shard_link *link, const char *why);
 /* The same because of silence; a deadline that passed during a call counts as that by itself. */
-void shard_link_silent(struct shard_link *link, const char *why);
+void shard_link_timed_out(struct shard_link *link, const char *why);
 
 /* Closes it for good, in order. */
 void shard_link_close(struct shard_link *link);

@@ -16,14 +16,14 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "ps/checkpoint.h"
-#include "ps/checkpoint_folder.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/folder.h"
 #include "worker/initial.h"
 #include "worker/remote/shard_link.h"
 
 enum { STEPS = 5, MAX_LOG = 1 << 20, MAX_ENVIRONMENT = 512 };
 
-static const double PATIENCE_S = 150.0;
+static const double TIMEOUT_S = 150.0;
 
 struct trial {
     const struct config *then;
@@ -194,7 +194,7 @@ static bool fail_by_log(const struct trial *trial, struct error *error)
 static bool wait_for(const struct trial *trial, pid_t child, bool (*given_up)(void *context), void *context,
                      struct error *error)
 {
-    const double deadline_s = clock_monotonic_s() + PATIENCE_S;
+    const double deadline_s = clock_monotonic_s() + TIMEOUT_S;
     int status = 0;
     pid_t ended;
     while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
@@ -203,7 +203,7 @@ static bool wait_for(const struct trial *trial, pid_t child, bool (*given_up)(vo
             kill(child, SIGKILL);
             waitpid(child, &status, 0);
             return stop ? error_set(error, "the trial was given up")
-                        : error_set(error, "the trial took longer than %.0f s", PATIENCE_S);
+                        : error_set(error, "the trial took longer than %.0f s", TIMEOUT_S);
         }
         shard_link_pause(clock_monotonic_s() + 0.02);
     }

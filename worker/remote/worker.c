@@ -8,18 +8,18 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/notify.h"
-#include "base/restart.h"
-#include "base/signals.h"
+#include "base/process/notify.h"
+#include "base/process/restart.h"
+#include "base/process/signals.h"
 #include "base/text/address.h"
 #include "base/threads.h"
-#include "worker/remote/worker/inside.h"
+#include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
 /* handshake_rules.knows, of those who come for batches. */
 static bool knows(void *context, const char *digest)
 {
-    return live_knows(((struct remote_worker *)context)->live, digest);
+    return live_config_knows(((struct remote_worker *)context)->live, digest);
 }
 
 /*
@@ -30,9 +30,10 @@ static bool begin_rollouts(struct remote_worker *worker, const struct config *co
 {
     const bool serves = worker->is_chief && config->data.data_sharding == SHARDING_CHIEF;
     char text[64];
-    if (!live_create(&worker->live, config, &worker->self, worker->chief, &worker->traffic, &worker->error) ||
-        (serves && !data_server_create(&worker->data_server, &worker->config, &worker->self, &worker->dataset, knows,
-                                       worker, &worker->error))) {
+    if (!live_config_create(&worker->live, config, &worker->identity, worker->chief, &worker->traffic,
+                            &worker->error) ||
+        (serves && !data_server_create(&worker->data_server, &worker->config, &worker->identity, &worker->dataset,
+                                       knows, worker, &worker->error))) {
         worker_stop(worker, END_FAILED);
         return false;
     }
@@ -45,12 +46,12 @@ static bool begin_rollouts(struct remote_worker *worker, const struct config *co
 static bool begin_watch(struct remote_worker *worker)
 {
     const struct summary_options options = worker_summary_options(worker);
-    if (worker->chief && !watch_open(&worker->watch, &options, &worker->traffic, &worker->error)) {
+    if (worker->chief && !summary_tally_open(&worker->watch, &options, &worker->traffic, &worker->error)) {
         worker_stop(worker, END_FAILED);
         return false;
     }
     if (worker->chief) {
-        chief_watch(worker->chief, worker->watch.summary);
+        chief_summary_tally(worker->chief, worker->watch.summary);
     }
     return true;
 }
@@ -63,7 +64,7 @@ static void tell_start(struct remote_worker *worker, const struct chief_start *s
                                         .model = &worker->model,
                                         .data = worker->dataset.description,
                                         .engine = text,
-                                        .digest = worker->self.digest,
+                                        .digest = worker->identity.digest,
                                         .restored_from = start->restored_from,
                                         .global_step = worker->is_chief ? start->global_step : worker->global_step,
                                         .last_step = worker->plan.last_step,
@@ -143,7 +144,7 @@ int remote_worker_run(const struct config *config)
     } else {
         notify_stopping();
     }
-    watch_close(&worker.watch, status == COMMAND_DONE);
+    summary_tally_close(&worker.watch, status == COMMAND_DONE);
     worker_close(&worker, status == COMMAND_DONE     ? "done"
                           : status == RESTART_STATUS ? "starts anew in another version of the config"
                                                      : "stopped");

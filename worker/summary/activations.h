@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 #include "worker/summary/histogram.h"
 
 enum { ACTIVATIONS_IMAGES = 32 };

@@ -4,7 +4,7 @@
 
 #include "base/config.h"
 #include "base/encoding/proto.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 
 /* Appends the message to `graph`. */
 void graph_encode(struct proto *graph, const struct model *model, const struct config *config);

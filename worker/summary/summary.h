@@ -20,7 +20,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/model.h"
+#include "ps/store/model.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
 

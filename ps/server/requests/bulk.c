@@ -1,6 +1,6 @@
 /* Floats between a connection and memory, in frames. */
 #include "base/profile.h"
-#include "ps/bfloat16.h"
+#include "ps/store/bfloat16.h"
 #include "ps/server/requests/requests.h"
 
 enum {
@@ -8,16 +8,16 @@ enum {
     DIFFERENCES_RANGES = 1024, /* of one with differences, which passes through the stack, too */
 };
 
-bool serve_read_floats(struct visitor *visitor, enum dtype dtype, float *values, size_t count, double deadline_s,
+bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,
                        struct error *error)
 {
     uint16_t halves[SERVE_CHUNK_FLOATS];
     if (dtype == DTYPE_FLOAT32) {
-        return channel_read_bulk(&visitor->channel, values, count * sizeof *values, deadline_s, error);
+        return channel_read_bulk(&session->channel, values, count * sizeof *values, deadline_s, error);
     }
     while (count > 0) {
         size_t chunk = count < SERVE_CHUNK_FLOATS ? count : SERVE_CHUNK_FLOATS;
-        if (!channel_read_bulk(&visitor->channel, halves, chunk * sizeof *halves, deadline_s, error)) {
+        if (!channel_read_bulk(&session->channel, halves, chunk * sizeof *halves, deadline_s, error)) {
             return false;
         }
         bfloat16_to_floats(values, halves, chunk);
@@ -28,7 +28,7 @@ bool serve_read_floats(struct visitor *visitor, enum dtype dtype, float *values,
 }
 
 /* How far packed values have been cut into frames. */
-struct cut {
+struct values_cut {
     uint32_t floats, ranges;    /* of a frame, at most */
     uint32_t next;              /* range that the next frame begins with */
     uint32_t offset;            /* floats of it that were sent */
@@ -36,7 +36,7 @@ struct cut {
 };
 
 /* The ranges of the next frame; returns its floats. */
-static uint64_t cut_frame(const struct ranges *all, struct cut *cut, struct ranges *ranges)
+static uint64_t cut_frame(const struct ranges *all, struct values_cut *cut, struct ranges *ranges)
 {
     uint64_t floats = 0;
     *ranges = (struct ranges){all->bytes + (size_t)cut->next * RANGE_BYTES, 0};
@@ -58,33 +58,33 @@ static uint64_t cut_frame(const struct ranges *all, struct cut *cut, struct rang
     return part.count;
 }
 
-struct wanted serve_wanted(const struct visitor *visitor, uint8_t dtype, uint64_t since_version)
+struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_t since_version)
 {
-    const struct stage *stage = shard_stage(visitor->server->shard, visitor->worker);
+    const struct stage *stage = shard_stage(session->server->shard, session->worker);
     struct wanted wanted = {(enum dtype)dtype, (enum dtype)dtype, since_version, false};
     if (dtype == DTYPE_DIFFERENCES) {
         wanted.packed = DTYPE_BFLOAT16;
         wanted.dtype = stage_remembers(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
-        wanted.anew = stage_remembers(stage) && !stage_is_known_to(stage, visitor->number);
+        wanted.anew = stage_remembers(stage) && !stage_is_known_to(stage, session->number);
         wanted.since_version = wanted.anew ? 0 : since_version;
     }
     return wanted;
 }
 
-bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+bool serve_send_changes(struct session *session, enum message_type type, uint64_t request, const void *message,
                         struct ranges *ranges, const struct changes *changes, const struct wanted *wanted,
                         struct error *error)
 {
     PROFILE("send changes");
     uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
                  DIFFERENCES_RANGES];
-    struct stage *stage = shard_stage(visitor->server->shard, visitor->worker);
+    struct stage *stage = shard_stage(session->server->shard, session->worker);
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
     const double deadline_s = serve_deadline();
     const bool tells = wanted->dtype == DTYPE_DIFFERENCES;
-    struct cut cut = {.floats = tells ? DIFFERENCES_FLOATS : SERVE_FRAME_FLOATS,
-                      .ranges = tells ? DIFFERENCES_RANGES : FRAME_RANGES};
+    struct values_cut cut = {.floats = tells ? DIFFERENCES_FLOATS : SERVE_FRAME_FLOATS,
+                             .ranges = tells ? DIFFERENCES_RANGES : FRAME_RANGES};
     bool sent;
     do {
         uint64_t floats = cut_frame(&all, &cut, ranges);
@@ -93,10 +93,10 @@ bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, visitor->number, ranges, halves, wanted->anew, told);
+            size_t size = stage_tell(stage, session->number, ranges, halves, wanted->anew, told);
             bulk = (struct iovec){told, size};
         }
-        sent = channel_send(&visitor->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
+        sent = channel_send(&session->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
                             floats > 0, deadline_s, error);
         values += bytes;
     } while (sent && cut.next < all.count);

@@ -16,95 +16,96 @@ double serve_wait_deadline(uint32_t wait_ms)
     return clock_monotonic_s() + wait_ms / 1000.0;
 }
 
-bool serve_peer_hung_up(const struct visitor *visitor)
+bool serve_peer_hung_up(const struct session *session)
 {
-    struct pollfd hangup = {.fd = visitor->fd, .events = POLLRDHUP};
+    struct pollfd hangup = {.fd = session->fd, .events = POLLRDHUP};
     return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-bool serve_sign(struct visitor *visitor, double *signed_s)
+bool send_keepalive(struct session *session, double *keepalive_sent_s)
 {
-    struct server *server = visitor->server;
-    struct message_ping ping = {.nonce = visitor->incarnation};
+    struct server *server = session->server;
+    struct message_ping ping = {.nonce = session->incarnation};
     struct error error;
     double now_s = clock_monotonic_s();
-    if (now_s - *signed_s < self_patience_s(&server->self) / 4) {
+    if (now_s - *keepalive_sent_s < identity_idle_timeout_s(&server->identity) / 4) {
         return true;
     }
-    *signed_s = now_s;
+    *keepalive_sent_s = now_s;
     server_unlock(server);
-    bool sent = serve_send(visitor, MESSAGE_ping, 0, &ping, &error);
+    bool sent = serve_send(session, MESSAGE_ping, 0, &ping, &error);
     server_lock(server);
     return sent;
 }
 
-bool serve_hold(struct visitor *visitor, bool (*ready)(struct visitor *visitor, int64_t argument), int64_t argument,
+bool serve_hold(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
                 double deadline_s)
 {
     PROFILE("wait for workers");
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     bool alive = true;
-    if (ready(visitor, argument)) {
+    if (ready(session, argument)) {
         return true;
     }
-    double signed_s = clock_monotonic_s();
-    job_hold(&server->job, visitor->worker, visitor->incarnation, 1, signed_s);
-    while (alive && !ready(visitor, argument) && clock_monotonic_s() < deadline_s) {
+    double keepalive_sent_s = clock_monotonic_s();
+    job_hold(&server->job, session->worker, session->incarnation, 1, keepalive_sent_s);
+    while (alive && !ready(session, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
-        alive = !server->leaving && !serve_peer_hung_up(visitor) &&
-                job_is_current(&server->job, visitor->worker, visitor->incarnation) && serve_sign(visitor, &signed_s);
+        alive = !server->leaving && !serve_peer_hung_up(session) &&
+                job_is_current(&server->job, session->worker, session->incarnation) &&
+                send_keepalive(session, &keepalive_sent_s);
     }
-    job_hold(&server->job, visitor->worker, visitor->incarnation, -1, clock_monotonic_s());
+    job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
     return alive;
 }
 
-bool serve_is_ready(struct visitor *visitor, int64_t unused)
+bool serve_is_ready(struct session *session, int64_t unused)
 {
-    char sentence[256];
+    char message[256];
     (void)unused;
-    return job_ready(&visitor->server->job, clock_monotonic_s(), sentence);
+    return job_ready(&session->server->job, clock_monotonic_s(), message);
 }
 
 /* Of the shard: what the job has accepted may still be on its way into it. */
-bool serve_is_at_step(struct visitor *visitor, int64_t step)
+bool serve_is_at_step(struct session *session, int64_t step)
 {
     int64_t now;
-    shard_now(visitor->server->shard, NULL, &now);
-    return visitor->server->job.state != JOB_TRAINING || now >= step;
+    shard_now(session->server->shard, NULL, &now);
+    return session->server->job.state != JOB_TRAINING || now >= step;
 }
 
 /* --- Stages --- */
 
-static bool stage_is_free(struct visitor *visitor, int64_t unused)
+static bool stage_is_free(struct session *session, int64_t unused)
 {
-    struct visitor **user = &visitor->server->stage_users[visitor->worker];
+    struct session **user = &session->server->stage_users[session->worker];
     (void)unused;
-    return *user == NULL || *user == visitor;
+    return *user == NULL || *user == session;
 }
 
 /* Whoever pushes has given up an earlier push on another connection: that one is cut off. */
-bool serve_take_stage(struct visitor *visitor, bool cut, struct error *error)
+bool serve_take_stage(struct session *session, bool cut, struct error *error)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     server_lock(server);
-    struct visitor *user = server->stage_users[visitor->worker];
-    if (cut && user != NULL && user != visitor) {
+    struct session *user = server->stage_users[session->worker];
+    if (cut && user != NULL && user != session) {
         server_cut(user);
         pthread_cond_broadcast(&server->stepped);
     }
-    bool taken = serve_hold(visitor, stage_is_free, 0, serve_deadline()) && stage_is_free(visitor, 0);
+    bool taken = serve_hold(session, stage_is_free, 0, serve_deadline()) && stage_is_free(session, 0);
     if (taken) {
-        server->stage_users[visitor->worker] = visitor;
+        server->stage_users[session->worker] = session;
     }
     server_unlock(server);
     return taken || error_set(error, "%s has a push or pull under way on another connection",
-                              connection_name(visitor->channel.connection));
+                              connection_name(session->channel.connection));
 }
 
-void serve_leave_stage(struct visitor *visitor)
+void serve_leave_stage(struct session *session)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     server_lock(server);
-    server->stage_users[visitor->worker] = NULL;
+    server->stage_users[session->worker] = NULL;
     server_unlock(server);
 }

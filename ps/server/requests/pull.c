@@ -2,17 +2,17 @@
 #include "base/clock.h"
 #include "ps/server/requests/requests.h"
 
-static bool is_past_step(struct visitor *visitor, int64_t step)
+static bool is_past_step(struct session *session, int64_t step)
 {
-    const struct job *job = &visitor->server->job;
+    const struct job *job = &session->server->job;
     return job->state != JOB_TRAINING || job->global_step > step;
 }
 
 /* The floats of one range, a chunk at a time; snapshot 0: as they are now. */
-static bool send_range(struct visitor *visitor, const struct message_read *read, uint64_t request, struct range range,
+static bool send_range(struct session *session, const struct message_read *read, uint64_t request, struct range range,
                        bool last, struct error *error)
 {
-    struct shard *shard = visitor->server->shard;
+    struct shard *shard = session->server->shard;
     float chunk[SERVE_CHUNK_FLOATS];
     uint8_t bytes[RANGE_BYTES];
     double deadline_s = serve_deadline();
@@ -26,13 +26,13 @@ static bool send_range(struct visitor *visitor, const struct message_read *read,
                                                                  part, &from, &values.global_step, error)
                                          : shard_read(shard, (enum store_vector)read->vector, part, chunk, error);
         if (!there) {
-            return serve_send_error(visitor, request, ERROR_NOT_READY, error->text, error);
+            return serve_send_error(session, request, ERROR_NOT_READY, error->text, error);
         }
         range.first += part.count;
         range.count -= part.count;
         range_put(bytes, 0, part);
         struct iovec bulk = {(void *)(uintptr_t)from, part.count * sizeof *from};
-        if (!channel_send(&visitor->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0,
+        if (!channel_send(&session->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0,
                           &values, &bulk, 1, deadline_s, error)) {
             return false;
         }
@@ -41,41 +41,41 @@ static bool send_range(struct visitor *visitor, const struct message_read *read,
 }
 
 /* The ranges of a request one after another, or all that are held. */
-static bool send_ranges(struct visitor *visitor, const struct message_read *read, uint64_t request, struct error *error)
+static bool send_ranges(struct session *session, const struct message_read *read, uint64_t request, struct error *error)
 {
     const struct span *spans;
-    const int span_count = shard_spans(visitor->server->shard, &spans);
+    const int span_count = shard_spans(session->server->shard, &spans);
     const bool all = read->ranges.count == 0;
     const uint32_t count = all ? (uint32_t)span_count : read->ranges.count;
     if (count == 0) {
         struct message_values none = {.vector = read->vector, .token = -1};
-        return serve_send(visitor, MESSAGE_values, request, &none, error);
+        return serve_send(session, MESSAGE_values, request, &none, error);
     }
     for (uint32_t i = 0; i < count; i++) {
         struct range range =
             all ? (struct range){spans[i].first, (uint32_t)spans[i].count} : range_get(&read->ranges, i);
-        if (!send_range(visitor, read, request, range, i + 1 == count, error)) {
+        if (!send_range(session, read, request, range, i + 1 == count, error)) {
             return false;
         }
     }
     return true;
 }
 
-static bool send_pulled(struct visitor *visitor, const struct message_pull *pull, uint64_t request, uint32_t generation,
+static bool send_pulled(struct session *session, const struct message_pull *pull, uint64_t request, uint32_t generation,
                         struct error *error)
 {
     struct changes changes;
-    struct stage *stage = shard_stage(visitor->server->shard, visitor->worker);
+    struct stage *stage = shard_stage(session->server->shard, session->worker);
     if (pull->ranges.count > 0) {
         struct message_read read = {.vector = STORE_PARAMETERS, .ranges = pull->ranges};
-        return send_ranges(visitor, &read, request, error);
+        return send_ranges(session, &read, request, error);
     }
-    if (!serve_take_stage(visitor, false, error)) {
+    if (!serve_take_stage(session, false, error)) {
         return false;
     }
     bool done;
-    const struct wanted wanted = serve_wanted(visitor, pull->dtype, pull->since_version);
-    if (shard_changes(visitor->server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)) {
+    const struct wanted wanted = serve_wanted(session, pull->dtype, pull->since_version);
+    if (shard_changes(session->server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)) {
         struct message_values values = {
             .vector = STORE_PARAMETERS,
             .dtype = (uint8_t)wanted.dtype,
@@ -83,51 +83,51 @@ static bool send_pulled(struct visitor *visitor, const struct message_pull *pull
             .global_step = changes.global_step,
             .token = -1,
         };
-        done = serve_send_changes(visitor, MESSAGE_values, request, &values, &values.ranges, &changes, &wanted, error);
+        done = serve_send_changes(session, MESSAGE_values, request, &values, &values.ranges, &changes, &wanted, error);
     } else {
-        done = serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+        done = serve_send_error(session, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
-    serve_leave_stage(visitor);
+    serve_leave_stage(session);
     return done;
 }
 
-bool serve_pull(struct visitor *visitor, struct error *error)
+bool serve_pull(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const struct message_pull pull = visitor->channel.message.pull; /* its ranges stay until the next frame */
-    const uint64_t request = visitor->channel.frame.request;
-    const uint32_t generation = visitor->channel.frame.generation;
+    struct server *server = session->server;
+    const struct message_pull pull = session->channel.message.pull; /* its ranges stay until the next frame */
+    const uint64_t request = session->channel.frame.request;
+    const uint32_t generation = session->channel.frame.generation;
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
-    bool alive = serve_hold(visitor, serve_is_ready, 0, deadline_s);
-    job_pull(&server->job, visitor->worker, visitor->incarnation, generation, clock_monotonic_s(), &verdict);
+    bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
+    job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
-        alive = serve_hold(visitor, is_past_step, pull.after_step, deadline_s);
+        alive = serve_hold(session, is_past_step, pull.after_step, deadline_s);
     }
-    serve_tell_generation(visitor);
+    serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
     }
-    return verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
-                             : send_pulled(visitor, &pull, request, generation, error);
+    return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                             : send_pulled(session, &pull, request, generation, error);
 }
 
-bool serve_read(struct visitor *visitor, struct error *error)
+bool serve_read(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const uint64_t request = visitor->channel.frame.request;
+    struct server *server = session->server;
+    const uint64_t request = session->channel.frame.request;
     server_lock(server);
     bool there = job_initialised(&server->job);
-    bool same = visitor->channel.frame.generation == server->job.generation;
-    serve_tell_generation(visitor);
+    bool same = session->channel.frame.generation == server->job.generation;
+    serve_tell_generation(session);
     server_unlock(server);
     if (!there) {
-        return serve_send_error(visitor, request, ERROR_NOT_READY, "there is no model yet", error);
+        return serve_send_error(session, request, ERROR_NOT_READY, "there is no model yet", error);
     }
     if (!same) {
-        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
-    return send_ranges(visitor, &visitor->channel.message.read, request, error);
+    return send_ranges(session, &session->channel.message.read, request, error);
 }

@@ -3,16 +3,16 @@
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
 
-static bool may_answer(struct visitor *visitor, int64_t unused)
+static bool may_answer(struct session *session, int64_t unused)
 {
     (void)unused;
-    return job_may_answer(&visitor->server->job, visitor->worker);
+    return job_may_answer(&session->server->job, session->worker);
 }
 
 /* One frame's part of the gradient, into the stage. *bad: what is wrong with it, "" if nothing. */
-static bool receive_gradient(struct visitor *visitor, struct stage *stage, struct error *bad, struct error *error)
+static bool receive_gradient(struct session *session, struct stage *stage, struct error *bad, struct error *error)
 {
-    const struct message_push *push = &visitor->channel.message.push;
+    const struct message_push *push = &session->channel.message.push;
     double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         float *values;
@@ -20,7 +20,7 @@ static bool receive_gradient(struct visitor *visitor, struct stage *stage, struc
         if (!stage_claim(stage, range, &values, bad)) {
             return true;
         }
-        if (!serve_read_floats(visitor, (enum dtype)push->dtype, values, range.count, deadline_s, error)) {
+        if (!serve_read_floats(session, (enum dtype)push->dtype, values, range.count, deadline_s, error)) {
             return false;
         }
         stage_check(stage, values, range.count);
@@ -28,24 +28,24 @@ static bool receive_gradient(struct visitor *visitor, struct stage *stage, struc
     return true;
 }
 
-bool serve_receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
+bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
                         uint64_t request, bool receive, struct error *bad, struct error *error)
 {
     PROFILE("receive push");
-    struct channel *channel = &visitor->channel;
+    struct channel *channel = &session->channel;
     uint32_t generation = channel->frame.generation;
     if (receive) {
         stage_begin(stage);
     }
     bad->text[0] = '\0';
     for (;;) {
-        if (receive && !receive_gradient(visitor, stage, bad, error)) {
+        if (receive && !receive_gradient(session, stage, bad, error)) {
             return false;
         }
         if (bad->text[0] != '\0' || (channel->frame.flags & FRAME_LAST) != 0) {
             return true;
         }
-        if (!serve_receive(visitor, error)) {
+        if (!serve_receive(session, error)) {
             return false;
         }
         if (channel->frame.type != MESSAGE_push || channel->frame.request != request ||
@@ -65,62 +65,62 @@ static void note_push(struct server *server, const struct message_push *push, ui
 }
 
 /* Locked on entry and on return: the decision about a push that is complete. */
-static void decide_push(struct visitor *visitor, const struct message_push *push, uint32_t generation, bool finite,
+static void decide_push(struct session *session, const struct message_push *push, uint32_t generation, bool finite,
                         struct verdict *verdict, uint32_t *staleness)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     const struct job_push event = {
         .generation = generation,
         .sequence = push->sequence,
         .base_step = push->base_step,
         .finite = finite,
     };
-    job_push(&server->job, visitor->worker, visitor->incarnation, &event, clock_monotonic_s(), verdict);
-    int64_t steps = server->job.workers[visitor->worker].staleness;
+    job_push(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), verdict);
+    int64_t steps = server->job.workers[session->worker].staleness;
     *staleness = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
     if (verdict->code == 0 && verdict->outcome == PUSH_APPLIED) {
         note_push(server, push, *staleness);
     }
-    serve_tell_generation(visitor);
+    serve_tell_generation(session);
 }
 
-static bool answer_push(struct visitor *visitor, const struct message_push *push, uint64_t request, uint32_t generation,
+static bool answer_push(struct session *session, const struct message_push *push, uint64_t request, uint32_t generation,
                         const struct verdict *verdict, uint32_t staleness, struct stage *stage, struct error *error)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     struct changes changes;
-    const struct wanted wanted = serve_wanted(visitor, push->answer_dtype, push->base_version);
+    const struct wanted wanted = serve_wanted(session, push->answer_dtype, push->base_version);
     if (verdict->outcome == PUSH_NOT_WANTED) { /* training ends with this answer: it must be of the last step */
         server_lock(server);
-        bool waits = serve_hold(visitor, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
+        bool waits = serve_hold(session, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
         server_unlock(server);
         if (!waits) {
-            return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+            return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
         }
     }
     bool there = verdict->outcome == PUSH_APPLIED
                      ? shard_apply(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)
                      : shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);
     server_lock(server);
-    bool at_once = may_answer(visitor, 0);
-    bool alive = serve_hold(visitor, may_answer, 0, serve_hold_deadline(server));
-    bool in_time = may_answer(visitor, 0);
-    serve_tell_generation(visitor);
+    bool at_once = may_answer(session, 0);
+    bool alive = serve_hold(session, may_answer, 0, serve_hold_deadline(server));
+    bool in_time = may_answer(session, 0);
+    serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited for slower workers",
-                         connection_name(visitor->channel.connection));
+                         connection_name(session->channel.connection));
     }
     if (!in_time) {
         return serve_send_error(
-            visitor, request, ERROR_TOO_LATE,
+            session, request, ERROR_TOO_LATE,
             "waiting for a slower worker, as max_staleness wants (the push counts; send it again to ask on)", error);
     }
     if (there && !at_once) { /* others pushed meanwhile: what they changed shall be in the answer */
         there = shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);
     }
     if (!there) {
-        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
     struct message_pushed pushed = {
         .outcome = (uint8_t)verdict->outcome,
@@ -131,32 +131,32 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
         .staleness = staleness,
         .dtype = (uint8_t)wanted.dtype,
     };
-    return serve_send_changes(visitor, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
+    return serve_send_changes(session, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
 }
 
-bool serve_push(struct visitor *visitor, struct error *error)
+bool serve_push(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const struct message_push push = visitor->channel.message.push; /* its ranges go with the next frame */
-    const uint64_t request = visitor->channel.frame.request;
-    const uint32_t generation = visitor->channel.frame.generation;
-    struct stage *stage = shard_stage(server->shard, visitor->worker);
+    struct server *server = session->server;
+    const struct message_push push = session->channel.message.push; /* its ranges go with the next frame */
+    const uint64_t request = session->channel.frame.request;
+    const uint32_t generation = session->channel.frame.generation;
+    struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
     struct error bad;
     uint32_t staleness;
-    if (!serve_take_stage(visitor, true, error)) {
+    if (!serve_take_stage(session, true, error)) {
         return false;
     }
-    bool done = serve_receive_push(visitor, stage, &push, request, true, &bad, error);
+    bool done = serve_receive_push(session, stage, &push, request, true, &bad, error);
     if (done && bad.text[0] != '\0') {
-        done = serve_send_error(visitor, request, ERROR_BAD_REQUEST, bad.text, error);
+        done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
     } else if (done) {
         server_lock(server);
-        decide_push(visitor, &push, generation, stage_is_finite(stage), &verdict, &staleness);
+        decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
         server_unlock(server);
-        done = verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
-                                 : answer_push(visitor, &push, request, generation, &verdict, staleness, stage, error);
+        done = verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                                 : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);
     }
-    serve_leave_stage(visitor);
+    serve_leave_stage(session);
     return done;
 }

@@ -1,13 +1,13 @@
 /*
  * Between the files that serve: what the requests of a connection have in common, and what each of them comes to.
  *
- * All return false when the connection is to end, with the reason in *error. A visitor's thread calls them, unlocked
+ * All return false when the connection is to end, with the reason in *error. A session's thread calls them, unlocked
  * unless said otherwise.
  */
 #ifndef PS_SERVER_REQUESTS_REQUESTS_H
 #define PS_SERVER_REQUESTS_REQUESTS_H
 
-#include "ps/server/inside.h"
+#include "ps/server/internal.h"
 
 enum {
     SERVE_FRAME_FLOATS = 256 * 1024, /* of an answer's frame */
@@ -17,61 +17,61 @@ enum {
 /* --- Frames: serve.c --- */
 
 double serve_deadline(void); /* of a frame that begins now */
-bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
                 struct error *error);
-bool serve_send_done(struct visitor *visitor, uint64_t request, int64_t global_step, struct error *error);
+bool serve_send_done(struct session *session, uint64_t request, int64_t global_step, struct error *error);
 /*
  * The next frame. One that breaks the protocol ends the connection, with a line in the log that names the peer, and a
  * word to it.
  */
-bool serve_receive(struct visitor *visitor, struct error *error);
+bool serve_receive(struct session *session, struct error *error);
 /* A refusal that the connection survives; one of ERROR_BAD_REQUEST it does not. */
-bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
+bool serve_send_error(struct session *session, uint64_t request, uint16_t code, const char *message,
                       struct error *error);
 /* That, if the verdict is an error; else done. */
-bool serve_send_verdict(struct visitor *visitor, uint64_t request, const struct verdict *verdict, int64_t global_step,
+bool serve_send_verdict(struct session *session, uint64_t request, const struct verdict *verdict, int64_t global_step,
                         struct error *error);
 /* Puts the present generation into what this connection sends. Locked. */
-void serve_tell_generation(struct visitor *visitor);
+void serve_tell_generation(struct session *session);
 
 /* --- Waiting on behalf of a request: hold.c --- */
 
 /*
- * Waits, locked, until ready(visitor, argument) or the deadline. Meanwhile the worker counts as alive, since it is we
+ * Waits, locked, until ready(session, argument) or the deadline. Meanwhile the worker counts as alive, since it is we
  * who keep it waiting. False if the connection is to end.
  */
-bool serve_hold(struct visitor *visitor, bool (*ready)(struct visitor *visitor, int64_t argument), int64_t argument,
+bool serve_hold(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
                 double deadline_s);
 /* For serve_hold: may the model be trained on; is the shard at this step, or the job not training? Locked. */
-bool serve_is_ready(struct visitor *visitor, int64_t unused);
-bool serve_is_at_step(struct visitor *visitor, int64_t step);
+bool serve_is_ready(struct session *session, int64_t unused);
+bool serve_is_at_step(struct session *session, int64_t step);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* of one that waits as long as the peer wants */
-bool serve_peer_hung_up(const struct visitor *visitor);
-/* Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *signed_s: the last one. */
-bool serve_sign(struct visitor *visitor, double *signed_s);
+bool serve_peer_hung_up(const struct session *session);
+/* Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *keepalive_sent_s: the last one. */
+bool send_keepalive(struct session *session, double *keepalive_sent_s);
 
-/* The stage of the visitor's worker, for one thread. cut: whoever has it is cut off. */
-bool serve_take_stage(struct visitor *visitor, bool cut, struct error *error);
-void serve_leave_stage(struct visitor *visitor);
+/* The stage of the session's worker, for one thread. cut: whoever has it is cut off. */
+bool serve_take_stage(struct session *session, bool cut, struct error *error);
+void serve_leave_stage(struct session *session);
 
 /* --- Bulk: bulk.c, push.c --- */
 
 /* Reads `count` floats of the frame's bulk to where they belong. */
-bool serve_read_floats(struct visitor *visitor, enum dtype dtype, float *values, size_t count, double deadline_s,
+bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,
                        struct error *error);
 
-/* What an answer holds that was asked for as this dtype. The stage of the visitor's worker is taken. */
+/* What an answer holds that was asked for as this dtype. The stage of the session's worker is taken. */
 struct wanted {
     enum dtype dtype;       /* that it travels as */
     enum dtype packed;      /* that it is to be packed as */
     uint64_t since_version; /* what changed after this one */
     bool anew;              /* nothing was told on this connection yet */
 };
-struct wanted serve_wanted(const struct visitor *visitor, uint8_t dtype, uint64_t since_version);
+struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_t since_version);
 
 /* Sends what was packed as many frames of `type`. ranges: the field of `message` that says what a frame holds. */
-bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+bool serve_send_changes(struct session *session, enum message_type type, uint64_t request, const void *message,
                         struct ranges *ranges, const struct changes *changes, const struct wanted *wanted,
                         struct error *error);
 
@@ -79,39 +79,39 @@ bool serve_send_changes(struct visitor *visitor, enum message_type type, uint64_
  * All frames of a push. first: the message of its first frame, without its ranges. receive: into the stage; else they
  * are dropped. *bad: what is wrong with it, "" if nothing.
  */
-bool serve_receive_push(struct visitor *visitor, struct stage *stage, const struct message_push *first,
+bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
                         uint64_t request, bool receive, struct error *bad, struct error *error);
 
 /* --- Requests, each from its first frame on to its answer --- */
 
-bool serve_push(struct visitor *visitor, struct error *error);
-bool serve_pull(struct visitor *visitor, struct error *error);
-bool serve_read(struct visitor *visitor, struct error *error);
+bool serve_push(struct session *session, struct error *error);
+bool serve_pull(struct session *session, struct error *error);
+bool serve_read(struct session *session, struct error *error);
 
 /* Synchronous training: a push, and what followers ask of the coordinator. */
-bool serve_synchronous_push(struct visitor *visitor, struct error *error);
-bool serve_staged(struct visitor *visitor, struct error *error);
-bool serve_get_aggregate(struct visitor *visitor, struct error *error);
+bool serve_synchronous_push(struct session *session, struct error *error);
+bool serve_staged(struct session *session, struct error *error);
+bool serve_get_aggregate(struct session *session, struct error *error);
 
 /* The model as a whole. */
-bool serve_get_model(struct visitor *visitor, struct error *error);
-bool serve_begin_restore(struct visitor *visitor, struct error *error);
-bool serve_write(struct visitor *visitor, struct error *error);
-bool serve_end_restore(struct visitor *visitor, struct error *error);
-bool serve_snapshot(struct visitor *visitor, struct error *error);
-bool serve_release(struct visitor *visitor, struct error *error);
+bool serve_get_model(struct session *session, struct error *error);
+bool serve_begin_restore(struct session *session, struct error *error);
+bool serve_write(struct session *session, struct error *error);
+bool serve_end_restore(struct session *session, struct error *error);
+bool serve_snapshot(struct session *session, struct error *error);
+bool serve_release(struct session *session, struct error *error);
 
 /* Members, and the job. */
-bool serve_heartbeat(struct visitor *visitor, struct error *error);
-bool serve_ping(struct visitor *visitor, struct error *error);
-bool serve_pong(struct visitor *visitor);
-bool serve_leave(struct visitor *visitor, struct error *error);
-bool serve_end_job(struct visitor *visitor, struct error *error);
-bool serve_get_status(struct visitor *visitor, struct error *error);
+bool serve_heartbeat(struct session *session, struct error *error);
+bool serve_ping(struct session *session, struct error *error);
+bool serve_pong(struct session *session);
+bool serve_leave(struct session *session, struct error *error);
+bool serve_end_job(struct session *session, struct error *error);
+bool serve_get_status(struct session *session, struct error *error);
 
 /* Rollouts. */
-bool serve_report(struct visitor *visitor, struct error *error);
-bool serve_propose(struct visitor *visitor, struct error *error);
-bool serve_abort_rollout(struct visitor *visitor, struct error *error);
+bool serve_report(struct session *session, struct error *error);
+bool serve_propose(struct session *session, struct error *error);
+bool serve_abort_rollout(struct session *session, struct error *error);
 
 #endif

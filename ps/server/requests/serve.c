@@ -14,47 +14,47 @@ double serve_deadline(void)
     return clock_monotonic_s() + SERVER_FRAME_S;
 }
 
-void serve_tell_generation(struct visitor *visitor)
+void serve_tell_generation(struct session *session)
 {
-    visitor->channel.generation = visitor->server->job.generation;
+    session->channel.generation = session->server->job.generation;
 }
 
-bool serve_send(struct visitor *visitor, enum message_type type, uint64_t request, const void *message,
+bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
                 struct error *error)
 {
-    return channel_send(&visitor->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
+    return channel_send(&session->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
 }
 
-bool serve_send_done(struct visitor *visitor, uint64_t request, int64_t global_step, struct error *error)
+bool serve_send_done(struct session *session, uint64_t request, int64_t global_step, struct error *error)
 {
     struct message_done done = {.global_step = global_step};
-    return serve_send(visitor, MESSAGE_done, request, &done, error);
+    return serve_send(session, MESSAGE_done, request, &done, error);
 }
 
-bool serve_send_error(struct visitor *visitor, uint64_t request, uint16_t code, const char *sentence,
+bool serve_send_error(struct session *session, uint64_t request, uint16_t code, const char *message,
                       struct error *error)
 {
-    if (!channel_send_error(&visitor->channel, request, (enum error_code)code, serve_deadline(), error, "%s",
-                            sentence)) {
+    if (!channel_send_error(&session->channel, request, (enum error_code)code, serve_deadline(), error, "%s",
+                            message)) {
         return false;
     }
     if (code == ERROR_BAD_REQUEST) {
-        log_warning("dropped %s: %s", connection_name(visitor->channel.connection), sentence);
-        return error_set(error, "%s", sentence);
+        log_warning("dropped %s: %s", connection_name(session->channel.connection), message);
+        return error_set(error, "%s", message);
     }
     return true;
 }
 
-bool serve_send_verdict(struct visitor *visitor, uint64_t request, const struct verdict *verdict, int64_t global_step,
+bool serve_send_verdict(struct session *session, uint64_t request, const struct verdict *verdict, int64_t global_step,
                         struct error *error)
 {
-    return verdict->code != 0 ? serve_send_error(visitor, request, verdict->code, verdict->sentence, error)
-                              : serve_send_done(visitor, request, global_step, error);
+    return verdict->code != 0 ? serve_send_error(session, request, verdict->code, verdict->message, error)
+                              : serve_send_done(session, request, global_step, error);
 }
 
-bool serve_receive(struct visitor *visitor, struct error *error)
+bool serve_receive(struct session *session, struct error *error)
 {
-    struct channel *channel = &visitor->channel;
+    struct channel *channel = &session->channel;
     struct error ignored;
     if (channel_receive(channel, serve_deadline(), error)) {
         return true;
@@ -70,9 +70,9 @@ bool serve_receive(struct visitor *visitor, struct error *error)
 /* --- Dispatch ---------------------------------------------------------------------------------------------------------- */
 
 /* Who may ask for what. In which state of the job it may be done is for the job to say. */
-static bool may_ask(const struct visitor *visitor, uint16_t type)
+static bool may_ask(const struct session *session, uint16_t type)
 {
-    const bool is_guest = visitor->guest.role != MEMBER_NONE;
+    const bool is_guest = session->guest.role != MEMBER_NONE;
     switch (type) {
     case MESSAGE_ping:
     case MESSAGE_pong:
@@ -82,131 +82,131 @@ static bool may_ask(const struct visitor *visitor, uint16_t type)
         return true;
     case MESSAGE_propose:
     case MESSAGE_abort_rollout:
-        return visitor->worker < 0 && visitor->ps < 0 && !is_guest;
+        return session->worker < 0 && session->ps < 0 && !is_guest;
     case MESSAGE_begin_restore:
     case MESSAGE_write:
     case MESSAGE_end_restore:
     case MESSAGE_snapshot:
     case MESSAGE_release:
     case MESSAGE_end_job:
-        return visitor->worker == 0;
+        return session->worker == 0;
     case MESSAGE_staged:
     case MESSAGE_get_aggregate:
-        return visitor->ps >= 0 && visitor->server->job.synchronous &&
-               visitor->server->job.coordinator == visitor->server->index;
+        return session->ps >= 0 && session->server->job.synchronous &&
+               session->server->job.coordinator == session->server->index;
     default:
-        return visitor->worker >= 0;
+        return session->worker >= 0;
     }
 }
 
-static bool answer(struct visitor *visitor, struct error *error)
+static bool answer(struct session *session, struct error *error)
 {
-    char sentence[128];
-    const struct frame *frame = &visitor->channel.frame;
-    if (!may_ask(visitor, frame->type)) {
-        snprintf(sentence, sizeof sentence, "%s is not for %s", message_name(frame->type),
-                 visitor->guest.role != MEMBER_NONE ? "members that came without a config"
-                 : visitor->ps >= 0                 ? "another ps"
-                 : visitor->worker < 0              ? "operators"
+    char message[128];
+    const struct frame *frame = &session->channel.frame;
+    if (!may_ask(session, frame->type)) {
+        snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
+                 session->guest.role != MEMBER_NONE ? "members that came without a config"
+                 : session->ps >= 0                 ? "another ps"
+                 : session->worker < 0              ? "operators"
                                                     : "any worker but worker 0, the chief");
-        return serve_send_error(visitor, frame->request, ERROR_NOT_ALLOWED, sentence, error);
+        return serve_send_error(session, frame->request, ERROR_NOT_ALLOWED, message, error);
     }
-    PROFILE_PEER(message_name(frame->type), visitor->worker >= 0 ? PROFILE_WORKER + visitor->worker : PROFILE_NOBODY,
-                 frame->type == MESSAGE_push ? (int64_t)visitor->channel.message.push.sequence : 0);
+    PROFILE_PEER(message_name(frame->type), session->worker >= 0 ? PROFILE_WORKER + session->worker : PROFILE_NOBODY,
+                 frame->type == MESSAGE_push ? (int64_t)session->channel.message.push.sequence : 0);
     switch (frame->type) {
     case MESSAGE_push:
-        return visitor->server->job.synchronous ? serve_synchronous_push(visitor, error) : serve_push(visitor, error);
+        return session->server->job.synchronous ? serve_synchronous_push(session, error) : serve_push(session, error);
     case MESSAGE_staged:
-        return serve_staged(visitor, error);
+        return serve_staged(session, error);
     case MESSAGE_get_aggregate:
-        return serve_get_aggregate(visitor, error);
+        return serve_get_aggregate(session, error);
     case MESSAGE_pull:
-        return serve_pull(visitor, error);
+        return serve_pull(session, error);
     case MESSAGE_read:
-        return serve_read(visitor, error);
+        return serve_read(session, error);
     case MESSAGE_get_model:
-        return serve_get_model(visitor, error);
+        return serve_get_model(session, error);
     case MESSAGE_begin_restore:
-        return serve_begin_restore(visitor, error);
+        return serve_begin_restore(session, error);
     case MESSAGE_write:
-        return serve_write(visitor, error);
+        return serve_write(session, error);
     case MESSAGE_end_restore:
-        return serve_end_restore(visitor, error);
+        return serve_end_restore(session, error);
     case MESSAGE_snapshot:
-        return serve_snapshot(visitor, error);
+        return serve_snapshot(session, error);
     case MESSAGE_release:
-        return serve_release(visitor, error);
+        return serve_release(session, error);
     case MESSAGE_heartbeat:
-        return serve_heartbeat(visitor, error);
+        return serve_heartbeat(session, error);
     case MESSAGE_end_job:
-        return serve_end_job(visitor, error);
+        return serve_end_job(session, error);
     case MESSAGE_leave:
-        return serve_leave(visitor, error);
+        return serve_leave(session, error);
     case MESSAGE_get_status:
-        return serve_get_status(visitor, error);
+        return serve_get_status(session, error);
     case MESSAGE_report:
-        return serve_report(visitor, error);
+        return serve_report(session, error);
     case MESSAGE_propose:
-        return serve_propose(visitor, error);
+        return serve_propose(session, error);
     case MESSAGE_abort_rollout:
-        return serve_abort_rollout(visitor, error);
+        return serve_abort_rollout(session, error);
     case MESSAGE_ping:
-        return serve_ping(visitor, error);
+        return serve_ping(session, error);
     case MESSAGE_pong:
-        return serve_pong(visitor);
+        return serve_pong(session);
     default:
-        snprintf(sentence, sizeof sentence, "%s is not a request to a ps", message_name(frame->type));
-        return serve_send_error(visitor, frame->request, ERROR_BAD_REQUEST, sentence, error);
+        snprintf(message, sizeof message, "%s is not a request to a ps", message_name(frame->type));
+        return serve_send_error(session, frame->request, ERROR_BAD_REQUEST, message, error);
     }
 }
 
 /* Between two requests: what the server wants of an idle connection. False if it is to end. */
-static bool look_around(struct visitor *visitor, struct error *error)
+static bool look_around(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     server_lock(server);
-    bool ping = visitor->ping_wanted;
+    bool ping = session->ping_wanted;
     bool leaving = server->leaving;
-    visitor->ping_wanted = false;
-    struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, visitor->worker) : 0};
+    session->ping_wanted = false;
+    struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, session->worker) : 0};
     server_unlock(server);
     if (leaving) {
-        struct message_leave leave = {.sentence = server->farewell};
-        serve_send(visitor, MESSAGE_leave, 0, &leave, error);
+        struct message_leave leave = {.message = server->close_reason};
+        serve_send(session, MESSAGE_leave, 0, &leave, error);
         return error_set(error, "%s", "");
     }
-    return !ping || serve_send(visitor, MESSAGE_ping, 0, &question, error);
+    return !ping || serve_send(session, MESSAGE_ping, 0, &question, error);
 }
 
 /* Waits for the next request. */
-static bool await_request(struct visitor *visitor, struct error *error)
+static bool await_request(struct session *session, struct error *error)
 {
-    struct channel *channel = &visitor->channel;
+    struct channel *channel = &session->channel;
     bool there = false;
     while (!there) {
-        if (!look_around(visitor, error) ||
+        if (!look_around(session, error) ||
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
         }
     }
-    if (!serve_receive(visitor, error)) {
+    if (!serve_receive(session, error)) {
         return false;
     }
-    server_lock(visitor->server);
-    visitor->heard_s = clock_monotonic_s();
-    if (visitor->worker >= 0) {
-        job_heard(&visitor->server->job, visitor->worker, visitor->incarnation, visitor->heard_s);
+    server_lock(session->server);
+    session->heard_s = clock_monotonic_s();
+    if (session->worker >= 0) {
+        job_heard(&session->server->job, session->worker, session->incarnation, session->heard_s);
     }
-    server_unlock(visitor->server);
+    server_unlock(session->server);
     return true;
 }
 
-void serve(struct visitor *visitor)
+void serve(struct session *session)
 {
     struct error error = {""};
-    while (await_request(visitor, &error) && answer(visitor, &error)) {
+    while (await_request(session, &error) && answer(session, &error)) {
     }
-    enum connection_state state = connection_state(visitor->channel.connection);
+    enum connection_state state = connection_state(session->channel.connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
         log_info("%s", error.text);
     }

@@ -31,8 +31,8 @@ static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out
 {
     *in = server->bytes_in;
     *out = server->bytes_out;
-    for (int i = 0; i < server->visitor_count; i++) {
-        const struct connection *connection = server->visitors[i].connection;
+    for (int i = 0; i < server->session_count; i++) {
+        const struct connection *connection = server->sessions[i].connection;
         if (connection != NULL) {
             *in += connection_bytes_in(connection);
             *out += connection_bytes_out(connection);
@@ -40,7 +40,7 @@ static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out
     }
 }
 
-static void describe_self(struct server *server, struct message_status *status, char host[256], char sentence[256],
+static void describe_self(struct server *server, struct message_status *status, char host[256], char message[256],
                           char digest[CONFIG_DIGEST_HEX + 1])
 {
     struct job *job = &server->job;
@@ -51,7 +51,7 @@ static void describe_self(struct server *server, struct message_status *status, 
     *status = (struct message_status){
         .role = MEMBER_PS,
         .index = server->index,
-        .incarnation = server->self.identity.incarnation,
+        .incarnation = server->identity.hello.incarnation,
         .state = own_state(job),
         .generation = job->generation,
         .global_step = job_initialised(job) ? job->global_step : -1,
@@ -61,14 +61,14 @@ static void describe_self(struct server *server, struct message_status *status, 
         .staleness = server->last_staleness,
         .dropped = job_dropped(job),
         .digest = digest,
-        .program = server->self.program,
+        .program = server->identity.program,
         .host = host,
         .device = "cpu",
-        .sentence = sentence,
+        .message = message,
     };
-    job_describe(job, clock_monotonic_s(), sentence);
-    desk_drift(server->desk, sentence, 256);
-    desk_version(server->desk, &status->fleet_version, digest);
+    job_describe(job, clock_monotonic_s(), message);
+    rollout_coordinator_drift(server->coordinator, message, 256);
+    rollout_coordinator_version(server->coordinator, &status->fleet_version, digest);
     count_bytes(server, &status->bytes_in, &status->bytes_out);
 }
 
@@ -98,7 +98,7 @@ static void describe_worker(const struct job *job, int index, const struct job_w
                 : worker->peer[0] != '\0' ? worker->peer
                                           : config_worker_host(&job->config.cluster, index),
         .device = worker->device,
-        .sentence = worker->sentence,
+        .message = worker->message,
     };
 }
 
@@ -115,20 +115,20 @@ static int next_shown(struct server *server, int index)
     return index;
 }
 
-bool serve_get_status(struct visitor *visitor, struct error *error)
+bool serve_get_status(struct session *session, struct error *error)
 {
-    const uint64_t request = visitor->channel.frame.request;
-    const bool members = visitor->channel.message.get_status.members == 1;
+    const uint64_t request = session->channel.frame.request;
+    const bool members = session->channel.message.get_status.members == 1;
     const double deadline_s = serve_deadline();
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     struct message_status status;
-    char host[256], sentence[256], digest[CONFIG_DIGEST_HEX + 1];
+    char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1];
     const int workers = members ? server->job.worker_count : 0;
     int next = members ? next_shown(server, 0) : 0;
     server_lock(server);
-    describe_self(server, &status, host, sentence, digest);
+    describe_self(server, &status, host, message, digest);
     server_unlock(server);
-    if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
+    if (!channel_send(&session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
                       deadline_s, error)) {
         return false;
     }
@@ -141,7 +141,7 @@ bool serve_get_status(struct visitor *visitor, struct error *error)
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
         server_unlock(server);
         next = next_shown(server, i + 1);
-        if (!channel_send(&visitor->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL,
+        if (!channel_send(&session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL,
                           0, deadline_s, error)) {
             return false;
         }

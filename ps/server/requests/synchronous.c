@@ -62,23 +62,23 @@ static bool help(struct server *server, uint64_t *helped)
 enum wait_end { WAIT_SETTLED, WAIT_TOO_LONG, WAIT_GIVEN_UP };
 
 /* Waits, locked, for the push's step. */
-static enum wait_end await_step(struct visitor *visitor, const struct job_push *push, struct verdict *verdict)
+static enum wait_end await_step(struct session *session, const struct job_push *push, struct verdict *verdict)
 {
     PROFILE("wait for workers");
-    struct server *server = visitor->server;
-    double now_s = clock_monotonic_s(), looked_s = now_s, signed_s = now_s;
+    struct server *server = session->server;
+    double now_s = clock_monotonic_s(), looked_s = now_s, keepalive_sent_s = now_s;
     const double deadline_s = serve_hold_deadline(server);
     enum wait_end end = WAIT_SETTLED;
     uint64_t helped = 0;
-    job_hold(&server->job, visitor->worker, visitor->incarnation, 1, now_s);
-    while (end == WAIT_SETTLED && !job_settled(&server->job, visitor->worker, visitor->incarnation, push, verdict)) {
+    job_hold(&server->job, session->worker, session->incarnation, 1, now_s);
+    while (end == WAIT_SETTLED && !job_settled(&server->job, session->worker, session->incarnation, push, verdict)) {
         if (job_has_step(&server->job)) {
             server_lead(server);
         } else if (!help(server, &helped)) {
             server_wait_step(server);
             now_s = clock_monotonic_s();
-            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(visitor)) ||
-                !serve_sign(visitor, &signed_s)) {
+            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(session)) ||
+                !send_keepalive(session, &keepalive_sent_s)) {
                 end = WAIT_GIVEN_UP;
             } else if (now_s >= deadline_s) {
                 end = WAIT_TOO_LONG;
@@ -86,20 +86,20 @@ static enum wait_end await_step(struct visitor *visitor, const struct job_push *
             looked_s = now_s;
         }
     }
-    job_hold(&server->job, visitor->worker, visitor->incarnation, -1, clock_monotonic_s());
-    serve_tell_generation(visitor);
+    job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
+    serve_tell_generation(session);
     return end;
 }
 
-static bool answer_push(struct visitor *visitor, const struct message_push *push, uint64_t request,
+static bool answer_push(struct session *session, const struct message_push *push, uint64_t request,
                         const struct job_push *event, const struct verdict *verdict, struct error *error)
 {
-    struct server *server = visitor->server;
-    struct stage *stage = shard_stage(server->shard, visitor->worker);
+    struct server *server = session->server;
+    struct stage *stage = shard_stage(server->shard, session->worker);
     struct changes changes;
-    const struct wanted wanted = serve_wanted(visitor, push->answer_dtype, push->base_version);
+    const struct wanted wanted = serve_wanted(session, push->answer_dtype, push->base_version);
     if (!shard_answer(server->shard, event->generation, stage, wanted.since_version, wanted.packed, &changes)) {
-        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
     int64_t late = changes.global_step - 1 - push->token;
     struct message_pushed pushed = {
@@ -111,60 +111,60 @@ static bool answer_push(struct visitor *visitor, const struct message_push *push
         .staleness = verdict->outcome == PUSH_STALE && late > 0 ? (uint32_t)late : 0,
         .dtype = (uint8_t)wanted.dtype,
     };
-    bool sent = serve_send_changes(visitor, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
+    bool sent = serve_send_changes(session, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
     shard_answered(server->shard, &changes);
     return sent;
 }
 
 /* Everything from the last frame on. */
-static bool settle_push(struct visitor *visitor, const struct message_push *push, uint64_t request,
+static bool settle_push(struct session *session, const struct message_push *push, uint64_t request,
                         const struct job_push *event, bool received, struct error *error)
 {
-    struct server *server = visitor->server;
+    struct server *server = session->server;
     struct verdict verdict;
-    char sentence[256] = "";
+    char message[256] = "";
     enum wait_end end = WAIT_SETTLED;
     server_lock(server);
-    job_staged(&server->job, visitor->worker, visitor->incarnation, event, received, clock_monotonic_s(), &verdict);
+    job_staged(&server->job, session->worker, session->incarnation, event, received, clock_monotonic_s(), &verdict);
     server->last_loss = push->loss;
     if (server->following) {
         pthread_cond_broadcast(&server->stepped); /* for those who report to the coordinator */
     }
     if (verdict.code == 0) {
-        end = await_step(visitor, event, &verdict);
+        end = await_step(session, event, &verdict);
     }
     if (end == WAIT_TOO_LONG) {
-        job_awaited(&server->job, clock_monotonic_s(), sentence);
+        job_awaited(&server->job, clock_monotonic_s(), message);
     }
-    serve_tell_generation(visitor);
+    serve_tell_generation(session);
     server_unlock(server);
     if (end == WAIT_GIVEN_UP) {
         return error_set(error, "%s was given up while it waited for step %lld",
-                         connection_name(visitor->channel.connection), (long long)event->token);
+                         connection_name(session->channel.connection), (long long)event->token);
     }
     if (end == WAIT_TOO_LONG) {
-        return serve_send_error(visitor, request, ERROR_TOO_LATE, sentence, error);
+        return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
     }
-    return verdict.code != 0 ? serve_send_error(visitor, request, verdict.code, verdict.sentence, error)
-                             : answer_push(visitor, push, request, event, &verdict, error);
+    return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                             : answer_push(session, push, request, event, &verdict, error);
 }
 
-bool serve_synchronous_push(struct visitor *visitor, struct error *error)
+bool serve_synchronous_push(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const struct message_push push = visitor->channel.message.push; /* its ranges go with the next frame */
-    const uint64_t request = visitor->channel.frame.request;
+    struct server *server = session->server;
+    const struct message_push push = session->channel.message.push; /* its ranges go with the next frame */
+    const uint64_t request = session->channel.frame.request;
     struct job_push event = {
-        .generation = visitor->channel.frame.generation,
+        .generation = session->channel.frame.generation,
         .sequence = push.sequence,
         .base_step = push.base_step,
         .token = push.token,
     };
-    struct stage *stage = shard_stage(server->shard, visitor->worker);
+    struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
     struct error bad;
     bool receive;
-    if (!serve_take_stage(visitor, true, error)) {
+    if (!serve_take_stage(session, true, error)) {
         return false;
     }
     server_lock(server);
@@ -173,17 +173,17 @@ bool serve_synchronous_push(struct visitor *visitor, struct error *error)
            !server->leaving) {
         server_wait_step(server);
     }
-    job_stage(&server->job, visitor->worker, visitor->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
+    job_stage(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
     server_unlock(server);
-    bool done = serve_receive_push(visitor, stage, &push, request, receive, &bad, error);
+    bool done = serve_receive_push(session, stage, &push, request, receive, &bad, error);
     if (done && bad.text[0] != '\0') {
-        done = serve_send_error(visitor, request, ERROR_BAD_REQUEST, bad.text, error);
+        done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
     } else if (done) {
         /* A loss that is not finite says so of a gradient that was not even worth sending. */
         event.finite = !receive || (stage_is_finite(stage) && isfinite(push.loss));
-        done = settle_push(visitor, &push, request, &event, receive, error);
+        done = settle_push(session, &push, request, &event, receive, error);
     }
-    serve_leave_stage(visitor);
+    serve_leave_stage(session);
     return done;
 }
 
@@ -204,30 +204,30 @@ static bool read_workers(const struct ranges *ranges, bool *set, int workers)
     return true;
 }
 
-bool serve_staged(struct visitor *visitor, struct error *error)
+bool serve_staged(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const struct message_staged *staged = &visitor->channel.message.staged;
-    const uint64_t request = visitor->channel.frame.request;
+    struct server *server = session->server;
+    const struct message_staged *staged = &session->channel.message.staged;
+    const uint64_t request = session->channel.frame.request;
     struct verdict verdict = {0};
     server_lock(server);
     int workers = server->job.worker_count;
     if (!read_workers(&staged->finite, server->finite, workers) ||
         !read_workers(&staged->not_finite, server->not_finite, workers)) {
-        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .sentence = "it names workers that there are not"};
+        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that there are not"};
     } else {
-        job_report(&server->job, visitor->ps, visitor->channel.frame.generation, staged->step, server->finite,
+        job_report(&server->job, session->ps, session->channel.frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);
         server_lead(server);
     }
     int64_t global_step = server->job.global_step;
-    serve_tell_generation(visitor);
+    serve_tell_generation(session);
     server_unlock(server);
     if (verdict.code != 0) {
-        return serve_send_error(visitor, request, verdict.code, verdict.sentence, error);
+        return serve_send_error(session, request, verdict.code, verdict.message, error);
     }
     struct message_done done = {.global_step = global_step};
-    return serve_send(visitor, MESSAGE_done, request, &done, error);
+    return serve_send(session, MESSAGE_done, request, &done, error);
 }
 
 /* The set of a step that is decided, as ranges; false: it is not decided, or forgotten. */
@@ -259,12 +259,12 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
     return taken != NULL;
 }
 
-bool serve_get_aggregate(struct visitor *visitor, struct error *error)
+bool serve_get_aggregate(struct session *session, struct error *error)
 {
-    struct server *server = visitor->server;
-    const struct message_get_aggregate wanted = visitor->channel.message.get_aggregate;
-    const uint64_t request = visitor->channel.frame.request;
-    const uint32_t generation = visitor->channel.frame.generation;
+    struct server *server = session->server;
+    const struct message_get_aggregate wanted = session->channel.message.get_aggregate;
+    const uint64_t request = session->channel.frame.request;
+    const uint32_t generation = session->channel.frame.generation;
     uint8_t bytes[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_aggregate aggregate = {.step = wanted.step};
     uint32_t count = 0;
@@ -277,23 +277,23 @@ bool serve_get_aggregate(struct visitor *visitor, struct error *error)
         server_wait_step(server);
         double now_s = clock_monotonic_s();
         if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
-            alive = !serve_peer_hung_up(visitor);
+            alive = !serve_peer_hung_up(session);
         }
         alive = alive && !server->leaving;
         looked_s = now_s;
     }
     bool same = generation == server->job.generation;
-    serve_tell_generation(visitor);
+    serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(visitor->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
     }
     if (!same) {
-        return serve_send_error(visitor, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
     if (count == 0) {
-        return serve_send_error(visitor, request, ERROR_TOO_LATE, "that step is not decided yet", error);
+        return serve_send_error(session, request, ERROR_TOO_LATE, "that step is not decided yet", error);
     }
     aggregate.workers = (struct ranges){bytes, count};
-    return serve_send(visitor, MESSAGE_aggregate, request, &aggregate, error);
+    return serve_send(session, MESSAGE_aggregate, request, &aggregate, error);
 }

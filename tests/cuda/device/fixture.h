@@ -20,7 +20,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/state.h"
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/engine.h"

@@ -134,8 +134,8 @@ static void test_followers_take_what_is_decided(void **state)
     (void)state;
     struct aggregation aggregation = make(1, WORKERS, 1);
     const bool set[WORKERS] = {true, false, true, false, false};
-    aggregation_impose(&aggregation, set);
-    aggregation_impose(&aggregation, all); /* said once, said for good */
+    aggregation_apply_decision(&aggregation, set);
+    aggregation_apply_decision(&aggregation, all); /* said once, said for good */
     assert_true(aggregation.decided);
     assert_int_equal(aggregation.taken_count, 2);
     aggregation_destroy(&aggregation);

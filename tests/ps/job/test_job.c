@@ -49,18 +49,18 @@ static bool told(struct scene *scene, const char *text)
     return found;
 }
 
-static uint16_t hello(struct scene *scene, int worker, uint64_t incarnation, struct error *sentence)
+static uint16_t hello(struct scene *scene, int worker, uint64_t incarnation, struct error *message)
 {
     const struct member who = {MEMBER_WORKER, worker};
     char peer[32];
     snprintf(peer, sizeof peer, "10.0.0.%d:%d", worker, (int)incarnation);
-    return job_hello(&scene->job, &who, incarnation, peer, "trainer", "", 0, scene->now_s, sentence);
+    return job_hello(&scene->job, &who, incarnation, peer, "trainer", "", 0, scene->now_s, message);
 }
 
 static void come(struct scene *scene, int worker, uint64_t incarnation)
 {
-    struct error sentence;
-    assert_int_equal(hello(scene, worker, incarnation, &sentence), 0);
+    struct error message;
+    assert_int_equal(hello(scene, worker, incarnation, &message), 0);
     play(scene);
 }
 
@@ -133,10 +133,10 @@ static void test_waiting_names_who_is_awaited(void **state)
 {
     (void)state;
     struct scene scene;
-    char sentence[256];
+    char message[256];
     set_up(&scene, 2);
-    assert_false(job_ready(&scene.job, 112, sentence));
-    assert_string_equal(sentence, "waiting for worker 0 (b:2222) to initialise the model, 12 s");
+    assert_false(job_ready(&scene.job, 112, message));
+    assert_string_equal(message, "waiting for worker 0 (b:2222) to initialise the model, 12 s");
     come(&scene, 1, 2);
     assert_int_equal(push_as(&scene, 1, 2, 0, 1, true).code, ERROR_NOT_READY);
     pass(&scene, 6);
@@ -147,8 +147,8 @@ static void test_waiting_names_who_is_awaited(void **state)
     scene.config.cluster.min_workers = 3;
     restore(&scene, 1, 0, 0);
     assert_true(job_initialised(&scene.job));
-    assert_false(job_ready(&scene.job, scene.now_s + 2, sentence));
-    assert_string_equal(sentence, "waiting for 1 more worker (min_workers is 3), 2 s");
+    assert_false(job_ready(&scene.job, scene.now_s + 2, message));
+    assert_string_equal(message, "waiting for 1 more worker (min_workers is 3), 2 s");
     job_destroy(&scene.job);
 }
 
@@ -157,7 +157,7 @@ static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **
 {
     (void)state;
     struct scene scene;
-    char sentence[256];
+    char message[256];
     set_up(&scene, 3);
     scene.config.cluster.min_workers = 3;
     come(&scene, 0, 1);
@@ -169,10 +169,10 @@ static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **
     assert_true(told(&scene, "worker 1"));
     come(&scene, 2, 3);
     assert_int_equal(job_present(&scene.job), 2);
-    assert_false(job_ready(&scene.job, scene.now_s, sentence));
+    assert_false(job_ready(&scene.job, scene.now_s, message));
     job_heard(&scene.job, 1, 2, scene.now_s);
     assert_int_equal(job_present(&scene.job), 3);
-    assert_true(job_ready(&scene.job, scene.now_s, sentence));
+    assert_true(job_ready(&scene.job, scene.now_s, message));
     job_destroy(&scene.job);
 }
 
@@ -258,8 +258,8 @@ static void test_not_finite_is_refused_and_counted(void **state)
 /* A process says that it is worker 1. */
 static uint16_t claim(struct scene *scene, uint64_t incarnation)
 {
-    struct error sentence;
-    return hello(scene, 1, incarnation, &sentence);
+    struct error message;
+    return hello(scene, 1, incarnation, &message);
 }
 
 /* Two that are trained on, and process 9 has begun to claim worker 1's place. */
@@ -274,7 +274,7 @@ static void test_a_second_process_is_probed(void **state)
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
+    struct error message;
     begin_claimed(&scene);
     assert_int_equal(scene.probes, 1);
     scene.now_s += 0.3;
@@ -284,8 +284,8 @@ static void test_a_second_process_is_probed(void **state)
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.4;
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1)); /* it answers */
-    assert_int_equal(hello(&scene, 1, 9, &sentence), REFUSAL_DUPLICATE);
-    assert_non_null(strstr(sentence.text, "worker 1 is already running at 10.0.0.1:2"));
+    assert_int_equal(hello(&scene, 1, 9, &message), REFUSAL_DUPLICATE);
+    assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt, and this time it is silent. */
     scene.now_s += 5;
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
@@ -381,15 +381,15 @@ static void test_a_process_that_is_gone_is_replaced_at_once(void **state)
 {
     (void)state;
     struct scene scene;
-    struct error sentence;
+    struct error message;
     begin(&scene, 2);
     job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(hello(&scene, 1, 9, &sentence), 0);
+    assert_int_equal(hello(&scene, 1, 9, &message), 0);
     assert_int_equal(scene.probes, 0);
-    assert_int_equal(hello(&scene, 5, 9, &sentence), REFUSAL_MEMBER);
-    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_PS, 1}, 3, "x", "", "", 0, 0, &sentence),
+    assert_int_equal(hello(&scene, 5, 9, &message), REFUSAL_MEMBER);
+    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_PS, 1}, 3, "x", "", "", 0, 0, &message),
                      REFUSAL_MEMBER);
-    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_OPERATOR, -1}, 3, "x", "", "", 0, 0, &sentence), 0);
+    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_OPERATOR, -1}, 3, "x", "", "", 0, 0, &message), 0);
     job_destroy(&scene.job);
 }
 
@@ -549,7 +549,7 @@ static void test_the_end(void **state)
     (void)state;
     struct scene scene;
     struct verdict verdict;
-    struct message_end_job end = {.job_state = JOB_DONE, .global_step = 7, .sentence = "test accuracy 98.1%"};
+    struct message_end_job end = {.job_state = JOB_DONE, .global_step = 7, .message = "test accuracy 98.1%"};
     begin(&scene, 2);
     push(&scene, 1, 1);
     job_end(&scene.job, 1, &end, scene.now_s, &verdict);

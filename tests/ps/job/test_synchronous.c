@@ -52,12 +52,12 @@ static bool told(struct scene *scene, const char *text)
 static void come(struct scene *scene, int worker, uint64_t incarnation)
 {
     const struct member who = {MEMBER_WORKER, worker};
-    struct error sentence;
+    struct error message;
     char peer[32];
     snprintf(peer, sizeof peer, "10.0.0.%d:1", worker);
     for (int ps = 0; ps < scene->ps_count; ps++) {
-        assert_int_equal(
-            job_hello(&scene->jobs[ps], &who, incarnation, peer, "trainer", "", 0, scene->now_s, &sentence), 0);
+        assert_int_equal(job_hello(&scene->jobs[ps], &who, incarnation, peer, "trainer", "", 0, scene->now_s, &message),
+                         0);
         play(scene);
     }
 }
@@ -259,7 +259,7 @@ static void test_a_lost_worker_shrinks_the_step(void **state)
 {
     (void)state;
     struct scene scene;
-    char sentence[256];
+    char message[256];
     begin(&scene, 1, 4, 0, 1);
     for (int i = 0; i < 3; i++) {
         offer(&scene, i, 0);
@@ -272,8 +272,8 @@ static void test_a_lost_worker_shrinks_the_step(void **state)
         }
         assert_int_equal(apply(&scene, 0), 0);
     }
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
-    assert_string_equal(sentence, "waiting for worker 3 (e:2222) to push step 0, 9 s");
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_string_equal(message, "waiting for worker 3 (e:2222) to push step 0, 9 s");
     pass(&scene, 1.5);
     assert_true(told(&scene, "worker 3 (10.0.0.3:1) is lost"));
     assert_int_equal(apply(&scene, 0), 3);
@@ -306,7 +306,7 @@ static void test_min_replicas_is_the_least(void **state)
 {
     (void)state;
     struct scene scene;
-    char sentence[256];
+    char message[256];
     begin(&scene, 1, 4, 0, 3);
     offer(&scene, 0, 0);
     offer(&scene, 1, 0);
@@ -314,8 +314,8 @@ static void test_min_replicas_is_the_least(void **state)
     job_leave(&scene.jobs[0], 2, 3, "", scene.now_s);
     assert_int_equal(apply(&scene, 0), 0);
     pass(&scene, 5);
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
-    assert_string_equal(sentence, "waiting for 1 more worker to push step 0 (min_replicas is 3), 5 s");
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_string_equal(message, "waiting for 1 more worker to push step 0 (min_replicas is 3), 5 s");
     come(&scene, 2, 55);
     scene.sequences[2] = 1;
     assert_true(offer_as(&scene, 0, 2, 55, 0, true));
@@ -454,7 +454,7 @@ static void test_two_ps_agree(void **state)
 {
     (void)state;
     struct scene scene;
-    char sentence[256];
+    char message[256];
     begin(&scene, 2, 4, 2, 1);
     assert_false(job_is_follower(&scene.jobs[0]));
     assert_true(job_is_follower(&scene.jobs[1]));
@@ -462,8 +462,8 @@ static void test_two_ps_agree(void **state)
     offer(&scene, 1, 0); /* enough for ps 0 alone, but nobody's gradient is whole */
     assert_int_equal(apply(&scene, 0), 0);
     pass(&scene, 2);
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, sentence));
-    assert_string_equal(sentence, "waiting for worker 0 (b:2222) to push step 0 to ps 1 (q:2222), 2 s");
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_string_equal(message, "waiting for worker 0 (b:2222) to push step 0 to ps 1 (q:2222), 2 s");
     scene.sequences[2] = scene.sequences[3] = 1;
     assert_true(offer_as(&scene, 1, 2, 3, 0, true));
     assert_true(offer_as(&scene, 1, 1, 2, 0, true));
@@ -479,10 +479,10 @@ static void test_two_ps_agree(void **state)
     assert_int_equal(step.workers[1], 2);
     assert_true(offer_as(&scene, 1, 0, 1, 0, true)); /* too late to be in, and staged all the same */
     const bool set[MOST] = {false, true, true, false};
-    job_impose(&scene.jobs[1], 1, 1, set); /* another step's, another generation's: not taken */
-    job_impose(&scene.jobs[1], 2, 0, set);
+    job_apply_decision(&scene.jobs[1], 1, 1, set); /* another step's, another generation's: not taken */
+    job_apply_decision(&scene.jobs[1], 2, 0, set);
     assert_int_equal(apply(&scene, 1), 0);
-    job_impose(&scene.jobs[1], 1, 0, set);
+    job_apply_decision(&scene.jobs[1], 1, 0, set);
     assert_int_equal(apply(&scene, 1), 2);
     job_step_applied(&scene.jobs[0], &step, true, scene.now_s);
     assert_int_equal(scene.jobs[0].global_step, 1);

@@ -21,7 +21,7 @@ static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROL
 
 static struct rollout rollout;
 static struct rollout_vitals vitals;
-static char sentence[256];
+static char message[256];
 
 static int enter(void **state)
 {
@@ -40,7 +40,7 @@ static int leave(void **state)
 static void say(struct member who, enum rollout_phase phase, uint64_t version, double now_s)
 {
     const struct rollout_report report = {
-        .phase = phase, .version = version, .target = rollout.target, .ready = true, .sentence = "can't"};
+        .phase = phase, .version = version, .target = rollout.target, .ready = true, .message = "can't"};
     rollout_heard(&rollout, who, &report, now_s);
 }
 
@@ -55,7 +55,7 @@ static void all_say(enum rollout_phase phase, uint64_t version, double now_s)
 
 static void begin(const struct rollout_plan *plan, double now_s)
 {
-    assert_true(rollout_begin(&rollout, plan, &vitals, now_s, sentence));
+    assert_true(rollout_begin(&rollout, plan, &vitals, now_s, message));
 }
 
 static void until(enum rollout_state state, enum rollout_phase phase, uint64_t version, double *now_s, double end_s)
@@ -104,11 +104,11 @@ static void one_that_goes_keeps_nobody(void **state)
     double now_s = 1;
     say(guest, PHASE_NONE, 1, 0);
     begin(&live, now_s);
-    until(ROLLOUT_SWITCHING, PHASE_STAGED, 1, &now_s, ROLLOUT_SILENT_S + 2);
+    until(ROLLOUT_SWITCHING, PHASE_STAGED, 1, &now_s, ROLLOUT_IDLE_TIMEOUT_S + 2);
     say(guest, PHASE_STAGED, 1, now_s); /* back, and gone again */
-    until(ROLLOUT_WATCHING, PHASE_SWITCHED, 2, &now_s, now_s + ROLLOUT_SILENT_S + 2);
+    until(ROLLOUT_WATCHING, PHASE_SWITCHED, 2, &now_s, now_s + ROLLOUT_IDLE_TIMEOUT_S + 2);
     say(guest, PHASE_SWITCHED, 2, now_s);
-    until(ROLLOUT_IDLE, PHASE_SWITCHED, 2, &now_s, now_s + ROLLOUT_SILENT_S + 2);
+    until(ROLLOUT_IDLE, PHASE_SWITCHED, 2, &now_s, now_s + ROLLOUT_IDLE_TIMEOUT_S + 2);
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 
     now_s = 100;
@@ -121,7 +121,7 @@ static void one_that_goes_keeps_nobody(void **state)
     rollout_tick(&rollout, &vitals, now_s);
     say(chief, PHASE_SAVED, 1, now_s);
     rollout_tick(&rollout, &vitals, now_s);
-    until(ROLLOUT_IDLE, PHASE_STAGED, 2, &now_s, 100 + 5 + ROLLOUT_SILENT_S + 2);
+    until(ROLLOUT_IDLE, PHASE_STAGED, 2, &now_s, 100 + 5 + ROLLOUT_IDLE_TIMEOUT_S + 2);
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }
 
@@ -136,7 +136,7 @@ static void one_that_comes_later_takes_part_once_it_can(void **state)
     until(ROLLOUT_WATCHING, PHASE_SWITCHED, 2, &now_s, now_s + 1);
     say(guest, PHASE_STAGED, 1, now_s);
     assert_int_equal(rollout_order(&rollout, guest), ORDER_SWITCH);
-    assert_int_equal(rollout_takers(&rollout), PS + WORKERS + 1);
+    assert_int_equal(rollout_participation(&rollout), PS + WORKERS + 1);
     for (int i = 0; i < 7; i++) {
         all_say(PHASE_SWITCHED, 2, ++now_s);
         say(guest, PHASE_STAGED, 1, now_s);
@@ -171,7 +171,7 @@ static void it_is_the_canary_while_it_stays(void **state)
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     assert_int_equal(rollout_order(&rollout, guest), ORDER_RESTART);
     assert_int_equal(rollout_order(&rollout, last), ORDER_STAGE);
-    for (int now_s = 3; now_s <= 2 + ROLLOUT_SILENT_S; now_s++) {
+    for (int now_s = 3; now_s <= 2 + ROLLOUT_IDLE_TIMEOUT_S; now_s++) {
         all_say(PHASE_STAGED, 1, now_s);
         rollout_tick(&rollout, &vitals, now_s);
     }
@@ -179,7 +179,7 @@ static void it_is_the_canary_while_it_stays(void **state)
     assert_int_equal(rollout.wave, 1);
     assert_int_equal(rollout_order(&rollout, last), ORDER_RESTART);
     assert_int_equal(rollout_order(&rollout, chief), ORDER_STAGE);
-    say((struct member){MEMBER_WORKER, 5}, PHASE_NONE, 1, 2 + ROLLOUT_SILENT_S); /* nobody asked this one yet */
+    say((struct member){MEMBER_WORKER, 5}, PHASE_NONE, 1, 2 + ROLLOUT_IDLE_TIMEOUT_S); /* nobody asked this one yet */
     assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_WORKER, 5}), ORDER_STAGE);
 }
 
@@ -195,7 +195,7 @@ static void begin_waiting(const struct rollout_plan *plan, double now_s)
 static void they_say(enum rollout_phase phase, uint64_t version, bool ready, double now_s)
 {
     const struct rollout_report report = {
-        .phase = phase, .version = version, .target = rollout.target, .ready = ready, .sentence = ""};
+        .phase = phase, .version = version, .target = rollout.target, .ready = ready, .message = ""};
     rollout_heard(&rollout, (struct member){MEMBER_PS, 0}, &report, now_s);
     rollout_heard(&rollout, chief, &report, now_s);
     rollout_tick(&rollout, &vitals, now_s);
@@ -282,7 +282,7 @@ static void one_that_is_off_keeps_nobody(void **state)
         assert_int_equal(rollout.state, plans[i] == &whole ? ROLLOUT_TRYING : ROLLOUT_SWITCHING);
         rollout.state = ROLLOUT_IDLE;
 
-        say(last, PHASE_NONE, 1, now_s - ROLLOUT_SILENT_S + 0.5);
+        say(last, PHASE_NONE, 1, now_s - ROLLOUT_IDLE_TIMEOUT_S + 0.5);
         begin(plans[i], now_s); /* silent for a moment only: it may just be starting */
         say(ps, PHASE_STAGED, 1, now_s);
         say(chief, PHASE_STAGED, 1, now_s);
@@ -362,14 +362,14 @@ static void one_that_was_off_comes_back_meanwhile(void **state)
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", now_s);
     say(last, PHASE_NONE, 1, ++now_s);
     assert_int_equal(rollout_order(&rollout, last), ORDER_RESTART);
-    assert_int_equal(rollout_takers(&rollout), PS + WORKERS - 1);
+    assert_int_equal(rollout_participation(&rollout), PS + WORKERS - 1);
     say(last, PHASE_STAGED, 1, ++now_s);
     they_say(PHASE_NONE, 2, true, now_s);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING); /* until it has started anew */
     say(last, PHASE_NONE, 2, ++now_s);
     they_say(PHASE_NONE, 2, true, now_s);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    for (int i = 0; i < ROLLOUT_SILENT_S + 1 && rollout.state == ROLLOUT_WATCHING; i++) {
+    for (int i = 0; i < ROLLOUT_IDLE_TIMEOUT_S + 1 && rollout.state == ROLLOUT_WATCHING; i++) {
         vitals.global_step += 10;
         they_say(PHASE_NONE, 2, true, ++now_s);
     }
@@ -386,8 +386,8 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     plan.to = (struct rollout_demand){.listed = WORKERS, .least = 2};
     say((struct member){MEMBER_PS, 0}, PHASE_NONE, 1, 100);
     say(chief, PHASE_NONE, 1, 100);
-    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, sentence));
-    assert_string_equal(sentence,
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
+    assert_string_equal(message,
                         "worker 1 is off, and the job would start anew and wait for 2 workers (min_workers), where 1 "
                         "can come: start it, or roll out a lower cluster.min_workers first");
     assert_int_equal(rollout.target, 0); /* what is known of the one before stays */
@@ -399,7 +399,7 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     begin(&plan, 100);
     rollout.state = ROLLOUT_IDLE;
     plan.from.least = 2; /* but would be again, if all go back */
-    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, sentence));
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
     say(last, PHASE_NONE, 1, 100);
     begin(&plan, 100);
 }
@@ -478,7 +478,7 @@ static void anything_may_happen_to_a_job(void **state)
         for (int i = 0; i < ALL; i++) {
             off[i] = i > SERVERS && test_random_below(&random, 2) == 0;
             version[i] = 1;
-            say(rollout.members[i].who, PHASE_NONE, 1, off[i] ? now_s - ROLLOUT_SILENT_S : now_s);
+            say(rollout.members[i].who, PHASE_NONE, 1, off[i] ? now_s - ROLLOUT_IDLE_TIMEOUT_S : now_s);
         }
         begin(&whole, now_s);
         for (int event = 0; event < 600 && rollout.state != ROLLOUT_IDLE; event++) {

@@ -19,8 +19,8 @@ static void parse(struct config *config, const char *text)
     }
 }
 
-/* sentence: why it can't be, NULL: it can, and takes `kind`. */
-static void expect(const char *from, const char *to, bool local, enum rollout_kind kind, const char *sentence)
+/* message: why it can't be, NULL: it can, and takes `kind`. */
+static void expect(const char *from, const char *to, bool local, enum rollout_kind kind, const char *message)
 {
     struct config before, after;
     struct error error = {""};
@@ -28,7 +28,7 @@ static void expect(const char *from, const char *to, bool local, enum rollout_ki
     parse(&before, from);
     parse(&after, to);
     bool can = change_kind(&before, &after, local, &found, &error);
-    if (can != (sentence == NULL) || (!can && strstr(error.text, sentence) == NULL)) {
+    if (can != (message == NULL) || (!can && strstr(error.text, message) == NULL)) {
         fail_msg("%s: \"%s\"", to, error.text);
     }
     if (can) {

@@ -17,7 +17,7 @@ static const struct member chief = {MEMBER_WORKER, 0};
 static const struct rollout_vitals fine = {.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
 
 static struct rollout rollout;
-static char sentence[256];
+static char message[256];
 
 static int enter(void **state)
 {
@@ -38,7 +38,7 @@ static void say(struct member who, enum rollout_phase phase, double now_s)
                                           .version = 1,
                                           .target = rollout.target,
                                           .ready = true,
-                                          .sentence = phase == PHASE_FAILED ? "can't" : ""};
+                                          .message = phase == PHASE_FAILED ? "can't" : ""};
     rollout_heard(&rollout, who, &report, now_s);
 }
 
@@ -55,7 +55,7 @@ static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROL
 
 static void begin_at_0(void)
 {
-    assert_true(rollout_begin(&rollout, &live, &fine, 0, sentence));
+    assert_true(rollout_begin(&rollout, &live, &fine, 0, message));
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
 }
 
@@ -129,10 +129,10 @@ static void one_at_a_time(void **state)
     (void)state;
     struct rollout_vitals waiting = fine;
     waiting.training = false;
-    assert_false(rollout_begin(&rollout, &live, &waiting, 0, sentence));
+    assert_false(rollout_begin(&rollout, &live, &waiting, 0, message));
     begin_at_0();
-    assert_false(rollout_begin(&rollout, &whole, &fine, 0, sentence));
-    assert_non_null(strstr(sentence, "one at a time"));
+    assert_false(rollout_begin(&rollout, &whole, &fine, 0, message));
+    assert_non_null(strstr(message, "one at a time"));
 }
 
 /* By train_steps or epochs: when it is proposed, and when the step to switch at, or that was saved, lies there. */
@@ -142,16 +142,16 @@ static void a_job_that_would_be_over_is_not_begun(void **state)
     struct rollout_plan plan = live;
     struct rollout_vitals vitals = fine;
     plan.last_step = 1000;
-    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, sentence));
-    assert_non_null(strstr(sentence, "the job would be over after step 1000"));
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, message));
+    assert_non_null(strstr(message, "the job would be over after step 1000"));
     plan.last_step = 1010;
-    assert_true(rollout_begin(&rollout, &plan, &vitals, 0, sentence));
+    assert_true(rollout_begin(&rollout, &plan, &vitals, 0, message));
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &vitals, 0.5);
     assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
     assert_non_null(strstr(rollout.reason, "the job would be over after step 1010"));
     plan.kind = ROLLOUT_JOB;
-    assert_true(rollout_begin(&rollout, &plan, &vitals, 1, sentence));
+    assert_true(rollout_begin(&rollout, &plan, &vitals, 1, message));
     all_say(PHASE_STAGED, 2);
     rollout_tick(&rollout, &vitals, 2);
     say(chief, PHASE_TRIED, 3);
@@ -218,7 +218,7 @@ static void goes_back_from_what_does_no_good(void **state)
     assert_goes_back(4);
 
     watch_from_1();
-    rollout_tick(&rollout, &fine, 1 + ROLLOUT_SILENT_S); /* nobody was heard of since */
+    rollout_tick(&rollout, &fine, 1 + ROLLOUT_IDLE_TIMEOUT_S); /* nobody was heard of since */
     assert_goes_back(20);
 
     watch_from_1();
@@ -233,10 +233,10 @@ static void goes_back_from_what_does_no_good(void **state)
     assert_goes_back(30);
 
     watch_from_1();
-    assert_true(rollout_abort(&rollout, 2, sentence));
-    assert_false(rollout_abort(&rollout, 2, sentence));
+    assert_true(rollout_abort(&rollout, 2, message));
+    assert_false(rollout_abort(&rollout, 2, message));
     assert_goes_back(3);
-    assert_false(rollout_abort(&rollout, 2000, sentence));
+    assert_false(rollout_abort(&rollout, 2000, message));
 
     begin_at_0();
     all_say(PHASE_STAGED, 0.5);
@@ -334,7 +334,7 @@ static void a_watch_waits_for_whoever_is_not_ready(void **state)
     (void)state;
     struct rollout_vitals vitals = fine;
     const struct rollout_report absent = {
-        .phase = PHASE_SWITCHED, .version = 1, .target = 2, .ready = false, .sentence = ""};
+        .phase = PHASE_SWITCHED, .version = 1, .target = 2, .ready = false, .message = ""};
     watch_from_1();
     for (int second = 2; second < 12; second++) {
         all_say(PHASE_SWITCHED, second);
@@ -402,7 +402,7 @@ static void a_leader_that_was_away_goes_back(void **state)
 static void is_in(struct member who, uint64_t version, bool ready, double now_s)
 {
     const struct rollout_report report = {
-        .phase = PHASE_STAGED, .version = version, .target = rollout.target, .ready = ready, .sentence = ""};
+        .phase = PHASE_STAGED, .version = version, .target = rollout.target, .ready = ready, .message = ""};
     rollout_heard(&rollout, who, &report, now_s);
 }
 
@@ -415,7 +415,7 @@ static void all_are_in(uint64_t version, double now_s)
 
 static void stage_at_0(const struct rollout_plan *plan)
 {
-    assert_true(rollout_begin(&rollout, plan, &fine, 0, sentence));
+    assert_true(rollout_begin(&rollout, plan, &fine, 0, message));
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &fine, 0.5);
 }
@@ -575,7 +575,7 @@ static void anything_may_happen(void **state)
     double now_s = 0;
     double heard_s[PS + WORKERS];
     for (int i = 0; i < PS + WORKERS; i++) {
-        heard_s[i] = -ROLLOUT_SILENT_S;
+        heard_s[i] = -ROLLOUT_IDLE_TIMEOUT_S;
     }
     int without = 0;
     for (int run = 0; run < 300; run++) {
@@ -583,10 +583,10 @@ static void anything_may_happen(void **state)
         bool must[PS + WORKERS];
         for (int i = 0; i < PS + WORKERS; i++) {
             const struct member who = rollout.members[i].who;
-            must[i] = who.role == MEMBER_PS || who.index == 0 || now_s - heard_s[i] < ROLLOUT_SILENT_S;
+            must[i] = who.role == MEMBER_PS || who.index == 0 || now_s - heard_s[i] < ROLLOUT_IDLE_TIMEOUT_S;
         }
         rollout.state = ROLLOUT_IDLE;
-        assert_true(rollout_begin(&rollout, &live, &fine, now_s, sentence));
+        assert_true(rollout_begin(&rollout, &live, &fine, now_s, message));
         for (int event = 0; event < 400 && rollout.state != ROLLOUT_IDLE; event++) {
             struct rollout_vitals vitals = fine;
             int who = test_random_below(&random, PS + WORKERS);
@@ -606,7 +606,7 @@ static void anything_may_happen(void **state)
             rollout_tick(&rollout, &vitals, now_s);
             if (before == ROLLOUT_STAGING && rollout.state == ROLLOUT_SWITCHING) {
                 for (int i = 0; i < PS + WORKERS; i++) {
-                    const bool off = !must[i] && now_s - heard_s[i] >= ROLLOUT_SILENT_S;
+                    const bool off = !must[i] && now_s - heard_s[i] >= ROLLOUT_IDLE_TIMEOUT_S;
                     assert_true(staged[i] || off);
                     without += off;
                 }
@@ -621,7 +621,7 @@ static void anything_may_happen(void **state)
             }
         }
         /* For a while only the leader is on, or everybody is. */
-        now_s += 2 * ROLLOUT_SILENT_S;
+        now_s += 2 * ROLLOUT_IDLE_TIMEOUT_S;
         for (int i = 0; i < PS + WORKERS && test_random_below(&random, 2) > 0; i++) {
             heard_s[i] = now_s;
             say(rollout.members[i].who, PHASE_NONE, now_s);

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "cuda/device/device.h"
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "tests/cuda/plain_driver.h"
 #include "worker/engine.h"
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 struct device {
     struct config config;

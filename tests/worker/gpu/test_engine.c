@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "tests/cuda/program.h"
 #include "tests/worker/network.h"
 

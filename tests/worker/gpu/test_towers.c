@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "ps/collect.h"
+#include "ps/store/collect.h"
 #include "tests/worker/network.h"
 
 enum { EXAMPLES = 130, PIXELS = 49 };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/profile.h"
-#include "worker/cpu/engine/inside.h"
+#include "worker/cpu/engine/internal.h"
 #include "worker/data/streaming/streaming.h"
 
 /* Where looking for images that are alike costs less than it saves: with a few strips of columns or more. */
@@ -15,7 +15,7 @@ static bool is_paired(const struct cpu_engine *engine)
 }
 
 /* 16 times 8 pixels of the middle three quarters: what lies around them is mostly empty. */
-static void take_outline(const uint8_t *image, int pixels, uint64_t bits[2])
+static void take_signature(const uint8_t *image, int pixels, uint64_t bits[2])
 {
     enum { PIECES = 16 };
     const uint64_t low = 0x7F7F7F7F7F7F7F7F;
@@ -28,16 +28,16 @@ static void take_outline(const uint8_t *image, int pixels, uint64_t bits[2])
     }
 }
 
-static void take_outlines(void *context, int thread)
+static void take_signatures(void *context, int thread)
 {
     struct cpu_engine *engine = context;
     int pixels = engine->model->widths[0], end = share_first(engine, engine->train->count, thread + 1);
     for (int i = share_first(engine, engine->train->count, thread); i < end; i++) {
-        take_outline(engine->train->images + (size_t)i * (size_t)pixels, pixels, engine->bits[i]);
+        take_signature(engine->train->images + (size_t)i * (size_t)pixels, pixels, engine->bits[i]);
     }
 }
 
-bool cpu_take_outlines(struct cpu_engine *engine, struct error *error)
+bool cpu_take_signatures(struct cpu_engine *engine, struct error *error)
 {
     if (!engine->train || engine->streaming || !is_paired(engine)) {
         return true;
@@ -46,22 +46,23 @@ bool cpu_take_outlines(struct cpu_engine *engine, struct error *error)
     if (!engine->bits) {
         return error_set(error, "no memory for 16 bytes for each of %d images", engine->train->count);
     }
-    pool_run(engine->pool, take_outlines, engine);
+    pool_run(engine->pool, take_signatures, engine);
     return true;
 }
 
 /* Of image `index` of a draw. */
-static void outline_of(const struct cpu_engine *engine, const struct draw *draw, int32_t index, uint64_t bits[2])
+static void signature_of(const struct cpu_engine *engine, const struct sampled_batch *draw, int32_t index,
+                         uint64_t bits[2])
 {
     size_t pixels = (size_t)engine->model->widths[0];
     if (engine->bits && draw->images == engine->train->images) {
         memcpy(bits, engine->bits[index], sizeof engine->bits[index]);
     } else {
-        take_outline(draw->images + (size_t)index * pixels, (int)pixels, bits);
+        take_signature(draw->images + (size_t)index * pixels, (int)pixels, bits);
     }
 }
 
-void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *indexes, int count,
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count,
                    const int32_t *labels)
 {
     int classes = engine->model->widths[engine->network.layers];
@@ -75,17 +76,17 @@ void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *
     }
     bool paired = is_paired(engine);
     for (int i = 0; i < count; i++) {
-        struct outline *outline = &engine->outlines[first[labels[indexes[i]]]++];
-        outline->place = i;
+        struct signature *signature = &engine->signatures[first[labels[indexes[i]]]++];
+        signature->place = i;
         if (paired) {
-            outline_of(engine, draw, indexes[i], outline->bits);
+            signature_of(engine, draw, indexes[i], signature->bits);
         }
     }
     if (paired) {
-        engine->network.kernels->pair(count, engine->outlines);
+        engine->network.kernels->pair(count, engine->signatures);
     }
     for (int i = 0; i < count; i++) {
-        int32_t place = engine->outlines[i].place;
+        int32_t place = engine->signatures[i].place;
         draw->places[i] = place;
         draw->indexes[i] = indexes[place];
         draw->labels[i] = labels[indexes[place]];
@@ -98,7 +99,7 @@ void cpu_draw_take(struct cpu_engine *engine, struct draw *draw, const int32_t *
  * A batch of images that stream. Where they can't be read any more, an image of zeros stands for them: the team goes on to
  * the end of its run, which then fails as a whole.
  */
-static void draw_streamed(struct cpu_engine *engine, struct draw *draw)
+static void draw_streamed(struct cpu_engine *engine, struct sampled_batch *draw)
 {
     static const int32_t nothing = 0;
     int count;
@@ -113,10 +114,10 @@ static void draw_streamed(struct cpu_engine *engine, struct draw *draw)
     cpu_draw_take(engine, draw, &nothing, 1, &nothing);
 }
 
-void cpu_draw_batch(const struct run *run, int64_t number)
+void cpu_draw_batch(const struct engine_run *run, int64_t number)
 {
     struct cpu_engine *engine = run->engine;
-    struct draw *draw = &engine->draws[number % DRAWS];
+    struct sampled_batch *draw = &engine->draws[number % DRAWS];
     struct sampler sampler = engine->sampler;
     sampler.task += (uint32_t)(number % micro_batches(engine));
     draw->dropout = (struct dropout_batch){sampler.task, run->first_step + number / micro_batches(engine)};
@@ -130,13 +131,13 @@ void cpu_draw_batch(const struct run *run, int64_t number)
 }
 
 /* Into the second-level cache, for the first has no room; and by prefetches, which hold up nothing that comes behind them. */
-void cpu_fetch_images(const struct run *run, int64_t number, int part, int parts)
+void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, int parts)
 {
     enum { LINE = 64 };
     if (number >= run->batches) {
         return;
     }
-    const struct draw *draw = &run->engine->draws[number % DRAWS];
+    const struct sampled_batch *draw = &run->engine->draws[number % DRAWS];
     size_t pixels = (size_t)run->engine->model->widths[0];
     for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
          i++) {
@@ -147,12 +148,12 @@ void cpu_fetch_images(const struct run *run, int64_t number, int part, int parts
     }
 }
 
-void cpu_index_batch(const struct run *run, int64_t number, int thread)
+void cpu_index_batch(const struct engine_run *run, int64_t number, int thread)
 {
     PROFILE("index batch");
     struct cpu_engine *engine = run->engine;
     struct batch_index *index = &engine->indexes[number % INDEXES];
-    struct draw *draw = &engine->draws[number % DRAWS];
+    struct sampled_batch *draw = &engine->draws[number % DRAWS];
     for (int block;
          (block = atomic_fetch_add_explicit(&draw->next_block, 1, memory_order_relaxed)) < index->block_count;) {
         index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, draw->images,

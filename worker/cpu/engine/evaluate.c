@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/profile.h"
-#include "worker/cpu/engine/inside.h"
+#include "worker/cpu/engine/internal.h"
 
-struct evaluation {
+struct evaluation_task {
     struct cpu_engine *engine;
     const float *parameters;
     const uint8_t *images;
@@ -13,8 +13,8 @@ struct evaluation {
     float *logits; /* [count, classes] */
 };
 
-static const float *evaluate_chunk(const struct evaluation *evaluation, struct member *member, const uint8_t *images,
-                                   int count, int *pitch)
+static const float *evaluate_chunk(const struct evaluation_task *evaluation, struct engine_thread *member,
+                                   const uint8_t *images, int count, int *pitch)
 {
     const struct network *network = &evaluation->engine->network;
     struct workspace *workspace = &member->evaluation;
@@ -50,7 +50,7 @@ static const float *evaluate_chunk(const struct evaluation *evaluation, struct m
 static void evaluate_thread(void *context, int thread)
 {
     PROFILE("evaluate");
-    const struct evaluation *evaluation = context;
+    const struct evaluation_task *evaluation = context;
     struct cpu_engine *engine = evaluation->engine;
     int classes = engine->model->widths[engine->network.layers];
     int chunks = chunk_count(evaluation->count);
@@ -73,11 +73,12 @@ bool cpu_forward(struct engine *base, bool averaged, const uint8_t *images, int 
 {
     (void)error;
     struct cpu_engine *engine = (struct cpu_engine *)base;
-    struct evaluation evaluation = {.engine = engine,
-                                    .images = images,
-                                    .count = count,
-                                    .logits = logits,
-                                    .parameters = engine->store.vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS]};
+    struct evaluation_task evaluation = {.engine = engine,
+                                         .images = images,
+                                         .count = count,
+                                         .logits = logits,
+                                         .parameters =
+                                             engine->store.vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS]};
     assert(evaluation.parameters);
     if (count > 0) {
         pool_run(engine->pool, evaluate_thread, &evaluation);

@@ -1,6 +1,6 @@
 /* One batch forward and backward, by a team of threads. */
 #include "base/profile.h"
-#include "worker/cpu/engine/inside.h"
+#include "worker/cpu/engine/internal.h"
 
 /* ---- the forward pass ---- */
 
@@ -9,7 +9,7 @@ static bool is_regression(const struct network *network)
     return network->narrow && network->layers == 1;
 }
 
-static void softmax_rows(const struct cpu_engine *engine, const struct draw *draw, const struct matrix *logits,
+static void softmax_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *logits,
                          float *losses, uint8_t *correct, int first, int end)
 {
     struct softmax softmax = {.rows = end - first,
@@ -25,7 +25,7 @@ static void softmax_rows(const struct cpu_engine *engine, const struct draw *dra
 }
 
 /* Strips [strip, strip + strips) of the first layer, and their parts of the logits if these come next. */
-static void forward_first(const struct run *run, int64_t number, int strip, int strips)
+static void forward_first(const struct engine_run *run, int64_t number, int strip, int strips)
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
@@ -35,7 +35,7 @@ static void forward_first(const struct run *run, int64_t number, int strip, int 
     pass_first(network, parameters, &engine->indexes[number % INDEXES], count, out, strip, strips);
     for (int i = strip; i < strip + strips; i++) {
         if (network->layers > 1) {
-            const struct draw *draw = &engine->draws[number % DRAWS];
+            const struct sampled_batch *draw = &engine->draws[number % DRAWS];
             pass_drop(network, &engine->workspace, 0, &draw->dropout, draw->places, count, i);
         }
         if (network->narrow && network->layers == 2) {
@@ -53,7 +53,7 @@ static int group_of(const struct cpu_engine *engine, int64_t number, int strip, 
 }
 
 /* The part of the logits of softmax regression that one pixel block adds. */
-static void forward_regression(const struct run *run, int64_t number, int block)
+static void forward_regression(const struct engine_run *run, int64_t number, int block)
 {
     struct cpu_engine *engine = run->engine;
     pass_first_partial(&engine->network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
@@ -61,7 +61,7 @@ static void forward_regression(const struct run *run, int64_t number, int block)
                        engine->workspace.capacity, block);
 }
 
-void cpu_forward_begin(const struct run *run, int64_t number, int thread)
+void cpu_forward_begin(const struct engine_run *run, int64_t number, int thread)
 {
     PROFILE("forward");
     struct cpu_engine *engine = run->engine;
@@ -80,7 +80,7 @@ void cpu_forward_begin(const struct run *run, int64_t number, int thread)
 }
 
 /* Layers 1 and up, except for narrow logits. A barrier before each. */
-static void forward_layers(const struct run *run, int64_t number, int thread)
+static void forward_layers(const struct engine_run *run, int64_t number, int thread)
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
@@ -95,7 +95,7 @@ static void forward_layers(const struct run *run, int64_t number, int thread)
         for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
             pass_forward(network, parameters, l, &workspace->outputs[l - 1], count, out, i);
             if (!last) {
-                const struct draw *draw = &engine->draws[number % DRAWS];
+                const struct sampled_batch *draw = &engine->draws[number % DRAWS];
                 pass_drop(network, workspace, l, &draw->dropout, draw->places, count, i);
             }
             if (network->narrow && l + 2 == network->layers) {
@@ -118,13 +118,13 @@ static double mean_loss(const float *losses, const uint8_t *correct, int count, 
     return sum / count;
 }
 
-double cpu_forward_finish(const struct run *run, int64_t number, int thread, struct matrix *upper, int *right)
+double cpu_forward_finish(const struct engine_run *run, int64_t number, int thread, struct matrix *upper, int *right)
 {
     PROFILE("forward");
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
-    const struct draw *draw = &engine->draws[number % DRAWS];
+    const struct sampled_batch *draw = &engine->draws[number % DRAWS];
     forward_layers(run, number, thread);
     pool_barrier(engine->pool);
     if (network->narrow) {
@@ -143,8 +143,8 @@ double cpu_forward_finish(const struct run *run, int64_t number, int thread, str
 
 /* ---- the backward pass ---- */
 
-static void backward_first(const struct run *run, int64_t number, const struct matrix *upper, int strip, int strips,
-                           int thread, const struct gradient_sink *sink)
+static void backward_first(const struct engine_run *run, int64_t number, const struct matrix *upper, int strip,
+                           int strips, int thread, const struct gradient_sink *sink)
 {
     struct cpu_engine *engine = run->engine;
     const struct batch_index *index = &engine->indexes[number % INDEXES];
@@ -163,7 +163,7 @@ static void backward_first(const struct run *run, int64_t number, const struct m
 }
 
 /* Softmax regression: the threads share the pixel blocks, the first has the biases. */
-static void backward_regression(const struct run *run, int64_t number, const struct matrix *upper, int thread,
+static void backward_regression(const struct engine_run *run, int64_t number, const struct matrix *upper, int thread,
                                 const struct gradient_sink *sink, int64_t next)
 {
     struct cpu_engine *engine = run->engine;
@@ -186,8 +186,8 @@ static void backward_regression(const struct run *run, int64_t number, const str
 }
 
 /* The biases above layer 1, whose strips nobody else looks at in this phase. */
-static void backward_biases(const struct run *run, int64_t number, int layer, const struct matrix *upper, int thread,
-                            const struct gradient_sink *sink)
+static void backward_biases(const struct engine_run *run, int64_t number, int layer, const struct matrix *upper,
+                            int thread, const struct gradient_sink *sink)
 {
     struct cpu_engine *engine = run->engine;
     int strips = engine->network.strips[layer].count;
@@ -207,7 +207,7 @@ static void backward_biases(const struct run *run, int64_t number, int layer, co
     }
 }
 
-void cpu_backward(const struct run *run, int64_t number, struct matrix upper, int thread,
+void cpu_backward(const struct engine_run *run, int64_t number, struct matrix upper, int thread,
                   const struct gradient_sink *sink, int64_t next)
 {
     PROFILE("backward");
@@ -248,7 +248,7 @@ void cpu_backward(const struct run *run, int64_t number, struct matrix upper, in
     }
 }
 
-void cpu_backward_clipped(const struct run *run, int64_t number, struct matrix upper, int thread,
+void cpu_backward_clipped(const struct engine_run *run, int64_t number, struct matrix upper, int thread,
                           const struct gradient_sink *sink)
 {
     struct cpu_engine *engine = run->engine;

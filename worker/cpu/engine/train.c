@@ -2,12 +2,12 @@
 #include <assert.h>
 #include <math.h>
 
-#include "worker/cpu/engine/inside.h"
+#include "worker/cpu/engine/internal.h"
 
 /* Applies this thread's rows of the sum over all micro-batches. */
 static void apply_collected(struct cpu_engine *engine, int thread)
 {
-    struct member *member = &engine->members[thread];
+    struct engine_thread *member = &engine->members[thread];
     pool_barrier(engine->pool);
     for (int i = 0; i < engine->model->variable_count; i++) {
         const struct variable *variable = &engine->model->variables[i];
@@ -27,10 +27,10 @@ static void apply_collected(struct cpu_engine *engine, int thread)
 }
 
 /* The sink for a batch of train(): the thread's own view of the store, or of the sum over micro-batches. */
-static struct gradient_sink train_sink(const struct run *run, int64_t number, int thread)
+static struct gradient_sink train_sink(const struct engine_run *run, int64_t number, int thread)
 {
     struct cpu_engine *engine = run->engine;
-    struct member *member = &engine->members[thread];
+    struct engine_thread *member = &engine->members[thread];
     int micro = micro_batches(engine);
     if (number % micro == 0) {
         member->store.global_step = run->first_step + number / micro;
@@ -45,7 +45,7 @@ static struct gradient_sink train_sink(const struct run *run, int64_t number, in
     return collector_sink(&member->collector);
 }
 
-static void record(const struct run *run, int64_t number, double loss, int right)
+static void record(const struct engine_run *run, int64_t number, double loss, int right)
 {
     const struct cpu_engine *engine = run->engine;
     struct train_result *result = run->result;
@@ -64,7 +64,7 @@ static void record(const struct run *run, int64_t number, double loss, int right
 
 static void train_thread(void *context, int thread)
 {
-    const struct run *run = context;
+    const struct engine_run *run = context;
     struct cpu_engine *engine = run->engine;
     int micro = micro_batches(engine);
     bool clips = engine->clip.limit > 0, gathers = clips || micro > 1;
@@ -117,10 +117,10 @@ bool cpu_train(struct engine *base, int64_t n, struct train_result *result, stru
     struct cpu_engine *engine = (struct cpu_engine *)base;
     assert(engine->train && n >= 0);
     *result = (struct train_result){.finite = true};
-    struct run run = {.engine = engine,
-                      .first_step = engine->store.global_step,
-                      .batches = n * micro_batches(engine),
-                      .result = result};
+    struct engine_run run = {.engine = engine,
+                             .first_step = engine->store.global_step,
+                             .batches = n * micro_batches(engine),
+                             .result = result};
     if (n > 0) {
         for (int i = 0; i < engine->threads; i++) {
             engine->members[i].store = engine->store;
@@ -136,7 +136,7 @@ bool cpu_train(struct engine *base, int64_t n, struct train_result *result, stru
 
 static void step_thread(void *context, int thread)
 {
-    const struct run *run = context;
+    const struct engine_run *run = context;
     struct cpu_engine *engine = run->engine;
     cpu_index_batch(run, 0, thread);
     pool_barrier(engine->pool);
@@ -170,7 +170,7 @@ bool cpu_step(struct engine *base, const struct batch *batch, const struct gradi
     engine->draws[0].images = batch->images;
     cpu_draw_take(engine, &engine->draws[0], batch->indexes, batch->count, batch->labels);
     engine->draws[0].dropout = (struct dropout_batch){batch->task, batch->step};
-    struct run run = {.engine = engine, .sink = sink, .batches = 1, .result = result};
+    struct engine_run run = {.engine = engine, .sink = sink, .batches = 1, .result = result};
     pool_run(engine->pool, step_thread, &run);
     return true;
 }

@@ -90,7 +90,7 @@ static bool source_open(const struct example_source *source, struct example_read
     return true;
 }
 
-static bool source_read(struct example_reader *reader, const struct block *block, uint32_t first, uint32_t count,
+static bool source_read(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
                         uint8_t *images, int32_t *labels, struct error *error)
 {
     const struct folders_source *source = (const struct folders_source *)reader->source;

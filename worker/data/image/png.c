@@ -15,7 +15,7 @@ static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'
 enum { CHUNK_OVERHEAD = 12, HEADER_BYTES = 13, MOST_ENTRIES = 256 };
 enum colour_type { GREY = 0, RGB = 2, PALETTE = 3, GREY_ALPHA = 4, RGB_ALPHA = 6 };
 
-struct chunk {
+struct png_chunk {
     const char *type; /* [4] */
     const uint8_t *bytes;
     size_t size;
@@ -45,7 +45,7 @@ static uint32_t get_be32(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-static bool next_chunk(struct png *png, struct chunk *chunk, struct error *error)
+static bool next_chunk(struct png *png, struct png_chunk *chunk, struct error *error)
 {
     if (png->size - png->at < CHUNK_OVERHEAD) {
         return error_set(error, "is a PNG that ends at byte %zu, before its IEND", png->size);
@@ -55,7 +55,7 @@ static bool next_chunk(struct png *png, struct chunk *chunk, struct error *error
     if (size > png->size - png->at - CHUNK_OVERHEAD) {
         return error_set(error, "is a PNG whose chunk at byte %zu goes beyond the file's end", png->at);
     }
-    *chunk = (struct chunk){(const char *)begin + 4, begin + 8, size};
+    *chunk = (struct png_chunk){(const char *)begin + 4, begin + 8, size};
     if (crc32(crc32(0, NULL, 0), begin + 4, size + 4) != get_be32(chunk->bytes + size)) {
         return error_set(error, "is a PNG whose chunk at byte %zu is damaged: its CRC is wrong", png->at);
     }
@@ -63,7 +63,7 @@ static bool next_chunk(struct png *png, struct chunk *chunk, struct error *error
     return true;
 }
 
-static bool is_type(const struct chunk *chunk, const char *type)
+static bool is_type(const struct png_chunk *chunk, const char *type)
 {
     return memcmp(chunk->type, type, 4) == 0;
 }
@@ -82,7 +82,7 @@ static bool depth_is_allowed(unsigned depth, unsigned colour)
 
 static bool read_header(struct png *png, struct error *error)
 {
-    struct chunk chunk;
+    struct png_chunk chunk;
     if (!next_chunk(png, &chunk, error)) {
         return false;
     }
@@ -104,7 +104,7 @@ static bool read_header(struct png *png, struct error *error)
     return true;
 }
 
-static bool read_palette(struct png *png, const struct chunk *chunk, struct error *error)
+static bool read_palette(struct png *png, const struct png_chunk *chunk, struct error *error)
 {
     if (chunk->size % 3 != 0 || chunk->size == 0 || chunk->size > (size_t)3 * MOST_ENTRIES) {
         return error_set(error, "is a PNG with a palette of %zu bytes", chunk->size);
@@ -117,7 +117,7 @@ static bool read_palette(struct png *png, const struct chunk *chunk, struct erro
     return true;
 }
 
-static void read_transparency(struct png *png, const struct chunk *chunk)
+static void read_transparency(struct png *png, const struct png_chunk *chunk)
 {
     if (png->colour == PALETTE) {
         for (size_t i = 0; i < chunk->size && i < png->entries; i++) {
@@ -132,7 +132,7 @@ static void read_transparency(struct png *png, const struct chunk *chunk)
 }
 
 /* All that stands before the image; leaves the first IDAT in chunk. */
-static bool read_preamble(struct png *png, struct chunk *chunk, struct error *error)
+static bool read_preamble(struct png *png, struct png_chunk *chunk, struct error *error)
 {
     for (;;) {
         if (!next_chunk(png, chunk, error)) {
@@ -159,7 +159,7 @@ static bool inflate_bytes(struct png *png, uint8_t *bytes, size_t size, struct e
     png->inflate.next_out = bytes;
     png->inflate.avail_out = (uInt)size;
     while (png->inflate.avail_out > 0) {
-        struct chunk chunk;
+        struct png_chunk chunk;
         if (png->inflate.avail_in == 0) {
             if (!next_chunk(png, &chunk, error)) {
                 return false;
@@ -287,7 +287,7 @@ static bool read_image(struct png *png, struct image *image, struct error *error
 bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
     struct png png = {.bytes = bytes, .size = size, .at = sizeof signature};
-    struct chunk chunk;
+    struct png_chunk chunk;
     if (!read_header(&png, error) || !read_preamble(&png, &chunk, error) ||
         !image_create(image, png.width, png.height, error)) {
         return false;

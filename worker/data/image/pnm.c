@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-struct reader {
+struct pnm_reader {
     const uint8_t *bytes;
     size_t size, at;
 };
@@ -19,7 +19,7 @@ static bool is_blank(uint8_t byte)
     return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
-static void skip_blanks(struct reader *reader)
+static void skip_blanks(struct pnm_reader *reader)
 {
     bool in_comment = false;
     for (; reader->at < reader->size; reader->at++) {
@@ -35,7 +35,7 @@ static void skip_blanks(struct reader *reader)
 }
 
 /* most_digits: 1 in P1, where digits stand side by side. */
-static bool read_number(struct reader *reader, int most_digits, unsigned *number)
+static bool read_number(struct pnm_reader *reader, int most_digits, unsigned *number)
 {
     skip_blanks(reader);
     int digits = 0;
@@ -51,7 +51,7 @@ static bool read_number(struct reader *reader, int most_digits, unsigned *number
 }
 
 /* The next sample in 0..255. */
-static bool read_sample(struct reader *reader, int kind, unsigned largest, unsigned *value)
+static bool read_sample(struct pnm_reader *reader, int kind, unsigned largest, unsigned *value)
 {
     if (kind <= 3) {
         if (!read_number(reader, kind == 1 ? 1 : 5, value)) {
@@ -71,7 +71,7 @@ static bool read_sample(struct reader *reader, int kind, unsigned largest, unsig
 }
 
 /* P4: eight pixels in a byte, each row begins a new one; a set bit is black. */
-static bool read_bits(struct reader *reader, struct image *image, struct error *error)
+static bool read_bits(struct pnm_reader *reader, struct image *image, struct error *error)
 {
     size_t row_bytes = ((size_t)image->width + 7) / 8;
     if ((reader->size - reader->at) / row_bytes < (size_t)image->height) {
@@ -87,7 +87,7 @@ static bool read_bits(struct reader *reader, struct image *image, struct error *
     return true;
 }
 
-static bool read_pixels(struct reader *reader, struct image *image, int kind, unsigned largest, struct error *error)
+static bool read_pixels(struct pnm_reader *reader, struct image *image, int kind, unsigned largest, struct error *error)
 {
     unsigned samples = kind % 3 == 0 ? 3 : 1;
     size_t pixels = (size_t)image->width * (size_t)image->height;
@@ -108,7 +108,7 @@ static bool read_pixels(struct reader *reader, struct image *image, int kind, un
 
 bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
-    struct reader reader = {bytes, size, 2};
+    struct pnm_reader reader = {bytes, size, 2};
     int kind = bytes[1] - '0';
     unsigned width, height, largest = 1;
     if (!read_number(&reader, 9, &width) || !read_number(&reader, 9, &height) ||

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 bool blocks_add(struct blocks *blocks, int file, uint64_t offset, uint32_t count)
 {
     if (blocks->count == blocks->capacity) {
         int capacity = blocks->capacity == 0 ? 64 : 2 * blocks->capacity;
-        struct block *items =
+        struct stream_block *items =
             blocks->capacity > INT_MAX / 2 ? NULL : realloc(blocks->items, (size_t)capacity * sizeof *items);
         if (!items) {
             return false;
@@ -19,7 +19,7 @@ bool blocks_add(struct blocks *blocks, int file, uint64_t offset, uint32_t count
         blocks->items = items;
         blocks->capacity = capacity;
     }
-    blocks->items[blocks->count++] = (struct block){.file = file, .offset = offset, .count = count};
+    blocks->items[blocks->count++] = (struct stream_block){.file = file, .offset = offset, .count = count};
     blocks->examples += count;
     return true;
 }
@@ -44,7 +44,7 @@ void blocks_cut(struct blocks *blocks, int64_t first, int64_t count)
     int64_t at = 0;
     assert(first >= 0 && count >= 0 && first + count <= blocks->examples);
     for (int i = 0; i < blocks->count; i++) {
-        struct block block = blocks->items[i];
+        struct stream_block block = blocks->items[i];
         int64_t before = first > at ? first - at : 0; /* examples to leave out at its beginning */
         int64_t end = first + count - at < block.count ? first + count - at : block.count; /* and from here on */
         at += block.count;

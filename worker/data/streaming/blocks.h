@@ -12,7 +12,7 @@
 
 enum { BLOCK_BYTES = 1 << 19 };
 
-struct block {
+struct stream_block {
     uint64_t offset; /* where its first example is: whatever the source counts by */
     int32_t file;    /* likewise */
     uint32_t skip;   /* examples at its beginning that do not count: somebody else's share */
@@ -21,7 +21,7 @@ struct block {
 
 /* Zeros are an empty list; blocks_free releases it. */
 struct blocks {
-    struct block *items;
+    struct stream_block *items;
     int count, capacity;
     int64_t examples; /* in all */
 };

@@ -28,7 +28,7 @@ struct example_source_table {
      * below the source's classes. Cheap where it goes on where it ended last. A file that is no longer what it was when
      * the blocks were made is an error.
      */
-    bool (*read)(struct example_reader *reader, const struct block *block, uint32_t first, uint32_t count,
+    bool (*read)(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
                  uint8_t *images, int32_t *labels, struct error *error);
     void (*close)(struct example_reader *reader);
     void (*destroy)(struct example_source *source);

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/sampler.h"
+#include "base/random/sampler.h"
 
 enum { WINDOWS = 2, STACK = 256 * 1024, TOLD_EVERY_S = 10 };
 
@@ -110,7 +110,7 @@ static bool fill(struct lane *lane, struct window *window, int64_t number, struc
         return false;
     }
     for (int done = 0; done < window->count;) {
-        const struct block *block = &streaming->blocks.items[lane->blocks[lane->place]];
+        const struct stream_block *block = &streaming->blocks.items[lane->blocks[lane->place]];
         uint32_t some = block->count - lane->inside, wanted = (uint32_t)(window->count - done);
         some = some < wanted ? some : wanted;
         if (!streaming->source->table->read(lane->reader, block, lane->inside, some,

@@ -99,16 +99,16 @@ static bool read_features(struct features *features, const struct example_names 
 /* ---- numbers ---- */
 
 /* Walks a list of floats or integers, packed or not. Zeros to begin with. */
-struct walk {
+struct example_walk {
     struct proto_reader list, packed;
 };
 
-static struct walk walk_begin(const struct feature *feature)
+static struct example_walk walk_begin(const struct feature *feature)
 {
-    return (struct walk){.list = proto_read(feature->bytes, feature->size)};
+    return (struct example_walk){.list = proto_read(feature->bytes, feature->size)};
 }
 
-static bool next_packed(struct walk *walk, enum feature_kind kind, double *number)
+static bool next_packed(struct example_walk *walk, enum feature_kind kind, double *number)
 {
     uint64_t bits;
     if (kind == FEATURE_INTEGERS) {
@@ -130,7 +130,7 @@ static bool next_packed(struct walk *walk, enum feature_kind kind, double *numbe
 }
 
 /* False at the end, or where the list is damaged. */
-static bool walk_next(struct walk *walk, enum feature_kind kind, double *number)
+static bool walk_next(struct example_walk *walk, enum feature_kind kind, double *number)
 {
     struct proto_field field;
     for (;;) {
@@ -166,7 +166,7 @@ static bool read_label(const struct feature *feature, const char *name, int32_t 
                                                        : "its feature \"%s\" is bytes, not a label",
                          name);
     }
-    struct walk walk = walk_begin(feature);
+    struct example_walk walk = walk_begin(feature);
     double number, first = 0;
     int64_t count = 0, ones = 0, place = 0;
     for (bool hot = true; walk_next(&walk, feature->kind, &number); count++) {
@@ -197,7 +197,7 @@ static bool read_label(const struct feature *feature, const char *name, int32_t 
 static bool read_size(const struct feature *feature, int64_t *size, struct error *error)
 {
     double number = 0;
-    struct walk walk = walk_begin(feature);
+    struct example_walk walk = walk_begin(feature);
     *size = 0;
     if (feature->kind == FEATURE_NONE) {
         return true;
@@ -279,7 +279,7 @@ static bool read_bytes(struct example *example, const struct features *features,
 
 static bool read_floats(struct example *example, const struct features *features, struct error *error)
 {
-    struct walk walk = walk_begin(&features->image);
+    struct example_walk walk = walk_begin(&features->image);
     uint64_t count = 0;
     double number, largest = 0;
     for (; walk_next(&walk, FEATURE_FLOATS, &number); count++) {
@@ -410,13 +410,13 @@ void example_free(struct example *example)
 /* ---- writing ---- */
 
 /* One entry of the map, up to the list inside; the caller puts the value and ends all three. */
-struct entry {
+struct feature_entry {
     size_t entry, feature, list;
 };
 
-static struct entry begin_entry(struct proto *proto, const char *name, enum feature_kind kind)
+static struct feature_entry begin_entry(struct proto *proto, const char *name, enum feature_kind kind)
 {
-    struct entry entry;
+    struct feature_entry entry;
     entry.entry = proto_begin(proto, ENTRY);
     proto_text(proto, KEY, name);
     entry.feature = proto_begin(proto, VALUE);
@@ -424,7 +424,7 @@ static struct entry begin_entry(struct proto *proto, const char *name, enum feat
     return entry;
 }
 
-static void end_entry(struct proto *proto, struct entry entry)
+static void end_entry(struct proto *proto, struct feature_entry entry)
 {
     proto_end(proto, entry.list);
     proto_end(proto, entry.feature);
@@ -433,7 +433,7 @@ static void end_entry(struct proto *proto, struct entry entry)
 
 static void put_integer(struct proto *proto, const char *name, int64_t value)
 {
-    struct entry entry = begin_entry(proto, name, FEATURE_INTEGERS);
+    struct feature_entry entry = begin_entry(proto, name, FEATURE_INTEGERS);
     proto_packed_integers(proto, LIST, &value, 1);
     end_entry(proto, entry);
 }
@@ -442,7 +442,7 @@ void example_encode(struct proto *proto, const struct example_names *names, cons
                     int width, int32_t label)
 {
     size_t features = proto_begin(proto, FEATURES);
-    struct entry image = begin_entry(proto, names->image, FEATURE_BYTES);
+    struct feature_entry image = begin_entry(proto, names->image, FEATURE_BYTES);
     proto_bytes(proto, LIST, pixels, (size_t)height * (size_t)width);
     end_entry(proto, image);
     put_integer(proto, names->label, label);

@@ -22,7 +22,7 @@ struct source_reader {
     struct tfrecord_reader **files; /* [names.count]; NULL: not open */
     int plain;                      /* the plain file that is open; -1: none */
     struct example example;
-    const struct block *block; /* where it ended last, and the example of it that comes next */
+    const struct stream_block *block; /* where it ended last, and the example of it that comes next */
     uint32_t next;
 };
 
@@ -52,7 +52,7 @@ static bool open_file(struct source_reader *reader, int file, struct error *erro
     return true;
 }
 
-static bool say_changed(const struct source_reader *reader, const struct block *block, struct error *error)
+static bool say_changed(const struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);
     return error_set(error,
@@ -63,7 +63,7 @@ static bool say_changed(const struct source_reader *reader, const struct block *
 }
 
 /* Puts the file's reader to the first record of a block. */
-static bool go_to(struct source_reader *reader, const struct block *block, struct error *error)
+static bool go_to(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     struct tfrecord_reader **file = &reader->files[block->file];
     bool behind = *file && tfrecord_is_packed(*file) && tfrecord_position(*file) > block->offset;
@@ -77,7 +77,7 @@ static bool go_to(struct source_reader *reader, const struct block *block, struc
 }
 
 /* The next good record's example. */
-static bool next_example(struct source_reader *reader, const struct block *block, struct error *error)
+static bool next_example(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);
     const struct example_names names = {source->image_feature, source->label_feature};
@@ -102,7 +102,7 @@ static bool next_example(struct source_reader *reader, const struct block *block
     }
 }
 
-static bool source_read(struct example_reader *base, const struct block *block, uint32_t first, uint32_t count,
+static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first, uint32_t count,
                         uint8_t *images, int32_t *labels, struct error *error)
 {
     struct source_reader *reader = (struct source_reader *)base;

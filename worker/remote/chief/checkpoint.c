@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/report.h"
 
 bool chief_state_is_finite(const struct chief *chief)
@@ -24,7 +24,7 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
 {
     struct error error;
     struct checkpoint_info info = chief->info;
-    const struct identity *now = self_identity(chief->options.self);
+    const struct hello_identity *now = identity_hello(chief->options.identity);
     char path[CHECKPOINT_MAX_PATH];
     info.global_step = global_step;
     info.fleet_version = (int64_t)now->fleet_version;

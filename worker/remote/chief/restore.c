@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/signals.h"
+#include "base/process/signals.h"
 #include "ps/rollout/lineage.h"
 #include "worker/initial.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
 static bool initial_state(struct chief *chief, char *source, size_t size, struct error *error)
@@ -79,7 +79,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     chief->info.seed = config->train.seed;
     chief->info.fleet_version = config->fleet.version;
-    memcpy(chief->info.config_digest, chief->options.self->digest, sizeof chief->info.config_digest);
+    memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
     return done;
 }
 

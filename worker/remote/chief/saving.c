@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/remote/shard_link.h"
 
 static const double LOOK_S = 0.02; /* the saving thread looks at clock and step so often */

@@ -2,13 +2,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
 enum {
     SNAPSHOT_TRIES = 6,
-    SNAPSHOT_WAIT_MS = 250,   /* for a step that is about to come, or has come to some shards */
-    SNAPSHOT_PATIENCE_S = 60, /* with connections that break */
+    SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or has come to some shards */
+    SNAPSHOT_TIMEOUT_S = 60, /* with connections that break */
 };
 
 static const double MOMENT_S = 0.02; /* until all shards have heard of a snapshot, if nothing keeps them */
@@ -63,7 +63,7 @@ enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stop
     enum push_pull_end end = PUSH_PULL_AGAIN;
     PROFILE("take snapshot");
     int workers = chief->options.config->cluster.worker_hosts.count;
-    const double deadline_s = clock_monotonic_s() + SNAPSHOT_PATIENCE_S;
+    const double deadline_s = clock_monotonic_s() + SNAPSHOT_TIMEOUT_S;
     int64_t seen = 0;        /* on some shard: this worker may be far behind the others' steps */
     chief->order.number = 0; /* replaced on the shards */
     for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {

@@ -116,7 +116,7 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     }
     if (channel->frame.type == MESSAGE_error) {
         *code = channel->message.error.code;
-        return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
     }
     return channel->frame.type == MESSAGE_done ||
            error_set(error, "%s: answered write by %s", part->link.name, message_name(channel->frame.type));
@@ -236,7 +236,7 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
         }
         if (channel->frame.type == MESSAGE_error) {
             *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
         }
         const struct message_values *values = &channel->message.values;
         if (channel->frame.type != MESSAGE_values || channel->frame.request != request ||

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "ps/checkpoint.h"
+#include "ps/checkpoint/checkpoint.h"
 #include "worker/remote/exchange/push_pull.h"
 
 /* What a shard says of itself. */

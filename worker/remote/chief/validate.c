@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "base/profile.h"
-#include "worker/remote/chief/inside.h"
+#include "worker/remote/chief/internal.h"
 #include "worker/report.h"
 
 static bool averaged(const struct chief *chief)

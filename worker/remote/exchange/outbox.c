@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/copy.h"
-#include "ps/bfloat16.h"
+#include "ps/store/bfloat16.h"
 
 enum {
     PADDING_SENT = 32,      /* floats between two rows that are still sent along */

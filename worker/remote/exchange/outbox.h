@@ -18,9 +18,9 @@
 
 #include "base/error.h"
 #include "net/message.h"
-#include "ps/model.h"
-#include "ps/placement.h"
-#include "ps/store.h"
+#include "ps/store/model.h"
+#include "ps/store/placement.h"
+#include "ps/store/store.h"
 
 struct outbox {
     const struct model *model; /* borrowed */

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/remote/exchange/inside.h"
+#include "worker/remote/exchange/internal.h"
 
 enum {
     STEP_WAIT_MS = 1000, /* for a step that others make */
@@ -11,12 +11,12 @@ enum {
 
 static const double AGAIN_S = 0.25; /* until shards that do not fit together are asked again */
 
-static void tell(struct push_pull *exchange, const struct shard_part *part, const char *sentence)
+static void tell(struct push_pull *exchange, const struct shard_part *part, const char *message)
 {
     double now_s = clock_monotonic_s();
-    if (!part->link.quiet && sentence[0] != '\0' && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
+    if (!part->link.quiet && message[0] != '\0' && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
         exchange->told_s = now_s;
-        log_info("%s: %s", part->link.name, sentence);
+        log_info("%s: %s", part->link.name, message);
     }
 }
 
@@ -54,12 +54,12 @@ static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_par
     if (!check_model(exchange, part, model, error)) {
         return PUSH_PULL_REFUSED;
     }
-    *ready = model->state == 2 && model->sentence[0] == '\0';
+    *ready = model->state == 2 && model->message[0] == '\0';
     *generation = channel->frame.generation;
     if (exchange->writes_model && model->state != 2) {
         return PUSH_PULL_AGAIN;
     }
-    tell(exchange, part, model->sentence);
+    tell(exchange, part, model->message);
     return PUSH_PULL_DONE;
 }
 
@@ -104,7 +104,7 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
         }
         if (channel->frame.type == MESSAGE_error) {
             *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
         }
         if (channel->frame.type != MESSAGE_values) {
             return error_set(error, "%s: answered pull by %s", part->link.name, message_name(channel->frame.type));

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/remote/exchange/inside.h"
+#include "worker/remote/exchange/internal.h"
 
 enum { FRAME_BYTES = 4 << 20 /* of a frame's bulk, about */ };
 
@@ -138,12 +138,12 @@ static bool give_up_silent(struct push_pull *exchange)
             part->unsent = unsent;
             part->moved_s = now_s;
         }
-        if (now_s - part->moved_s >= part->link.silence_s) {
+        if (now_s - part->moved_s >= part->link.idle_timeout_s) {
             struct error error;
             error_set(&error, "%s: no sign of life for %.0f s, and a push is not answered", part->link.name,
                       now_s - part->moved_s);
             part->sent = false;
-            shard_link_silent(&part->link, error.text);
+            shard_link_timed_out(&part->link, error.text);
             any = true;
         }
     }
@@ -172,8 +172,8 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
         if (push_pull_must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
         }
-        if (exchange->is_unwell &&
-            exchange->is_unwell(exchange->context, exchange->generation, exchange->joined_s, why)) {
+        if (exchange->needs_rejoin &&
+            exchange->needs_rejoin(exchange->context, exchange->generation, exchange->joined_s, why)) {
             error_set(error, "%s", why);
             return PUSH_PULL_AGAIN;
         }
@@ -219,7 +219,7 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
         }
         if (channel->frame.type == MESSAGE_error) {
             *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.sentence);
+            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
         }
         if (channel->frame.type != MESSAGE_pushed) {
             return error_set(error, "%s: answered push by %s", part->link.name, message_name(channel->frame.type));
@@ -279,7 +279,7 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
         shard_link_count(&part->link);
     } else if (code == ERROR_TOO_LATE) {
         part->sent = false; /* slower workers are still being waited for: the same push again */
-        snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.sentence);
+        snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.message);
     } else if (code != 0) {
         return push_pull_by_code(code);
     } else {

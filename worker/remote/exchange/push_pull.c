@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/signals.h"
-#include "ps/bfloat16.h"
-#include "worker/remote/exchange/inside.h"
+#include "base/process/signals.h"
+#include "ps/store/bfloat16.h"
+#include "worker/remote/exchange/internal.h"
 
 enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
 
@@ -18,7 +18,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
                                    .model = options->model,
                                    .engine = options->engine,
                                    .given_up = options->given_up,
-                                   .is_unwell = options->is_unwell,
+                                   .needs_rejoin = options->needs_rejoin,
                                    .writes_model = options->writes_model,
                                    .context = options->context,
                                    .count = cluster->ps_hosts.count};
@@ -38,7 +38,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->span_count = placement_spans(options->model, cluster->placement, exchange->count, i, part->spans);
-        if (!shard_link_create(&part->link, options->config, i, options->self, options->traffic, NULL, error)) {
+        if (!shard_link_create(&part->link, options->config, i, options->identity, options->traffic, NULL, error)) {
             push_pull_destroy(exchange);
             return false;
         }

@@ -16,8 +16,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/placement.h"
-#include "ps/self.h"
+#include "ps/store/placement.h"
+#include "ps/identity.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/shard_link.h"
@@ -44,7 +44,7 @@ struct push_pull {
     struct engine *engine;
     float *mirror; /* NULL, or where parameters go instead of into the engine: [float_count] */
     bool (*given_up)(void *context);
-    bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
+    bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
     bool writes_model;
     struct shard_part *parts;
@@ -67,11 +67,11 @@ struct push_pull_options {
     const struct config *config;
     const struct model *model;
     struct engine *engine; /* may be NULL: then nothing can be pulled */
-    const struct self *self;
+    const struct identity *identity;
     struct traffic *traffic;
     bool (*given_up)(void *context);
     /* Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is awaited. May be NULL. */
-    bool (*is_unwell)(void *context, uint32_t generation, double since_s, char why[256]);
+    bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
     bool writes_model; /* whoever uses it: push_pull_join waits for no model then that only he could write */
     bool quiet;        /* no lines about waiting */

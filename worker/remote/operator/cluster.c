@@ -22,13 +22,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/signals.h"
+#include "base/process/signals.h"
 #include "base/threads.h"
 #include "net/credentials.h"
 #include "net/socket.h"
 #include "worker/remote/operator/commands.h"
 #include "worker/profile/trace.h"
-#include "worker/remote/operator/roll_call.h"
+#include "worker/remote/operator/status_query.h"
 
 enum {
     MOST_MEMBERS = 256,
@@ -37,12 +37,12 @@ enum {
 };
 
 static const double LOOK_S = 0.2; /* between two looks at the cluster for the progress line */
-static const double LOOK_PATIENCE_S = 0.5;
+static const double STATUS_TIMEOUT_S = 0.5;
 static const double LEAVE_S = 20.0; /* members have so long to leave when they are asked to */
 static const double END_S = 6.0;    /* and to leave by themselves at the end of the job */
 
 /* One stream of a member, cut into lines. */
-struct stream {
+struct log_stream {
     int fd; /* -1: at its end */
     char line[LINE_BYTES];
     size_t size;
@@ -53,7 +53,7 @@ struct process {
     char name[MEMBER_TEXT];
     pid_t pid; /* 0: gone */
     int status;
-    struct stream out, err;
+    struct log_stream out, err;
 };
 
 struct cluster {
@@ -67,7 +67,7 @@ struct cluster {
     int flag_count;
     char *done_line; /* the chief's, held back to be the last */
     struct config roll_config;
-    struct roll_call *roll;
+    struct status_query *roll;
     struct progress progress;
     double looked_s;
     bool leaving;     /* it is over */
@@ -185,7 +185,7 @@ static bool make_roll(struct cluster *cluster, struct error *error)
                                               {"fleet_key", cluster->key},
                                               {"insecure", cluster->config->security.insecure ? "true" : "false"}};
     return config_parse(&cluster->roll_config, "the cluster", NULL, 0, settings, 4, error) &&
-           roll_call_create(&cluster->roll, &cluster->roll_config, error);
+           status_query_create(&cluster->roll, &cluster->roll_config, error);
 }
 
 /* ---- Processes ---- */
@@ -199,7 +199,7 @@ static char *profile_path(const struct cluster *cluster, const struct process *p
 }
 
 /* In the new process: never returns. */
-static void become(const struct cluster *cluster, const struct process *process, const int *out, const int *err)
+static void exec_member(const struct cluster *cluster, const struct process *process, const int *out, const int *err)
 {
     char role[32], index[32];
     char **argv = calloc((size_t)cluster->flag_count + 5, sizeof *argv);
@@ -231,7 +231,7 @@ static bool start(struct cluster *cluster, struct process *process, struct error
     bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
     pid_t pid = piped ? fork() : -1;
     if (pid == 0) {
-        become(cluster, process, out, err);
+        exec_member(cluster, process, out, err);
     }
     if (pid < 0) {
         error_set(error, "%s can't be started: %s", process->name, strerror(errno));
@@ -260,11 +260,11 @@ static void tell_all(struct cluster *cluster, enum member_role role, int number)
 }
 
 /* It is over; who has not left by himself after that many seconds is asked to. */
-static void leave(struct cluster *cluster, int result, double patience_s)
+static void leave(struct cluster *cluster, int result, double timeout_s)
 {
     if (!cluster->leaving) {
         cluster->leaving = true;
-        cluster->leaving_s = clock_monotonic_s() + patience_s;
+        cluster->leaving_s = clock_monotonic_s() + timeout_s;
         cluster->result = result;
     }
 }
@@ -280,7 +280,7 @@ static bool any_left(const struct cluster *cluster, enum member_role role)
 }
 
 /* Workers are asked first, so that the chief can still save what the ps hold. */
-static void hasten(struct cluster *cluster)
+static void escalate_shutdown(struct cluster *cluster)
 {
     double late_s = clock_monotonic_s() - cluster->leaving_s;
     if (!cluster->leaving || late_s < 0) {
@@ -379,7 +379,7 @@ static bool show_event(struct cluster *cluster, const struct process *process, c
     return true;
 }
 
-static void show_line(struct cluster *cluster, const struct process *process, const struct stream *stream,
+static void show_line(struct cluster *cluster, const struct process *process, const struct log_stream *stream,
                       const char *line)
 {
     bool is_error = stream == &process->err;
@@ -394,7 +394,7 @@ static void show_line(struct cluster *cluster, const struct process *process, co
     }
 }
 
-static void take_output(struct cluster *cluster, const struct process *process, struct stream *stream)
+static void take_output(struct cluster *cluster, const struct process *process, struct log_stream *stream)
 {
     ssize_t got = read(stream->fd, stream->line + stream->size, sizeof stream->line - 1 - stream->size);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
@@ -452,7 +452,7 @@ static void look(struct cluster *cluster)
     if (!cluster->progress.active || cluster->leaving || now_s - cluster->looked_s < LOOK_S) {
         return;
     }
-    const struct roll_entry *entries = roll_call_ask(cluster->roll, LOOK_PATIENCE_S, &count);
+    const struct roll_entry *entries = status_query_ask(cluster->roll, STATUS_TIMEOUT_S, &count);
     cluster->looked_s = clock_monotonic_s();
     if (entries[0].global_step >= 0) {
         progress_update(&cluster->progress, &(struct progress_view){.step = entries[0].global_step,
@@ -498,7 +498,7 @@ static void watch(struct cluster *cluster)
         if (signals_pending() != 0 && !cluster->leaving) {
             leave(cluster, signals_exit_status(signals_pending()), 0);
         }
-        hasten(cluster);
+        escalate_shutdown(cluster);
         look(cluster);
     }
 }
@@ -531,7 +531,7 @@ static void join_profiles(struct cluster *cluster)
 
 static void close_cluster(struct cluster *cluster)
 {
-    roll_call_destroy(cluster->roll);
+    status_query_destroy(cluster->roll);
     config_free(&cluster->roll_config);
     if (cluster->folder[0] != '\0') {
         unlink(cluster->key);

@@ -13,10 +13,10 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/signals.h"
+#include "base/process/signals.h"
 #include "worker/remote/operator/candidate.h"
 #include "worker/remote/operator/commands.h"
-#include "worker/remote/operator/desk_link.h"
+#include "worker/remote/operator/rollout_client.h"
 
 enum { MAX_AUDIT = 64 << 20 };
 
@@ -26,7 +26,7 @@ static const double ARRIVE_S = 10.0; /* after ps 0 answers again, what it was se
 /* --- Proposing and following ------------------------------------------------------------------------------------------- */
 
 /* Until it is decided. ps 0 may be gone for a while: it is what goes back. arrive_s: so long it may not know of it yet. */
-static int follow(struct desk_link *link, uint64_t target, double arrive_s)
+static int follow(struct rollout_client *link, uint64_t target, double arrive_s)
 {
     char told[1024] = "";
     double heard_s = clock_monotonic_s(), first_s = -1;
@@ -34,12 +34,12 @@ static int follow(struct desk_link *link, uint64_t target, double arrive_s)
     signals_catch();
     while (signals_pending() == 0) {
         double now_s = clock_monotonic_s();
-        const struct message_rollout *news = desk_link_ask(link, &error);
+        const struct message_rollout *news = rollout_client_ask(link, &error);
         if (news != NULL) {
             heard_s = now_s;
             first_s = first_s < 0 ? now_s : first_s;
-            if (strcmp(told, news->sentence) != 0) {
-                snprintf(told, sizeof told, "%s", news->sentence);
+            if (strcmp(told, news->message) != 0) {
+                snprintf(told, sizeof told, "%s", news->message);
                 log_info("%s", told);
             }
             if (news->target == target && news->state == ROLLOUT_IDLE) {
@@ -90,9 +90,9 @@ struct fleet_texts {
     uint64_t highest;
 };
 
-static bool ask_texts(struct desk_link *link, struct fleet_texts *texts, struct error *error)
+static bool ask_texts(struct rollout_client *link, struct fleet_texts *texts, struct error *error)
 {
-    const struct message_rollout *news = desk_link_ask(link, error);
+    const struct message_rollout *news = rollout_client_ask(link, error);
     *texts = (struct fleet_texts){.job = NULL};
     if (news == NULL) {
         return false;
@@ -122,12 +122,12 @@ static const char *describe_kind(enum rollout_kind kind)
 }
 
 /* ps 0 may have taken what it was too slow to answer: then it is followed like any other. */
-static int propose_and_follow(struct desk_link *link, const struct candidate *both, const uint8_t *bytes, size_t size,
-                              double healthy_s, struct error *error)
+static int propose_and_follow(struct rollout_client *link, const struct candidate *both, const uint8_t *bytes,
+                              size_t size, double healthy_s, struct error *error)
 {
     const uint64_t target = (uint64_t)both->new->fleet.version;
     double arrive_s = 0;
-    switch (desk_link_propose(link, bytes, size, healthy_s, error)) {
+    switch (rollout_client_propose(link, bytes, size, healthy_s, error)) {
     case PROPOSAL_REFUSED:
         return COMMAND_FAILED;
     case PROPOSAL_UNANSWERED:
@@ -142,7 +142,7 @@ static int propose_and_follow(struct desk_link *link, const struct candidate *bo
 }
 
 /* From what is known of both to the end of the rollout. */
-static int decide_and_follow(const struct command_call *call, struct desk_link *link, const struct candidate *both,
+static int decide_and_follow(const struct command_call *call, struct rollout_client *link, const struct candidate *both,
                              double healthy_s, struct error *error)
 {
     char secret[PATH_MAX];
@@ -180,7 +180,8 @@ static int end(int status, const struct error *error)
     return status;
 }
 
-static int roll_out(const struct command_call *call, struct desk_link *link, const struct config *new, double healthy_s)
+static int roll_out(const struct command_call *call, struct rollout_client *link, const struct config *new,
+                    double healthy_s)
 {
     struct config running = {.path = NULL}, before = {.path = NULL};
     struct error error = {""};
@@ -208,7 +209,7 @@ static int roll_out(const struct command_call *call, struct desk_link *link, con
 }
 
 /* What was in force before, as a new version. */
-static int revert(const struct command_call *call, struct desk_link *link, double healthy_s)
+static int revert(const struct command_call *call, struct rollout_client *link, double healthy_s)
 {
     struct config running = {.path = NULL}, earlier = {.path = NULL};
     struct error error = {""};
@@ -239,15 +240,15 @@ static int revert(const struct command_call *call, struct desk_link *link, doubl
 
 /* --- The others -------------------------------------------------------------------------------------------------------- */
 
-static int show_status(struct desk_link *link)
+static int show_status(struct rollout_client *link)
 {
     struct error error;
-    const struct message_rollout *news = desk_link_ask(link, &error);
+    const struct message_rollout *news = rollout_client_ask(link, &error);
     if (news == NULL) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    log_info("%s", news->sentence);
+    log_info("%s", news->message);
     for (const char *line = news->members; *line != '\0';) {
         int length = (int)strcspn(line, "\n");
         log_info("%.*s", length, line);
@@ -256,12 +257,12 @@ static int show_status(struct desk_link *link)
     return COMMAND_DONE;
 }
 
-static int abort_it(struct desk_link *link)
+static int abort_it(struct rollout_client *link)
 {
     char author[MANIFEST_MAX_NAME + 1];
     struct error error;
     candidate_author(author);
-    if (!desk_link_abort(link, author, &error)) {
+    if (!rollout_client_abort(link, author, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
@@ -315,7 +316,7 @@ static int run_rollout(const struct command_call *call)
 {
     const char *what = call->operand_count > 0 ? call->operands[0] : NULL;
     struct config new = {.path = NULL};
-    struct desk_link link;
+    struct rollout_client link;
     struct error error;
     double healthy_s;
     if (what == NULL) {
@@ -336,7 +337,7 @@ static int run_rollout(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     int status = COMMAND_FAILED;
-    if (!desk_link_open(&link, call->config, &error) || !desk_link_reach(&link, &error)) {
+    if (!rollout_client_open(&link, call->config, &error) || !rollout_client_reach(&link, &error)) {
         log_error("%s", error.text);
     } else {
         status = is_file                       ? roll_out(call, &link, &new, healthy_s)
@@ -344,7 +345,7 @@ static int run_rollout(const struct command_call *call)
                  : strcmp(what, "revert") == 0 ? revert(call, &link, healthy_s)
                                                : show_status(&link);
     }
-    desk_link_close(&link);
+    rollout_client_close(&link);
     config_free(&new);
     return status;
 }

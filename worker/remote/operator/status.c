@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "worker/remote/operator/commands.h"
-#include "worker/remote/operator/roll_call.h"
+#include "worker/remote/operator/status_query.h"
 #include "worker/report.h"
 
-static const double PATIENCE_S = 2.0;
+static const double TIMEOUT_S = 2.0;
 
 static int missing(const struct roll_entry *entries, int count)
 {
@@ -53,7 +53,7 @@ static cJSON *entry_as_json(const struct roll_entry *entry)
     cJSON_AddStringToObject(object, "program", entry->program);
     cJSON_AddNumberToObject(object, "config_version", (double)entry->config_version);
     cJSON_AddStringToObject(object, "config_digest", entry->digest);
-    cJSON_AddStringToObject(object, "sentence", entry->sentence);
+    cJSON_AddStringToObject(object, "message", entry->message);
     return object;
 }
 
@@ -93,8 +93,8 @@ static void show_entry(const struct roll_entry *entry)
     printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16.16s %s\n", name, roll_state_name(entry->state),
            step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
            (unsigned long long)entry->retries, in, out, entry->address, entry->host, entry->device);
-    if (entry->sentence[0] != '\0') {
-        printf("            %s\n", entry->sentence);
+    if (entry->message[0] != '\0') {
+        printf("            %s\n", entry->message);
     }
 }
 
@@ -134,7 +134,7 @@ static void show_table(const struct roll_entry *entries, int count)
 static int run_status(const struct command_call *call)
 {
     struct error error;
-    struct roll_call *roll;
+    struct status_query *roll;
     int count;
     bool json = command_switch(call, "json");
     if (json) {
@@ -145,18 +145,18 @@ static int run_status(const struct command_call *call)
                   "--worker_hosts");
         return COMMAND_MISUSED;
     }
-    if (!roll_call_create(&roll, call->config, &error)) {
+    if (!status_query_create(&roll, call->config, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    const struct roll_entry *entries = roll_call_ask(roll, PATIENCE_S, &count);
+    const struct roll_entry *entries = status_query_ask(roll, TIMEOUT_S, &count);
     if (json || call->config->output.log_format == LOG_JSON) {
         show_json(entries, count);
     } else {
         show_table(entries, count);
     }
     int status = missing(entries, count) > 0 ? COMMAND_FAILED : COMMAND_DONE;
-    roll_call_destroy(roll);
+    status_query_destroy(roll);
     return status;
 }
 

@@ -3,14 +3,14 @@
  * workers take their steps in between.
  */
 #include "base/clock.h"
-#include "worker/remote/worker/inside.h"
+#include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
 static const double VITALS_S = 0.2;
 
 void worker_report_progress(struct remote_worker *worker)
 {
-    struct tally *tally = &worker->since_report;
+    struct remote_tally *tally = &worker->since_report;
     int64_t steps = worker->local_step - tally->local_steps;
     double seconds = clock_monotonic_s() - tally->begun_s;
     if (steps > 0) {
@@ -68,22 +68,22 @@ struct summary_options worker_summary_options(struct remote_worker *worker)
                                     .model = &worker->model,
                                     .engine = worker->engine,
                                     .dataset = &worker->dataset,
-                                    .digest = worker->self.digest,
+                                    .digest = worker->identity.digest,
                                     .global_step = worker->global_step};
 }
 
 /* What the shards apply stands in the config for log lines and the loss's L2 term. */
 void worker_look_for_change(struct remote_worker *worker, float loss, bool finite)
 {
-    if (!live_look(worker->live, &worker->config, worker->global_step, loss, finite)) {
+    if (!live_config_look(worker->live, &worker->config, worker->global_step, loss, finite)) {
         return;
     }
     worker_make_plan(worker);
     if (worker->chief) {
         const struct summary_options options = worker_summary_options(worker);
         chief_retime(worker->chief, &worker->config.output, &worker->plan);
-        watch_retime(&worker->watch, &options);
-        chief_watch(worker->chief, worker->watch.summary);
+        summary_tally_retime(&worker->watch, &options);
+        chief_summary_tally(worker->chief, worker->watch.summary);
     }
 }
 
@@ -98,7 +98,7 @@ void worker_do_what_is_due(struct remote_worker *worker, int64_t before)
     }
     if (worker->chief) {
         chief_note_step(worker->chief, worker->global_step);
-        watch_look(&worker->watch, before, worker->global_step, worker->dropped);
+        summary_tally_look(&worker->watch, before, worker->global_step, worker->dropped);
         if (worker->dataset.validation.count > 0 &&
             validations_due(&worker->plan, worker->global_step) > validations_due(&worker->plan, before)) {
             validate(worker);

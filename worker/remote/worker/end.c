@@ -5,13 +5,13 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/restart.h"
-#include "base/signals.h"
+#include "base/process/restart.h"
+#include "base/process/signals.h"
 #include "worker/evaluate.h"
-#include "worker/remote/worker/inside.h"
+#include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
-enum { END_PATIENCE_S = 600 /* for the chief to end a job that has done its last step */ };
+enum { END_TIMEOUT_S = 600 /* for the chief to end a job that has done its last step */ };
 
 /* ---- Of the chief ---- */
 
@@ -27,11 +27,11 @@ static void describe_end(const struct remote_worker *worker, char *text, size_t 
     }
 }
 
-static void report_end(const struct remote_worker *worker, const struct evaluation *test, const struct tally *now,
-                       const char *reason)
+static void report_end(const struct remote_worker *worker, const struct evaluation *test,
+                       const struct remote_tally *now, const char *reason)
 {
     struct chief_record record;
-    const struct tally *from =
+    const struct remote_tally *from =
         worker->warm.begun_s > 0 && now->begun_s > worker->warm.begun_s ? &worker->warm : &worker->all;
     double seconds = fmax(now->begun_s - from->begun_s, 1e-9);
     chief_record(worker->chief, &record);
@@ -55,7 +55,7 @@ static bool finish_chief(struct remote_worker *worker, bool *again, struct error
 {
     char reason[128];
     struct evaluation test;
-    struct tally now = worker_begin_tally(worker);
+    struct remote_tally now = worker_begin_tally(worker);
     enum push_pull_end end = chief_finish(worker->chief, true, &worker->global_step, error);
     *again = end == PUSH_PULL_AGAIN;
     if (end != PUSH_PULL_DONE || !evaluation_create(&test, worker->model.widths[worker->model.layer_count], error)) {
@@ -88,7 +88,7 @@ static int fail(struct remote_worker *worker, const struct error *error)
     struct error trouble;
     log_error("%s", error->text);
     /* Before it joined, or where another process is the chief, the job is not ours to end. */
-    if (worker->chief && worker->joined && !heartbeat_is_out(worker->heartbeat)) {
+    if (worker->chief && worker->joined && !heartbeat_is_fenced(worker->heartbeat)) {
         chief_end_job(worker->chief, true, NAN, error->text, &trouble);
     }
     return COMMAND_FAILED;
@@ -115,7 +115,7 @@ static int interrupted(struct remote_worker *worker)
 /* A rollout ends this process, and not the job. */
 static int part(const struct remote_worker *worker)
 {
-    return live_end(worker->live) == LIVE_STARTS_ANEW ? RESTART_STATUS : COMMAND_DONE;
+    return live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
 }
 
 /*
@@ -129,7 +129,7 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
     *again = false;
     double begin_s = clock_monotonic_s(), told_s = begin_s;
     heartbeat_say(worker->heartbeat, "waiting for worker 0 to end the job");
-    heartbeat_hurry(worker->heartbeat);
+    heartbeat_wake(worker->heartbeat);
     worker_tell_vitals(worker, STATE_DONE);
     for (;;) {
         double now_s = clock_monotonic_s();
@@ -140,16 +140,16 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         if (signals_pending() != 0) {
             return interrupted(worker);
         }
-        if (live_end(worker->live) != LIVE_STAYS) {
+        if (live_config_end(worker->live) != LIVE_STAYS) {
             return part(worker);
         }
-        if (heartbeat_is_unwell(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
+        if (heartbeat_needs_rejoin(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
             log_warning("%s; training goes on once the model is there again", why);
             *again = true;
             return COMMAND_FAILED;
         }
-        if (now_s - begin_s >= END_PATIENCE_S) {
-            log_error("worker 0 did not end the job within %d s of its last step", END_PATIENCE_S);
+        if (now_s - begin_s >= END_TIMEOUT_S) {
+            log_error("worker 0 did not end the job within %d s of its last step", END_TIMEOUT_S);
             return COMMAND_FAILED;
         }
         if (now_s - told_s >= LINK_TOLD_EVERY_S) {
@@ -160,7 +160,7 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         shard_link_pause(now_s + 0.005);
     }
     if (news.failed || news.refused) {
-        log_error("%s", news.sentence[0] != '\0' ? news.sentence : "worker 0 says that the job failed");
+        log_error("%s", news.message[0] != '\0' ? news.message : "worker 0 says that the job failed");
         return COMMAND_FAILED;
     }
     if (!worker->chief && !isnan(news.test_accuracy)) {
@@ -187,7 +187,7 @@ int worker_end(struct remote_worker *worker)
     struct error error;
     bool again;
     int status;
-    if (live_end(worker->live) != LIVE_STAYS) { /* whatever else went wrong on the way out */
+    if (live_config_end(worker->live) != LIVE_STAYS) { /* whatever else went wrong on the way out */
         return part(worker);
     }
     switch (worker->end) {

@@ -1,8 +1,8 @@
 /* A worker and its shards: how it comes in, what it takes of what they answer, and what makes it stop. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/signals.h"
-#include "worker/remote/worker/inside.h"
+#include "base/process/signals.h"
+#include "worker/remote/worker/internal.h"
 
 void worker_stop(struct remote_worker *worker, enum end_reason end)
 {
@@ -24,12 +24,12 @@ bool worker_take_end(struct remote_worker *worker, enum push_pull_end end)
     case PUSH_PULL_STOPPED:
         break;
     }
-    if (live_end(worker->live) != LIVE_STAYS) {
+    if (live_config_end(worker->live) != LIVE_STAYS) {
         worker_stop(worker, END_PARTS);
     }
     heartbeat_news(worker->heartbeat, &news);
     if (news.refused) {
-        error_set(&worker->error, "%s", news.sentence);
+        error_set(&worker->error, "%s", news.message);
         worker_stop(worker, END_FAILED);
     }
     worker_stop(worker, signals_pending() != 0 ? END_INTERRUPTED : END_BY_OTHERS);
@@ -38,7 +38,7 @@ bool worker_take_end(struct remote_worker *worker, enum push_pull_end end)
 
 void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
 {
-    char sentence[256] = "";
+    char message[256] = "";
     double now_s = clock_monotonic_s(), seconds = now_s - worker->since_vitals.begun_s;
     int64_t steps = worker->local_step - worker->since_vitals.local_steps;
     heartbeat_tell(worker->heartbeat,
@@ -49,15 +49,15 @@ void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
                                     .loss = (float)worker->last_loss,
                                     .staleness = worker->staleness});
     if (state == STATE_TRAINING) {
-        live_drift(worker->live, sentence);
-        heartbeat_say(worker->heartbeat, sentence);
+        live_config_drift(worker->live, message);
+        heartbeat_say(worker->heartbeat, message);
     }
-    worker->since_vitals = (struct tally){.begun_s = now_s, .local_steps = worker->local_step};
+    worker->since_vitals = (struct remote_tally){.begun_s = now_s, .local_steps = worker->local_step};
 }
 
-struct tally worker_begin_tally(const struct remote_worker *worker)
+struct remote_tally worker_begin_tally(const struct remote_worker *worker)
 {
-    return (struct tally){
+    return (struct remote_tally){
         .begun_s = clock_monotonic_s(), .local_steps = worker->local_step, .global_step = worker->global_step};
 }
 
@@ -98,7 +98,7 @@ enum push_pull_end worker_refresh(struct remote_worker *worker)
 bool worker_join(struct remote_worker *worker, struct chief_start *start)
 {
     heartbeat_say(worker->heartbeat, "waiting for the model");
-    live_note_joined(worker->live, false);
+    live_config_note_joined(worker->live, false);
     worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     enum push_pull_end end;
     do { /* a ps may be lost again before all have what the chief wrote */
@@ -116,7 +116,7 @@ bool worker_join(struct remote_worker *worker, struct chief_start *start)
     }
     heartbeat_say(worker->heartbeat, "");
     worker->joined = true;
-    live_note_joined(worker->live, true);
+    live_config_note_joined(worker->live, true);
     worker->global_step = worker->exchange.global_step;
     worker->since_report = worker_begin_tally(worker);
     /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */

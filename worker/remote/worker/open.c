@@ -5,7 +5,7 @@
 #include "worker/data/idx.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/load.h"
-#include "worker/remote/worker/inside.h"
+#include "worker/remote/worker/internal.h"
 
 /* Which images this worker draws from. */
 static bool take_share(struct remote_worker *worker, struct error *error)
@@ -87,21 +87,21 @@ static struct engine_options engine_options(struct remote_worker *worker)
 static bool create_engine(struct remote_worker *worker, struct error *error)
 {
     struct engine_options options = engine_options(worker);
-    return engine_choose(&worker->engine, &options, &worker->prelude, error);
+    return engine_choose(&worker->engine, &options, &worker->startup, error);
 }
 
 /* Others end the job for a worker, but not for the chief. */
 bool worker_is_over(void *context)
 {
     const struct remote_worker *worker = context;
-    bool over = worker->is_chief ? heartbeat_is_out(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
-    return over || live_end(worker->live) != LIVE_STAYS;
+    bool over = worker->is_chief ? heartbeat_is_fenced(worker->heartbeat) : heartbeat_is_over(worker->heartbeat);
+    return over || live_config_end(worker->live) != LIVE_STAYS;
 }
 
-static bool is_unwell(void *context, uint32_t generation, double since_s, char why[256])
+static bool needs_rejoin(void *context, uint32_t generation, double since_s, char why[256])
 {
     const struct remote_worker *worker = context;
-    return heartbeat_is_unwell(worker->heartbeat, generation, since_s, why);
+    return heartbeat_needs_rejoin(worker->heartbeat, generation, since_s, why);
 }
 
 static bool create_parts(struct remote_worker *worker, struct error *error)
@@ -113,23 +113,23 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
     struct push_pull_options exchange = {.config = config,
                                          .model = &worker->model,
                                          .engine = worker->engine,
-                                         .self = &worker->self,
+                                         .identity = &worker->identity,
                                          .traffic = &worker->traffic,
                                          .given_up = worker_is_over,
-                                         .is_unwell = is_unwell,
+                                         .needs_rejoin = needs_rejoin,
                                          .writes_model = worker->is_chief,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
         !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, worker->engine, depth, error)
                     : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
-        !heartbeat_create(&worker->heartbeat, config, &worker->self, &worker->traffic, device, error)) {
+        !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error)) {
         return false;
     }
     return !worker->is_chief || chief_create(&worker->chief,
                                              &(struct chief_options){.config = config,
                                                                      .model = &worker->model,
-                                                                     .self = &worker->self,
+                                                                     .identity = &worker->identity,
                                                                      .engine = worker->engine,
                                                                      .dataset = &worker->dataset,
                                                                      .plan = &worker->plan,
@@ -153,13 +153,13 @@ static bool plan_data(struct remote_worker *worker, struct error *error)
 
 static bool create_feed(struct remote_worker *worker, struct error *error)
 {
-    return feed_create(&worker->feed,
-                       &(struct feed_options){.config = &worker->config,
-                                              .self = &worker->self,
-                                              .traffic = &worker->traffic,
-                                              .given_up = worker_is_over,
-                                              .context = worker},
-                       error);
+    return batch_fetcher_create(&worker->feed,
+                                &(struct batch_fetcher_options){.config = &worker->config,
+                                                                .identity = &worker->identity,
+                                                                .traffic = &worker->traffic,
+                                                                .given_up = worker_is_over,
+                                                                .context = worker},
+                                error);
 }
 
 bool worker_open(struct remote_worker *worker, struct error *error)
@@ -167,15 +167,15 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     const struct config *config = &worker->config;
     struct member member = {MEMBER_WORKER, config->cluster.task_index};
     const bool by_chief = config->data.data_sharding == SHARDING_CHIEF;
-    if (!check_config(config, error) || !self_create(&worker->self, config, member, error)) {
+    if (!check_config(config, error) || !identity_create(&worker->identity, config, member, error)) {
         return false;
     }
-    live_hold(&worker->traffic, config);
+    live_config_hold(&worker->traffic, config);
     if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
         return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
     }
     struct engine_options options = engine_options(worker);
-    engine_begin(&worker->prelude, &options); /* a GPU takes its time, and so does the data */
+    engine_begin(&worker->startup, &options); /* a GPU takes its time, and so does the data */
     return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
@@ -183,14 +183,14 @@ bool worker_open(struct remote_worker *worker, struct error *error)
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
     data_server_destroy(worker->data_server);
-    live_destroy(worker->live);
-    feed_destroy(worker->feed);
+    live_config_destroy(worker->live);
+    batch_fetcher_destroy(worker->feed);
     chief_destroy(worker->chief);
     pipeline_destroy(worker->pipeline);
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
-    engine_prelude_end(&worker->prelude);
+    engine_startup_end(&worker->startup);
     if (worker->engine) {
         worker->engine->table->destroy(worker->engine);
     }
@@ -199,17 +199,17 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     free(worker->labels);
     examples_free(&worker->test);
     dataset_free(&worker->dataset);
-    self_destroy(&worker->self);
+    identity_destroy(&worker->identity);
 }
 
 bool worker_learn_data(struct remote_worker *worker)
 {
-    struct feed_facts facts;
+    struct batch_fetcher_facts facts;
     if (!worker->feed) {
         return true;
     }
     heartbeat_say(worker->heartbeat, "waiting for worker 0, who has the data");
-    if (!worker_take_end(worker, feed_ask(worker->feed, &facts, &worker->error))) {
+    if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, &worker->error))) {
         return false;
     }
     worker->dataset.train.count = facts.train;

@@ -4,10 +4,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "base/signals.h"
-#include "ps/optimizer.h"
+#include "base/process/signals.h"
+#include "ps/store/optimizer.h"
 #include "worker/data/streaming/streaming.h"
-#include "worker/remote/worker/inside.h"
+#include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
 enum {
@@ -21,7 +21,7 @@ static void account(struct remote_worker *worker, const struct train_result *don
     worker->last_loss = done->last_loss;
     worker->since_report.loss_sum += done->last_loss;
     worker->since_report.images += done->images;
-    watch_count(&worker->watch, done, worker->staleness);
+    summary_tally_count(&worker->watch, done, worker->staleness);
     worker->bad_steps = 0;
     if (worker->local_step == WARM_UP_STEPS) {
         worker->warm = worker_begin_tally(worker);
@@ -44,7 +44,7 @@ static enum push_pull_end push_nothing(struct remote_worker *worker)
 }
 
 /* The loss is not finite, so there is nothing to push. Perhaps newer parameters are better. */
-static void suffer(struct remote_worker *worker, double loss)
+static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
 {
     worker->bad_steps++;
     if (worker->bad_steps == 1) {
@@ -52,7 +52,7 @@ static void suffer(struct remote_worker *worker, double loss)
                     (long long)worker->global_step);
     }
     worker_look_for_change(worker, NAN, false);
-    if (worker->chief && worker->bad_steps >= BAD_STEPS && !live_is_rolling(worker->live)) {
+    if (worker->chief && worker->bad_steps >= BAD_STEPS && !live_config_is_rolling(worker->live)) {
         error_set(&worker->error,
                   "the loss is %g after step %lld at learning rate %g: training stops here; lower --learning_rate and "
                   "start again",
@@ -100,7 +100,7 @@ static bool draw(struct remote_worker *worker, struct batch *batch)
     int64_t step = next_draw(worker);
     bool good = true;
     if (worker->feed) {
-        good = worker_take_end(worker, feed_take(worker->feed, step, batch, &worker->error));
+        good = worker_take_end(worker, batch_fetcher_take(worker->feed, step, batch, &worker->error));
     } else if (worker->dataset.streaming) {
         good = draw_streamed(worker, step, batch);
     } else {
@@ -150,7 +150,7 @@ static void step(struct remote_worker *worker)
         return;
     }
     if (!done.finite) {
-        suffer(worker, done.bad_loss);
+        handle_nonfinite_loss(worker, done.bad_loss);
         return;
     }
     struct push_note note = {.base_step = worker->global_step,

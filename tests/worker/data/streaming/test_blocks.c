@@ -26,7 +26,7 @@ static void begins_another_block_where_one_is_large(void **state)
     assert_int_equal(blocks.examples, 2000);
     uint32_t of[2] = {0}, next[2] = {0};
     for (int i = 0; i < blocks.count; i++) {
-        const struct block *block = &blocks.items[i];
+        const struct stream_block *block = &blocks.items[i];
         uint64_t size = block->file == 0 ? 1024 : 4096;
         assert_int_equal(block->offset, next[block->file] * size);
         assert_true(block->count * size <= BLOCK_BYTES);
@@ -62,7 +62,7 @@ static void shares_are_everything_once(void **state)
             blocks_cut(&blocks, first, end - first);
             assert_int_equal(blocks.examples, end - first);
             for (int i = 0; i < blocks.count; i++) {
-                const struct block *block = &blocks.items[i];
+                const struct stream_block *block = &blocks.items[i];
                 assert_true(block->count > 0);
                 for (uint32_t k = block->skip; k < block->skip + block->count; k++) {
                     assert_int_equal(seen[block->offset][k]++, 0);

@@ -29,7 +29,7 @@ static bool fake_open(const struct example_source *source, struct example_reader
     return true;
 }
 
-static bool fake_read(struct example_reader *reader, const struct block *block, uint32_t first, uint32_t count,
+static bool fake_read(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
                       uint8_t *images, int32_t *labels, struct error *error)
 {
     const struct fake_source *source = (const struct fake_source *)reader->source;

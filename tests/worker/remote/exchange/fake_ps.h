@@ -18,16 +18,16 @@
 #include "base/config.h"
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "ps/bfloat16.h"
-#include "ps/model.h"
-#include "ps/self.h"
+#include "ps/store/bfloat16.h"
+#include "ps/store/model.h"
+#include "ps/identity.h"
 
 enum { FAKE_MOST_PUSHES = 1000 };
 
 struct fake_ps {
     struct config config; /* of the whole cluster, as the worker has it */
     struct model model;
-    struct self self;
+    struct identity identity;
     int listener;
     pthread_t thread;
     atomic_bool stopping;
@@ -194,7 +194,7 @@ static inline bool fake_answer(struct fake_ps *ps, struct channel *channel)
                                       .ranges = {bytes, 1},
                                       .vectors = 1,
                                       .global_step = ps->steps,
-                                      .sentence = ""};
+                                      .message = ""};
         return channel_send(channel, MESSAGE_model, request, FRAME_LAST, &model, NULL, 0, fake_soon(), &error);
     }
     if (channel->frame.type == MESSAGE_pull) {
@@ -211,7 +211,7 @@ static inline bool fake_answer(struct fake_ps *ps, struct channel *channel)
 static inline void *fake_thread(void *context)
 {
     struct fake_ps *ps = context;
-    struct identity identity = ps->self.identity;
+    struct hello_identity identity = ps->identity.hello;
     identity.member = (struct member){MEMBER_PS, 0};
     while (!atomic_load(&ps->stopping)) {
         char peer_name[ENDPOINT_TEXT];
@@ -257,7 +257,7 @@ static inline void fake_ps_start(struct fake_ps *ps, const char *const *flags)
         settings[count++] = (struct config_setting){flags[i], flags[i + 1]};
     }
     good = good && config_load(&ps->config, NULL, settings, count, &error) &&
-           self_create(&ps->self, &ps->config, (struct member){MEMBER_WORKER, 0}, &error);
+           identity_create(&ps->identity, &ps->config, (struct member){MEMBER_WORKER, 0}, &error);
     if (!good) {
         fprintf(stderr, "fake ps: %s\n", error.text);
     }
@@ -283,7 +283,7 @@ static inline void fake_ps_free(struct fake_ps *ps)
 {
     free(ps->parameters);
     free(ps->known);
-    self_destroy(&ps->self);
+    identity_destroy(&ps->identity);
     config_free(&ps->config);
 }
 

@@ -13,7 +13,7 @@
 #include <math.h>
 
 #include "base/config.h"
-#include "ps/bfloat16.h"
+#include "ps/store/bfloat16.h"
 #include "tests/random.h"
 
 static struct model model;

@@ -34,7 +34,7 @@ static void begin(struct bench *bench, const struct engine_table *table, int dep
     struct push_pull_options options = {.config = &bench->ps.config,
                                         .model = &bench->ps.model,
                                         .engine = &bench->engine.engine,
-                                        .self = &bench->ps.self,
+                                        .identity = &bench->ps.identity,
                                         .traffic = &bench->traffic,
                                         .quiet = true};
     assert_true(push_pull_create(&bench->exchange, &options, &error));

@@ -38,7 +38,7 @@ static void begin(struct bench *bench, const struct engine_table *table, const c
     struct push_pull_options options = {.config = &bench->ps.config,
                                         .model = &bench->ps.model,
                                         .engine = &bench->engine.engine,
-                                        .self = &bench->ps.self,
+                                        .identity = &bench->ps.identity,
                                         .traffic = &bench->traffic,
                                         .given_up = given_up,
                                         .context = bench,

@@ -1,0 +1,83 @@
+#include "base/process/notify.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { MAX_MESSAGE = 512 };
+
+static void send_text(const char *text)
+{
+    const char *name = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (name == NULL || (name[0] != '/' && name[0] != '@') || strlen(name) >= sizeof address.sun_path) {
+        return;
+    }
+    memcpy(address.sun_path, name, strlen(name));
+    if (name[0] == '@') {
+        address.sun_path[0] = '\0';
+    }
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
+        /* Nobody there is no reason to fail: whoever set the variable is gone then. */
+        (void)sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&address, size);
+        close(fd);
+    }
+}
+
+void notify_ready(const char *status)
+{
+    char text[MAX_MESSAGE];
+    snprintf(text, sizeof text, "READY=1\nSTATUS=%.400s\n", status);
+    send_text(text);
+}
+
+void notify_stopping(void)
+{
+    send_text("STOPPING=1\n");
+}
+
+void notify_restarting(void)
+{
+    char text[MAX_MESSAGE];
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64 "\nSTATUS=starts anew\n",
+             (int64_t)(clock_monotonic_s() * 1e6));
+    send_text(text);
+}
+
+/* Seconds between two signs of life; 0: none are wanted. */
+static double interval;
+
+static void find_interval(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    if (usec != NULL && (pid == NULL || strtol(pid, NULL, 10) == (long)getpid())) {
+        interval = strtod(usec, NULL) / 2e6;
+    }
+}
+
+void notify_alive(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static atomic_llong last_us;
+    pthread_once(&once, find_interval);
+    if (!(interval > 0)) {
+        return;
+    }
+    const long long now_us = (long long)(clock_monotonic_s() * 1e6), before_us = atomic_load(&last_us);
+    if ((double)(now_us - before_us) / 1e6 >= interval) {
+        atomic_store(&last_us, now_us);
+        send_text("WATCHDOG=1\n");
+    }
+}

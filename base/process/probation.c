@@ -1,0 +1,98 @@
+#include "base/process/probation.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/config/versions.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/process/restart.h"
+
+enum { MAX_RECORD = 96 };
+
+static bool name_file(const char *config_path, char path[VERSIONS_PATH])
+{
+    char id[RESTART_ID];
+    restart_identity(id);
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/probation-%s", config_path, id) < VERSIONS_PATH;
+}
+
+static bool store(const char *config_path, const struct probation *probation, struct error *error)
+{
+    char path[VERSIONS_PATH], text[MAX_RECORD];
+    int size = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %d %d\n", probation->target, probation->fallback,
+                        probation->starts, probation->failed);
+    const struct file_part part = {text, (size_t)size};
+    if (!name_file(config_path, path)) {
+        return error_set(error, "%s: the path is too long", config_path);
+    }
+    return file_write_atomic(path, &part, 1, error);
+}
+
+bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error)
+{
+    return store(config_path, &(struct probation){.target = target, .fallback = fallback}, error);
+}
+
+bool probation_read(const char *config_path, struct probation *probation)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *text;
+    size_t size;
+    struct error ignored;
+    int failed = 0;
+    if (config_path == NULL || !name_file(config_path, path) || !file_exists(path) ||
+        !file_read(path, MAX_RECORD, &text, &size, &ignored)) {
+        return false;
+    }
+    bool done = sscanf((const char *)text, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
+                       &probation->starts, &failed) == 4;
+    probation->failed = failed != 0;
+    free(text);
+    return done;
+}
+
+static void go_back(const char *config_path, struct probation *probation)
+{
+    struct versions versions;
+    struct error error;
+    if (!versions_open(&versions, config_path, &error) || !versions_switch(&versions, probation->fallback, &error)) {
+        log_error("%s", error.text);
+        return;
+    }
+    probation->failed = true;
+    log_error("this process ended badly %d times in version %" PRIu64
+              " of the config: it goes back to version %" PRIu64,
+              probation->starts, probation->target, probation->fallback);
+}
+
+void probation_check(const char *config_path)
+{
+    struct probation probation;
+    struct error error;
+    bool there;
+    uint64_t current;
+    if (!probation_read(config_path, &probation) || probation.failed ||
+        !versions_current(config_path, &there, &current, &error) || !there || current != probation.target) {
+        return;
+    }
+    if (probation.starts >= PROBATION_STARTS) {
+        go_back(config_path, &probation);
+    } else {
+        probation.starts++;
+    }
+    if (!store(config_path, &probation, &error)) {
+        log_warning("%s", error.text);
+    }
+}
+
+void probation_end(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    if (config_path != NULL && name_file(config_path, path) && file_exists(path)) {
+        unlink(path);
+    }
+}

@@ -1,0 +1,62 @@
+/* A handler only notes the signal: everything that takes time happens in the loops that look for it. */
+#include "base/process/signals.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <unistd.h>
+
+static atomic_int first_signal;
+
+int signals_exit_status(int number)
+{
+    return 128 + number;
+}
+
+static void on_signal(int number)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&first_signal, &none, number)) {
+        _exit(signals_exit_status(number));
+    }
+}
+
+static void catch_one(int number)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, NULL);
+}
+
+void signals_catch(void)
+{
+    /* Shells start background jobs of a script with SIGINT ignored; a job must still be stoppable by it. Only SIGHUP
+     * is left alone when ignored, because that is what nohup is for. */
+    catch_one(SIGINT);
+    catch_one(SIGTERM);
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+        catch_one(SIGHUP);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+int signals_pending(void)
+{
+    return atomic_load(&first_signal);
+}
+
+const char *signals_name(int number)
+{
+    switch (number) {
+    case SIGINT:
+        return "SIGINT";
+    case SIGTERM:
+        return "SIGTERM";
+    case SIGHUP:
+        return "SIGHUP";
+    default:
+        return "a signal";
+    }
+}

@@ -1,0 +1,202 @@
+/* A copy of the state, and its way into a file: in one pass, straight from the copy. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/version.h"
+#include "ps/checkpoint/internal.h"
+
+/* ---- state ---- */
+
+bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
+                             const struct config_train *train, struct error *error)
+{
+    memset(state, 0, sizeof *state);
+    size_t vectors = 0;
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        vectors += store_has_vector(train, (enum store_vector)vector);
+    }
+    /* float_count is a multiple of a cache line, so every vector is aligned. */
+    size_t vector_bytes = model->float_count * sizeof(float);
+    char *memory = aligned_alloc(MODEL_ROW_ALIGN * sizeof(float), vectors * vector_bytes);
+    if (memory == NULL) {
+        return error_set(error, "no memory for a copy of the model, %zu MiB, to checkpoint: make model.layers smaller",
+                         vectors * vector_bytes >> 20);
+    }
+    memset(memory, 0, vectors * vector_bytes);
+    state->model = model;
+    state->train = train;
+    state->memory = memory;
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        if (store_has_vector(train, (enum store_vector)vector)) {
+            state->vectors[vector] = (float *)(void *)memory;
+            memory += vector_bytes;
+        }
+    }
+    return true;
+}
+
+void checkpoint_state_destroy(struct checkpoint_state *state)
+{
+    free(state->memory);
+    memset(state, 0, sizeof *state);
+}
+
+/* ---- names, shapes, digests ---- */
+
+void checkpoint_tensor_name(char name[TENSOR_NAME], const struct variable *variable, enum optimizer_kind kind,
+                            enum store_vector vector)
+{
+    if (vector == STORE_PARAMETERS) {
+        snprintf(name, TENSOR_NAME, "%s", variable->name);
+    } else if (vector == STORE_AVERAGES) {
+        snprintf(name, TENSOR_NAME, "%s/" OPTIMIZER_AVERAGE_NAME, variable->name);
+    } else {
+        snprintf(name, TENSOR_NAME, "%s/%s", variable->name, optimizer_slot_name(kind, (int)vector - STORE_SLOT0));
+    }
+}
+
+int checkpoint_tensor_shape(const struct variable *variable, int64_t shape[2])
+{
+    if (!variable->is_weights) {
+        shape[0] = variable->cols;
+        return 1;
+    }
+    shape[0] = variable->rows;
+    shape[1] = variable->cols;
+    return 2;
+}
+
+void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model)
+{
+    size_t used = 0;
+    for (int i = 0; i <= model->layer_count; i++) {
+        used += (size_t)snprintf(text + used, METADATA_VALUE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
+        assert(used < METADATA_VALUE);
+    }
+}
+
+void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1])
+{
+    uint8_t digest[DIGEST_BYTES];
+    crypto_generichash_final(hash, digest, sizeof digest);
+    sodium_bin2hex(hex, DIGEST_HEX + 1, digest, sizeof digest);
+}
+
+bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error)
+{
+    if (sodium_init() < 0) {
+        return error_set(error, "%s: libsodium cannot start: is /dev/urandom there?", path);
+    }
+    crypto_generichash_init(hash, NULL, 0, DIGEST_BYTES);
+    return true;
+}
+
+/* ---- writing ---- */
+
+static void put(struct safetensors_writer *writer, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void put(struct safetensors_writer *writer, const char *key, const char *format, ...)
+{
+    char value[METADATA_VALUE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, sizeof value, format, arguments);
+    va_end(arguments);
+    safetensors_write_metadata(writer, key, value);
+}
+
+/* Returns the header's size and where its digest stands. */
+static size_t build_header(char *buffer, const struct checkpoint_state *state, const struct checkpoint_info *info,
+                           size_t *digest_offset)
+{
+    const struct model *model = state->model;
+    enum optimizer_kind kind = state->train->optimizer;
+    struct safetensors_writer writer;
+    safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
+    put(&writer, "format", "%s", FORMAT_NAME);
+    put(&writer, "format_version", "%d", FORMAT_VERSION);
+    put(&writer, "trainer_version", "%s", version_trainer());
+    put(&writer, "global_step", "%" PRId64, info->global_step);
+    put(&writer, "seed", "%" PRId64, info->seed);
+    char layers[METADATA_VALUE];
+    checkpoint_layers_text(layers, model);
+    put(&writer, "layers", "%s", layers);
+    put(&writer, "activation", "%s", config_activation_name(model->activation));
+    put(&writer, "optimizer", "%s", config_optimizer_name(kind));
+    put(&writer, "validation_accuracy", "%.17g", info->validation_accuracy);
+    put(&writer, "best_accuracy", "%.17g", info->best_accuracy);
+    put(&writer, "best_step", "%" PRId64, info->best_step);
+    put(&writer, "bad_validations", "%d", info->bad_validations);
+    put(&writer, "config_digest", "%s", info->config_digest);
+    put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
+    *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (int i = 0; i < model->variable_count && state->vectors[vector] != NULL; i++) {
+            const struct variable *variable = &model->variables[i];
+            char name[TENSOR_NAME];
+            int64_t shape[2];
+            checkpoint_tensor_name(name, variable, kind, (enum store_vector)vector);
+            int dimensions = checkpoint_tensor_shape(variable, shape);
+            safetensors_write_tensor(&writer, name, dimensions, shape);
+        }
+    }
+    size_t size = safetensors_write_end(&writer);
+    assert(size > 0); /* MODEL_MAX_VARIABLES x STORE_VECTORS entries of some 120 bytes */
+    return size;
+}
+
+/* The tensors' bytes in the order of the header, row by row where there is padding. parts NULL: only counts. */
+static int list_parts(const struct checkpoint_state *state, struct file_part *parts)
+{
+    int count = 0;
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (int i = 0; i < state->model->variable_count && state->vectors[vector] != NULL; i++) {
+            const struct variable *variable = &state->model->variables[i];
+            const float *values = state->vectors[vector] + variable->offset;
+            for (int row = 0; row < variable->rows; row++, count++) {
+                if (parts != NULL) {
+                    parts[count].bytes = values + (size_t)row * (size_t)variable->stride;
+                    parts[count].size = (size_t)variable->cols * sizeof(float);
+                }
+            }
+        }
+    }
+    return count;
+}
+
+bool checkpoint_write(const char *path, const struct checkpoint_state *state, const struct checkpoint_info *info,
+                      struct error *error)
+{
+    bool done = false;
+    crypto_generichash_state hash;
+    char hex[DIGEST_HEX + 1];
+    size_t digest_offset;
+    int rows = list_parts(state, NULL);
+    char *header = malloc(SAFETENSORS_MAX_HEADER);
+    struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);
+    if (header == NULL || parts == NULL) {
+        error_set(error, "%s: no memory to write it", path);
+        goto out;
+    }
+    if (!checkpoint_start_digest(&hash, path, error)) {
+        goto out;
+    }
+    parts[0] = (struct file_part){header, build_header(header, state, info, &digest_offset)};
+    list_parts(state, parts + 1);
+    for (int i = 0; i <= rows; i++) {
+        crypto_generichash_update(&hash, parts[i].bytes, parts[i].size);
+    }
+    checkpoint_digest_hex(&hash, hex);
+    memcpy(header + digest_offset, hex, DIGEST_HEX);
+    done = file_write_atomic(path, parts, rows + 1, error);
+out:
+    free(parts);
+    free(header);
+    return done;
+}

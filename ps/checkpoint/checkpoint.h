@@ -1,0 +1,116 @@
+/*
+ * Checkpoints: one safetensors file each, that any safetensors reader opens.
+ *
+ * Tensors are plain row-major float32 without padding, biases one-dimensional, named as TensorFlow's Saver names them:
+ * "layer0/weights", "layer0/weights/Momentum" (or "/Adam" and "/Adam_1", ...), "layer0/weights/ExponentialMovingAverage".
+ * The header's "__metadata__" holds strings: format, format_version, trainer_version, global_step, seed, layers,
+ * activation, optimizer, validation_accuracy, best_accuracy, best_step, bad_validations, config_digest, fleet_version,
+ * and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified
+ * before anything else is believed.
+ */
+#ifndef PS_CHECKPOINT_CHECKPOINT_H
+#define PS_CHECKPOINT_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/store/model.h"
+#include "ps/checkpoint/safetensors.h"
+#include "ps/store/store.h"
+
+enum { CHECKPOINT_MAX_PATH = 4096 };
+
+/* What a checkpoint knows besides its tensors. */
+struct checkpoint_info {
+    int64_t global_step;
+    int64_t seed;
+    double validation_accuracy; /* negative: not measured at this step */
+    double best_accuracy; /* best so far, negative: none; with best_step and bad_validations, what patience needs */
+    int64_t best_step;
+    int bad_validations; /* validations in a row without a new best */
+    char config_digest[CONFIG_DIGEST_HEX + 1];
+    int64_t fleet_version;
+};
+
+/* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */
+struct checkpoint_state {
+    const struct model *model;        /* borrowed */
+    const struct config_train *train; /* borrowed */
+    float *vectors[STORE_VECTORS];    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store */
+    void *memory;
+};
+
+bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
+                             const struct config_train *train, struct error *error);
+void checkpoint_state_destroy(struct checkpoint_state *state);
+
+/*
+ * Writes a checkpoint to `path`, atomically (base/file.h). Any thread. Takes little memory besides the state: tensors
+ * go to the file straight from it.
+ */
+bool checkpoint_write(const char *path, const struct checkpoint_state *state, const struct checkpoint_info *info,
+                      struct error *error);
+
+/* An open checkpoint, found whole and unaltered. One thread at a time. */
+struct checkpoint_file;
+
+enum checkpoint_status {
+    CHECKPOINT_OPENED,
+    CHECKPOINT_DAMAGED,    /* torn, altered, or not written by this program */
+    CHECKPOINT_UNREADABLE, /* for another reason: no such file, no permission, a newer format, no memory */
+};
+
+/* Opens and verifies; unless the status is CHECKPOINT_OPENED, *file is NULL and the error names the file. */
+enum checkpoint_status checkpoint_open(struct checkpoint_file **file, const char *path, struct error *error);
+void checkpoint_close(struct checkpoint_file *file); /* NULL is fine */
+
+const char *checkpoint_path(const struct checkpoint_file *file);
+const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
+
+/* The model that was trained: layers, layer_count and activation; the rest of `config` is left as it is. */
+void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config);
+
+/*
+ * Fills every vector of the state. Fails if the file does not fit the state's model and optimizer: then the error says
+ * what differs (layer1/weights is [300,10] there and [500,10] here) and the state is as it was. If the
+ * disk fails while it is read, the state is lost.
+ */
+bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
+
+/*
+ * Fills every vector as far as the file fits: what it lacks begins anew, and what there is no room for is left out. The
+ * parameters that do not fit keep what the caller put there (a new model's). lost: a message about all of that, "" if
+ * nothing is lost of the parameters.
+ */
+bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
+                             struct error *error);
+
+/* Which of a checkpoint's weights: as they were trained, or their moving averages. */
+enum checkpoint_weights {
+    CHECKPOINT_BEST_WEIGHTS /* the averages if the file has them */,
+    CHECKPOINT_RAW,
+    CHECKPOINT_AVERAGED
+};
+
+/*
+ * For evaluation, whatever optimizer the file is of: parameters, or their averages (*averaged, if not NULL, says which),
+ * into values [model->float_count]. Fails for CHECKPOINT_AVERAGED if the file has none.
+ */
+bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
+                                float *values, bool *averaged, struct error *error);
+
+/* What else is in it: tensors and metadata as they stand in the header, which lives as long as the file is open. */
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
+
+/* Elements [first, first + count) of one of those tensors, row-major without padding. */
+bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
+                            size_t count, float *values, struct error *error);
+
+/* Opens, loads and closes one file. */
+bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,
+                     struct error *error);
+
+#endif

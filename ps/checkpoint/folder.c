@@ -1,0 +1,291 @@
+/*
+ * The folder is its own index: names carry the step, times of change the age. So there is no list that could disagree
+ * with the files after a crash.
+ */
+#include "ps/checkpoint/folder.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "ps/checkpoint/supervisor.h"
+
+static const char name_prefix[] = "model-";
+static const char name_suffix[] = ".safetensors";
+static const char temporary_suffix[] = ".tmp";
+enum { STEP_DIGITS = 10, MAX_NAME = 64 };
+
+static void checkpoint_name(char name[MAX_NAME], int64_t step)
+{
+    snprintf(name, MAX_NAME, "%s%0*" PRId64 "%s", name_prefix, STEP_DIGITS, step, name_suffix);
+}
+
+/* The step in a checkpoint's name; -1 if it is none. */
+static int64_t step_of_name(const char *name)
+{
+    size_t prefix = strlen(name_prefix);
+    if (strncmp(name, name_prefix, prefix) != 0 || !isdigit((unsigned char)name[prefix])) {
+        return -1;
+    }
+    char canonical[MAX_NAME];
+    long long step = strtoll(name + prefix, NULL, 10);
+    checkpoint_name(canonical, step);
+    return strcmp(name, canonical) == 0 ? step : -1;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), wanted = strlen(end);
+    return length >= wanted && strcmp(text + length - wanted, end) == 0;
+}
+
+/* ---- listing ---- */
+
+struct listing {
+    struct kept_checkpoint *items; /* ascending by step */
+    int count, capacity;
+};
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t left = ((const struct kept_checkpoint *)a)->step, right = ((const struct kept_checkpoint *)b)->step;
+    return (left > right) - (left < right);
+}
+
+static bool add_item(struct listing *listing, int64_t step, double written_s)
+{
+    if (listing->count == listing->capacity) {
+        int capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
+        struct kept_checkpoint *items = realloc(listing->items, (size_t)capacity * sizeof *items);
+        if (items == NULL) {
+            return false;
+        }
+        listing->items = items;
+        listing->capacity = capacity;
+    }
+    listing->items[listing->count++] = (struct kept_checkpoint){.step = step, .written_s = written_s};
+    return true;
+}
+
+/* listing->items is to be freed, whatever is returned. */
+static bool list_checkpoints(const char *path, struct listing *listing, struct error *error)
+{
+    *listing = (struct listing){0};
+    DIR *directory = opendir(path);
+    if (directory == NULL) {
+        return file_error(error, path, "cannot be listed", errno);
+    }
+    bool done = true;
+    for (struct dirent *entry; done && (entry = readdir(directory)) != NULL;) {
+        int64_t step = step_of_name(entry->d_name);
+        struct stat status;
+        if (step < 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
+            continue; /* not a checkpoint, or deleted since */
+        }
+        double written_s = (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
+        if (!add_item(listing, step, written_s)) {
+            done = error_set(error, "%s: no memory to list its checkpoints", path);
+        }
+    }
+    closedir(directory);
+    if (listing->count > 0) {
+        qsort(listing->items, (size_t)listing->count, sizeof *listing->items, by_step);
+    }
+    return done;
+}
+
+/* ---- opening ---- */
+
+/* Only ours: "model-....safetensors.<process>.tmp" and "best.safetensors.<process>.tmp". */
+static bool is_leftover(const char *name)
+{
+    return ends_with(name, temporary_suffix) && strstr(name, ".safetensors.") != NULL &&
+           (strncmp(name, name_prefix, strlen(name_prefix)) == 0 ||
+            strncmp(name, CHECKPOINT_BEST_NAME, strlen(CHECKPOINT_BEST_NAME)) == 0);
+}
+
+static void remove_leftovers(const char *path)
+{
+    DIR *directory = opendir(path);
+    if (directory == NULL) {
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        if (is_leftover(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, 0) != 0) {
+            log_warning("%s/%s: a temporary file of a process that was killed cannot be removed: %s", path,
+                        entry->d_name, strerror(errno));
+        }
+    }
+    closedir(directory);
+}
+
+bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, const struct config_output *config,
+                            struct error *error)
+{
+    char lock_path[CHECKPOINT_MAX_PATH], purpose[CHECKPOINT_MAX_PATH];
+    folder->lock = -1;
+    folder->config = config;
+    /* Room is left for the names of the files in it. */
+    if (strlen(path) + 2 * MAX_NAME > sizeof folder->path) {
+        return error_set(error, "train_dir: the path is too long: %.200s...", path);
+    }
+    memcpy(folder->path, path, strlen(path) + 1);
+    snprintf(purpose, sizeof purpose, "train_dir %.3000s", path);
+    if (!file_make_folder(path, error) || !file_join(lock_path, sizeof lock_path, path, "trainer.lock", error) ||
+        !file_lock(lock_path, purpose, &folder->lock, error)) {
+        folder->lock = -1;
+        return false;
+    }
+    remove_leftovers(path);
+    return true;
+}
+
+void checkpoint_folder_close(struct checkpoint_folder *folder)
+{
+    if (folder->lock >= 0) {
+        close(folder->lock);
+    }
+    folder->lock = -1;
+}
+
+/* ---- finding ---- */
+
+static bool set_aside(const char *path)
+{
+    char aside[CHECKPOINT_MAX_PATH + 16];
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    if (rename(path, aside) != 0) {
+        log_warning("%s: cannot be renamed to %s: %s", path, aside, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static bool find_newest(const char *path, bool may_rename, struct checkpoint_file **file, struct error *error)
+{
+    *file = NULL;
+    struct listing listing;
+    bool done = list_checkpoints(path, &listing, error);
+    int refused = 0;
+    for (int i = listing.count - 1; done && i >= 0 && *file == NULL; i--) {
+        char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
+        checkpoint_name(name, listing.items[i].step);
+        if (!file_join(whole, sizeof whole, path, name, error)) {
+            done = false;
+            break;
+        }
+        enum checkpoint_status status = checkpoint_open(file, whole, error);
+        if (status == CHECKPOINT_OPENED || !file_exists(whole)) {
+            continue; /* a reader may see one vanish: the writer has a newer one by then */
+        }
+        refused++;
+        bool aside = status == CHECKPOINT_DAMAGED && may_rename && set_aside(whole);
+        log_warning("%s%s%s", error->text, aside ? "; set aside with \".damaged\" after its name" : "",
+                    i > 0 ? "; trying the checkpoint before it" : "");
+    }
+    free(listing.items);
+    if (done && *file == NULL && refused > 0) {
+        return error_set(
+            error, "%s: none of its %d checkpoints can be used: repair or remove them, or choose another train_dir",
+            path, refused);
+    }
+    return done;
+}
+
+bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error)
+{
+    return find_newest(folder->path, true, file, error);
+}
+
+bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error)
+{
+    return find_newest(path, false, file, error);
+}
+
+/* ---- saving ---- */
+
+static void delete_old(const struct checkpoint_folder *folder, int64_t saved_step)
+{
+    struct listing listing;
+    struct error error;
+    if (!list_checkpoints(folder->path, &listing, &error)) {
+        log_warning("old checkpoints are not deleted: %s", error.text);
+    } else {
+        supervisor_retain(listing.items, listing.count, folder->config);
+    }
+    for (int i = 0; i < listing.count; i++) {
+        char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
+        checkpoint_name(name, listing.items[i].step);
+        /* The one just written stays even if files of later steps, left by another run, are there. */
+        if (listing.items[i].keep || listing.items[i].step == saved_step) {
+            continue;
+        }
+        if (file_join(whole, sizeof whole, folder->path, name, &error) && unlink(whole) != 0) {
+            log_warning("%s: an old checkpoint cannot be deleted: %s", whole, strerror(errno));
+        }
+    }
+    free(listing.items);
+}
+
+/* A second name for the file that was just written costs nothing; where links do not work it is written again. */
+static bool save_best(const char *best, const char *model, const struct checkpoint_state *state,
+                      const struct checkpoint_info *info, struct error *error)
+{
+    char temporary[CHECKPOINT_MAX_PATH + 32];
+    snprintf(temporary, sizeof temporary, "%s.%ld%s", best, (long)getpid(), temporary_suffix);
+    if (model != NULL && link(model, temporary) == 0) {
+        /* Renaming onto another name of the same file does nothing and leaves both. */
+        bool renamed = rename(temporary, best) == 0;
+        unlink(temporary);
+        if (renamed) {
+            return true;
+        }
+    }
+    return checkpoint_write(best, state, info, error);
+}
+
+void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpoint_target target, int64_t step,
+                            char path[CHECKPOINT_MAX_PATH])
+{
+    char name[MAX_NAME];
+    struct error error;
+    checkpoint_name(name, step);
+    if (!file_join(path, CHECKPOINT_MAX_PATH, folder->path, target == CHECKPOINT_BEST ? CHECKPOINT_BEST_NAME : name,
+                   &error)) {
+        path[0] = '\0';
+    }
+}
+
+bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
+                            const struct checkpoint_info *info, struct error *error)
+{
+    PROFILE("write checkpoint");
+    char name[MAX_NAME], model[CHECKPOINT_MAX_PATH], best[CHECKPOINT_MAX_PATH];
+    checkpoint_name(name, info->global_step);
+    if (!file_join(model, sizeof model, folder->path, name, error) ||
+        !file_join(best, sizeof best, folder->path, CHECKPOINT_BEST_NAME, error)) {
+        return false;
+    }
+    if ((targets & CHECKPOINT_MODEL) && !checkpoint_write(model, state, info, error)) {
+        return error_wrap(error, "the checkpoint of step %" PRId64 " was not written, the older ones stay",
+                          info->global_step);
+    }
+    if ((targets & CHECKPOINT_BEST) &&
+        !save_best(best, targets & CHECKPOINT_MODEL ? model : NULL, state, info, error)) {
+        return error_wrap(error, "the best checkpoint, of step %" PRId64 ", was not written", info->global_step);
+    }
+    if (targets & CHECKPOINT_MODEL) {
+        delete_old(folder, info->global_step);
+    }
+    return true;
+}

@@ -1,0 +1,68 @@
+/*
+ * A folder of checkpoints (train_dir): finding the newest good one, writing new ones, deleting old ones.
+ *
+ *     model-<step, at least 10 digits>.safetensors     checkpoints
+ *     best.safetensors                                 the best by validation, never deleted
+ *     trainer.lock                                     held by the process that writes here
+ *     *.damaged                                        what was found damaged and set aside
+ *
+ * One process writes to a folder, readers (`trainer eval`) need no lock. A struct checkpoint_folder is used by one
+ * thread at a time.
+ */
+#ifndef PS_CHECKPOINT_FOLDER_H
+#define PS_CHECKPOINT_FOLDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/checkpoint/checkpoint.h"
+
+#define CHECKPOINT_BEST_NAME "best.safetensors"
+
+struct checkpoint_folder {
+    char path[CHECKPOINT_MAX_PATH];
+    const struct config_output *config; /* borrowed: max_to_keep, keep_every_n_hours */
+    int lock;
+};
+
+/*
+ * Makes the folder if need be, takes its lock (fails with "train_dir ... is in use by process N") and removes the
+ * temporary files of processes that were killed.
+ */
+bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, const struct config_output *config,
+                            struct error *error);
+void checkpoint_folder_close(struct checkpoint_folder *folder);
+
+/*
+ * Opens the newest good checkpoint; *file is NULL if the folder holds none at all. Each damaged one that is passed over
+ * gets one warning and is set aside under its name with ".damaged" added. Fails if there are checkpoints, but none that
+ * can be used: training must not silently begin anew.
+ */
+bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
+
+/* The same for a reader without the lock: nothing is renamed. A folder that does not exist is an error. */
+bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error);
+
+/* What to write. */
+enum checkpoint_target {
+    CHECKPOINT_MODEL = 1, /* model-<step>.safetensors, and delete what retention no longer keeps */
+    CHECKPOINT_BEST = 2,  /* best.safetensors */
+};
+
+/*
+ * The path of a checkpoint of this folder; step is that of a CHECKPOINT_MODEL. "" if it would be too long, and then it
+ * can't be written either.
+ */
+void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpoint_target target, int64_t step,
+                            char path[CHECKPOINT_MAX_PATH]);
+
+/*
+ * Writes the state as one or both (`targets`: sum of enum checkpoint_target). Fails if it could not be written: then the
+ * older ones are all still there. Old ones that cannot be deleted are a warning.
+ */
+bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
+                            const struct checkpoint_info *info, struct error *error);
+
+#endif

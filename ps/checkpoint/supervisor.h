@@ -1,0 +1,62 @@
+/*
+ * The supervisor's decisions about checkpoints, as a state machine without clock or disk: when to save, and which old
+ * checkpoints to delete. The local session drives it now; the chief of a cluster does so with the same rules.
+ */
+#ifndef PS_CHECKPOINT_SUPERVISOR_H
+#define PS_CHECKPOINT_SUPERVISOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+
+struct supervisor {
+    int64_t save_steps;     /* at every multiple of it; 0 = not by steps */
+    double save_secs;       /* 0 = not by time */
+    double last_save_s;     /* monotonic: when the last one began, or the job */
+    int64_t last_save_step; /* the step of the last one, or the one the job began at */
+    bool saving;            /* one is being written */
+    bool failed;            /* the last one was not written */
+};
+
+/* step: the one just restored, or 0. */
+void supervisor_begin(struct supervisor *supervisor, const struct config_output *config, int64_t step, double now_s);
+
+/* Takes other intervals; what was saved last counts on. */
+void supervisor_retime(struct supervisor *supervisor, const struct config_output *config);
+
+/*
+ * Should a checkpoint begin now, between two steps? Never while one is being written, and never a second one of a step.
+ * A clock that stands still or goes back lets no time pass, and does no other harm.
+ */
+bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s);
+
+/* The same by the clock alone, for whoever sees to the checkpoints by steps. */
+bool supervisor_is_time_to_save(const struct supervisor *supervisor, int64_t step, double now_s);
+
+/* Is there anything a last checkpoint, at the end of a run, would add? */
+bool supervisor_is_unsaved(const struct supervisor *supervisor, int64_t step);
+
+void supervisor_save_began(struct supervisor *supervisor, int64_t step, double now_s);
+
+/* written: false if it failed; then the step counts as unsaved again, and the next try is when the next one is due. */
+void supervisor_save_ended(struct supervisor *supervisor, bool written);
+
+/* Steps until the next checkpoint by steps is due, so that an engine may run that many at once; INT64_MAX if none. */
+int64_t supervisor_steps_to_save(const struct supervisor *supervisor, int64_t step);
+
+/* A checkpoint on disk. */
+struct kept_checkpoint {
+    int64_t step;
+    double written_s; /* wall clock */
+    bool keep;        /* set by supervisor_retain */
+};
+
+/*
+ * Decides what stays: the newest max_to_keep (0 = all), as tf.train.Saver, and for good the first one of every
+ * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It looks at nothing but
+ * what is there, so a restarted run decides as the old one would have.
+ */
+void supervisor_retain(struct kept_checkpoint *checkpoints, int count, const struct config_output *config);
+
+#endif

@@ -1,0 +1,139 @@
+/* Looking for the key, and saying what to do where there is none. */
+#include "ps/identity.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/version.h"
+
+static const double LEAST_IDLE_TIMEOUT_S = 2.0;
+
+/* fleet.key in the folder of the config; without a config, in the current one. */
+static bool key_beside_config(const struct config *config, char *path, size_t size, struct error *error)
+{
+    const char *slash = config->path != NULL ? strrchr(config->path, '/') : NULL;
+    char folder[PATH_MAX] = ".";
+    if (slash != NULL) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - config->path), config->path);
+        if (slash == config->path) {
+            memcpy(folder, "/", 2);
+        }
+    }
+    return file_join(path, size, folder, "fleet.key", error);
+}
+
+static bool find_key(struct identity *identity, const struct config *config, struct error *error)
+{
+    if (config->security.fleet_key[0] != '\0') {
+        snprintf(identity->key_path, sizeof identity->key_path, "%s", config->security.fleet_key);
+        return true;
+    }
+    if (!key_beside_config(config, identity->key_path, sizeof identity->key_path, error)) {
+        return false;
+    }
+    return file_exists(identity->key_path) ||
+           error_set(error,
+                     "there is no key at %s, and members only talk to those who hold the same one: make it once with "
+                     "`trainer keygen --out=fleet.key`, copy it to every machine beside config.json, or name it by "
+                     "--fleet_key",
+                     identity->key_path);
+}
+
+static bool load_key(struct identity *identity, const struct config *config, struct error *error)
+{
+    char name[MEMBER_TEXT], ours[MEMBER_TEXT];
+    if (config->security.insecure) {
+        log_warning(
+            "INSECURE: --insecure sends everything as plain text, and anybody on the network can read it, change "
+            "it and join; use it only where nobody else is");
+        return true;
+    }
+    if (!find_key(identity, config, error) || !credentials_load(&identity->credentials, identity->key_path, error)) {
+        return false;
+    }
+    struct member named = credentials_member(identity->credentials);
+    if (member_matches(&named, &identity->hello.member)) {
+        return true;
+    }
+    member_format(&named, ':', name);
+    member_format(&identity->hello.member, ':', ours);
+    return error_set(error, "%s is the key of %s, and this process is %s: give it its own by --fleet_key",
+                     identity->key_path, name, ours);
+}
+
+bool identity_create(struct identity *identity, const struct config *config, struct member member, struct error *error)
+{
+    memset(identity, 0, sizeof *identity);
+    snprintf(identity->program, sizeof identity->program, "trainer %s", version_trainer());
+    identity->hello = (struct hello_identity){
+        .member = member,
+        .incarnation = handshake_new_incarnation(),
+        .program = identity->program,
+        .cluster = config->fleet.name,
+        .fleet_version = (uint64_t)config->fleet.version,
+        .digest = identity->digest,
+        .lease_ms = (uint32_t)(config->cluster.lease_secs * 1000.0),
+    };
+    if (!config_digest(config, identity->digest, error) || !load_key(identity, config, error)) {
+        return false;
+    }
+    identity->job = config_job_text(config);
+    identity->hello.job = identity->job;
+    return identity->job != NULL || error_set(error, "out of memory");
+}
+
+/* Readers may hold an older one, so all stay. */
+struct identity_change {
+    struct hello_identity identity;
+    struct identity_change *before;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    char job[];
+};
+
+const struct hello_identity *identity_hello(const struct identity *identity)
+{
+    const struct identity_change *changed = atomic_load(&identity->changed);
+    return changed != NULL ? &changed->identity : &identity->hello;
+}
+
+double identity_idle_timeout_s(const struct identity *identity)
+{
+    return fmax(identity->hello.lease_ms / 1e3, LEAST_IDLE_TIMEOUT_S);
+}
+
+bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,
+                     struct error *error)
+{
+    size_t size = strlen(job) + 1;
+    struct identity_change *change = malloc(sizeof *change + size);
+    if (change == NULL) {
+        return error_set(error, "out of memory");
+    }
+    snprintf(change->digest, sizeof change->digest, "%s", digest);
+    memcpy(change->job, job, size);
+    change->identity = identity->hello;
+    change->identity.fleet_version = version;
+    change->identity.digest = change->digest;
+    change->identity.job = change->job;
+    change->before = atomic_load(&identity->changed);
+    atomic_store(&identity->changed, change);
+    return true;
+}
+
+void identity_destroy(struct identity *identity)
+{
+    for (struct identity_change *change = atomic_load(&identity->changed); change != NULL;) {
+        struct identity_change *before = change->before;
+        free(change);
+        change = before;
+    }
+    credentials_free(identity->credentials);
+    free(identity->job);
+    memset(identity, 0, sizeof *identity);
+}

@@ -1,0 +1,47 @@
+/*
+ * Who this process is in its cluster, and what it proves it with: taken from the configuration once, when a role starts,
+ * and not changed afterwards.
+ */
+#ifndef PS_IDENTITY_H
+#define PS_IDENTITY_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/credentials.h"
+#include "net/handshake.h"
+#include "net/member.h"
+
+struct identity {
+    struct hello_identity hello;     /* its texts lie in here, or in the config, which is borrowed */
+    struct credentials *credentials; /* NULL: plain text */
+    char digest[CONFIG_DIGEST_HEX + 1];
+    char *job;
+    char program[65];
+    char key_path[4096];                       /* of the credentials; "" for plain text */
+    _Atomic(struct identity_change *) changed; /* the last change, which knows the ones before it; NULL: none */
+};
+
+/*
+ * Finds the key (--fleet_key or security.fleet_key, else fleet.key beside the config). Without one it fails and says
+ * which command makes one, unless security.insecure is set: then it warns, loudly. A key that names another member than
+ * `member` is refused.
+ */
+bool identity_create(struct identity *identity, const struct config *config, struct member member, struct error *error);
+void identity_destroy(struct identity *identity); /* fine on one that is all zeros */
+
+/* What it says about itself now, in handshakes. Any thread; it stays until identity_destroy. */
+const struct hello_identity *identity_hello(const struct identity *identity);
+
+/*
+ * Seconds that a peer which owes something may give no sign of life, before the connection with it counts as dead: a
+ * lease, and at least 2 s. Whoever keeps a peer waiting for others sends it a ping four times as often.
+ */
+double identity_idle_timeout_s(const struct identity *identity);
+
+/* A new version of the config is in force: handshakes tell of it from now on. One thread; texts are copied. */
+bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,
+                     struct error *error);
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * Inside the job: what its parts share. job.c keeps the whole together (actions, what is waited for, time), and
+ * membership.c, pushes.c and generation.c decide about workers, gradients and the chief's requests.
+ */
+#ifndef PS_JOB_INTERNAL_H
+#define PS_JOB_INTERNAL_H
+
+#include "ps/job/job.h"
+
+/* Leaves an action for the host; worker -1: of nobody. */
+struct job_action *job_act(struct job *job, enum job_action_kind kind, int worker);
+
+/* Leaves a line for the log. */
+void job_say(struct job *job, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Answers a request by an error. */
+void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static inline bool job_is_over(const struct job *job)
+{
+    return job->state == JOB_DONE || job->state == JOB_FAILED;
+}
+
+/* To be called whenever a worker came or the model got ready. */
+void job_start_if_complete(struct job *job);
+
+/* What holds for every request that needs parameters; false: denied. */
+bool job_check_training(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
+                        struct verdict *verdict);
+
+/* Counts a gradient that is not finite, and tells of some. */
+void job_note_not_finite(struct job *job, int worker);
+
+/* A global step has come: takes up what was scheduled for it. */
+void job_take_due(struct job *job);
+void job_set_end(struct job *job); /* last_step, as the config says */
+
+/* Synchronous training: begins and ends with the job, gathers anew, and looks whether a step can be decided. */
+bool job_create_gathering(struct job *job, int ps, struct error *error);
+void job_set_replicas(struct job *job); /* as the config says */
+void job_gather(struct job *job, double now_s);
+void job_consider(struct job *job, double now_s);
+
+/* A ps that stood still itself (stopped, or its machine asleep) must not hold that against anybody. */
+void job_extend_leases(struct job *job, double seconds);
+
+/* Time passes for the leases; false once all are looked at, true if actions have to be taken first. */
+bool job_tick_leases(struct job *job, double now_s);
+
+#endif

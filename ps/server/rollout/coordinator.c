@@ -1,0 +1,343 @@
+#include "ps/server/rollout/internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/process/restart.h"
+#include "ps/rollout/audit.h"
+#include "ps/rollout/lineage.h"
+#include "ps/rollout/record.h"
+
+enum { LEAVE_S = 15 };
+
+static const double RATE_S = 0.2, FORGETTING = 0.99;
+static const double STOOD_STILL_S = 2; /* between two ticks */
+
+/* --- What a change is to a ps ------------------------------------------------------------------------------------------- */
+
+static enum participant_switch switch_to(void *context, const struct config *config, int64_t step)
+{
+    struct rollout_coordinator *coordinator = context;
+    struct server *server = coordinator->server;
+    struct shard *shard = server->shard;
+    int64_t now;
+    if (shard_floats(shard) == 0) {
+        step = 0; /* nobody pushes to a ps that holds nothing, so that no step ever comes there */
+    }
+    bool is_new = coordinator->scheduled != step || step == 0;
+    server_lock(server);
+    if (is_new) {
+        coordinator->scheduled = step;
+        job_schedule(&server->job, config, step, clock_monotonic_s());
+        const int64_t epoch_steps = job_epoch_steps(&server->job, config, server->job.epoch_batches);
+        pthread_cond_broadcast(&server->changed); /* whoever waits may have waited enough */
+        pthread_cond_broadcast(&server->stepped);
+        shard_schedule(shard, &config->train, epoch_steps, step);
+    }
+    const bool waits = server->job.has_next;
+    server_unlock(server);
+    shard_now(shard, NULL, &now);
+    if (now < step || waits) {
+        return SWITCH_PENDING;
+    }
+    coordinator->scheduled = -1;
+    return is_new && step > 0 ? SWITCH_LATE : SWITCH_DONE;
+}
+
+static bool check(void *context, const struct config *then, struct error *error)
+{
+    const struct rollout_coordinator *coordinator = context;
+    struct model model;
+    uint64_t there;
+    model_layout(&model, &then->model);
+    size_t wanted = server_memory(&model, then, coordinator->server->index, config_worker_room(&then->cluster));
+    return !memory_for_this_process(&there) || wanted <= there ||
+           error_set(error, "it would take %zu MiB of memory here, and there are %llu", wanted >> 20,
+                     (unsigned long long)(there >> 20));
+}
+
+/* Is the model here? */
+static bool is_ready(void *context)
+{
+    struct server *server = ((struct rollout_coordinator *)context)->server;
+    server_lock(server);
+    bool ready = job_initialised(&server->job);
+    server_unlock(server);
+    return ready;
+}
+
+static void part(void *context, bool for_good)
+{
+    const struct rollout_coordinator *coordinator = context;
+    restart_within(LEAVE_S);
+    atomic_store(&coordinator->server->shutdown_mode, for_good ? SHUTDOWN_FINAL : SHUTDOWN_RESTART);
+}
+
+bool rollout_coordinator_store_manifest(const struct rollout_coordinator *coordinator, uint64_t target,
+                                        const uint8_t *bytes, size_t size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return lineage_path(coordinator->server->config, target, path, error) && file_keep(path, bytes, size, error);
+}
+
+void rollout_coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest,
+                                       uint8_t *bytes, size_t size)
+{
+    free(coordinator->manifest);
+    coordinator->manifest = bytes;
+    coordinator->manifest_size = size;
+    memcpy(coordinator->digests[0], manifest->target.digest, sizeof coordinator->digests[0]);
+    memcpy(coordinator->digests[1], manifest->fallback.digest, sizeof coordinator->digests[1]);
+    snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
+}
+
+/* *bytes: NULL if what is there is another rollout's, or nothing. */
+static bool read_manifest(const char *path, uint64_t target, struct manifest *manifest, uint8_t **bytes, size_t *size,
+                          struct error *error)
+{
+    *bytes = NULL;
+    if (!file_exists(path)) {
+        return true;
+    }
+    uint8_t *read;
+    if (!file_read(path, MANIFEST_MAX_BYTES, &read, size, error)) {
+        return false;
+    }
+    const bool done = manifest_decode_unsigned(manifest, read, *size, error);
+    if (done && manifest->target.version == target) {
+        *bytes = read;
+    } else {
+        free(read);
+    }
+    return done;
+}
+
+/* By its version; as the versions before had it, it is only in the place of the last. */
+static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_t target, struct manifest *manifest,
+                          uint8_t **bytes, size_t *size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    *bytes = NULL;
+    if (!lineage_path(coordinator->server->config, target, path, error) ||
+        !read_manifest(path, target, manifest, bytes, size, error)) {
+        return false;
+    }
+    return *bytes != NULL || (file_join(path, sizeof path, coordinator->versions.folder, "manifest", error) &&
+                              read_manifest(path, target, manifest, bytes, size, error));
+}
+
+/* A rollout that an earlier process of this ps led, or leads, if it has just started anew for it. */
+static bool resume(struct rollout_coordinator *coordinator, struct error *error)
+{
+    const char *config_path = coordinator->server->config->path;
+    uint8_t *bytes;
+    size_t size;
+    bool there;
+    struct record record;
+    struct manifest manifest;
+    if (config_path == NULL) {
+        return true;
+    }
+    snprintf(coordinator->versions.folder, sizeof coordinator->versions.folder, "%.4000s.d", config_path);
+    coordinator->has_versions = true;
+    if (!record_read(&coordinator->versions, &there, &record, error)) {
+        return false;
+    }
+    if (!there) {
+        return true;
+    }
+    if (!find_manifest(coordinator, record.plan.target, &manifest, &bytes, &size, error)) {
+        return false;
+    }
+    coordinator->highest = record.highest;
+    if (bytes == NULL) {
+        return true;
+    }
+    rollout_coordinator_take_manifest(coordinator, &manifest, bytes, size);
+    coordinator->stored_state = record.state;
+    rollout_resume(&coordinator->rollout, record.state, &record.plan, record.loss_before, record.reason,
+                   clock_monotonic_s());
+    if (record.state != ROLLOUT_IDLE) {
+        log_info("the rollout of version %" PRIu64 " was %s; now it is %s", record.plan.target,
+                 rollout_state_name(record.state), rollout_state_name(coordinator->rollout.state));
+    }
+    return true;
+}
+
+/* --- Leading ----------------------------------------------------------------------------------------------------------- */
+
+struct rollout_vitals rollout_coordinator_vitals(const struct rollout_coordinator *coordinator)
+{
+    const struct server *server = coordinator->server;
+    const struct config_cluster *cluster = &server->config->cluster;
+    double worst = 0;
+    for (int i = 0; i < server->job.worker_count; i++) {
+        const bool comes_and_goes = i >= cluster->worker_hosts.count;
+        float loss = comes_and_goes && !server->job.workers[i].present ? -1.0f : coordinator->losses[i];
+        worst = isnan(worst) || isnan(loss) ? NAN : loss > (float)worst ? (double)loss : worst;
+    }
+    return (struct rollout_vitals){.global_step = server->job.global_step,
+                                   .steps_per_s = coordinator->fastest,
+                                   .generation = server->job.generation,
+                                   .under_way =
+                                       cluster->issync ? 1 : job_present(&server->job) * (1 + cluster->pipeline_depth),
+                                   .may_come_s = cluster->issync ? cluster->lease_secs : 0,
+                                   .loss = worst,
+                                   .training = server->job.state == JOB_TRAINING,
+                                   .waits = server->job.state == JOB_TRAINING && !server->job.started,
+                                   .over = server->job.state == JOB_DONE};
+}
+
+static void tell_change(const struct rollout_coordinator *coordinator, enum rollout_state state, uint64_t target,
+                        const char *message)
+{
+    if (state == ROLLOUT_GOING_BACK) {
+        log_warning("rollout: %s", message);
+    } else {
+        log_info("rollout: %s", message);
+    }
+    audit_write(&coordinator->versions, "ps 0", coordinator->author, rollout_state_name(state), target, message);
+}
+
+/* Locked. */
+static void measure(struct rollout_coordinator *coordinator, double now_s)
+{
+    const int64_t step = coordinator->server->job.global_step;
+    double seconds = now_s - coordinator->rated_s;
+    const uint32_t generation =
+        coordinator->server->job.state == JOB_TRAINING ? coordinator->server->job.generation : 0;
+    if (generation == 0 || coordinator->rated_generation != generation) {
+        coordinator->rated_generation = generation;
+        coordinator->rated_s = now_s;
+        coordinator->rated_step = step;
+    } else if (seconds >= RATE_S) {
+        double rate = step > coordinator->rated_step ? (double)(step - coordinator->rated_step) / seconds : 0;
+        coordinator->fastest = fmax(rate, coordinator->fastest * FORGETTING);
+        coordinator->rated_s = now_s;
+        coordinator->rated_step = step;
+    }
+}
+
+void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
+{
+    struct server *server = coordinator->server;
+    struct error error;
+    char message[1024];
+    if (!coordinator->leads || !coordinator->has_versions) { /* without a config file there are no rollouts */
+        return;
+    }
+    server_lock(server);
+    const double now_s = clock_monotonic_s();
+    if (coordinator->ticked_s > 0 && now_s - coordinator->ticked_s >= STOOD_STILL_S) {
+        rollout_stood_still(&coordinator->rollout, now_s - coordinator->ticked_s);
+    }
+    coordinator->ticked_s = now_s;
+    measure(coordinator, now_s);
+    const struct rollout_vitals vitals = rollout_coordinator_vitals(coordinator);
+    rollout_tick(&coordinator->rollout, &vitals, now_s);
+    job_keep_waiting(&server->job, rollout_keeps_waiting(&coordinator->rollout));
+    bool changed = coordinator->rollout.changes != coordinator->stored;
+    const uint64_t changes = coordinator->rollout.changes, highest = coordinator->highest;
+    const struct rollout rollout = coordinator->rollout;
+    rollout_describe(&coordinator->rollout, message, sizeof message);
+    server_unlock(server);
+    if (!changed) {
+        return;
+    }
+    struct record record = {.state = rollout.state,
+                            .plan = {.target = rollout.target,
+                                     .fallback = rollout.fallback,
+                                     .kind = rollout.kind,
+                                     .healthy_s = rollout.healthy_s,
+                                     .waited = rollout.waited,
+                                     .absent = rollout.absent},
+                            .loss_before = rollout.loss_before,
+                            .highest = highest};
+    snprintf(record.reason, sizeof record.reason, "%s", rollout.reason);
+    if (!record_store(&coordinator->versions, &record, &error)) {
+        log_warning("rollout: %s; it goes on once that can be written", error.text);
+        return;
+    }
+    tell_change(coordinator, rollout.state, rollout.target, message);
+    server_lock(server);
+    coordinator->stored = changes;
+    coordinator->stored_state = rollout.state;
+    server_unlock(server);
+}
+/* --- Life -------------------------------------------------------------------------------------------------------------- */
+
+bool rollout_coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
+{
+    const int workers = server->config->cluster.worker_hosts.count, room = server->job.worker_count;
+    struct rollout_coordinator *coordinator = calloc(1, sizeof *coordinator);
+    if (coordinator == NULL) {
+        return error_set(error, "out of memory");
+    }
+    *out = coordinator;
+    coordinator->server = server;
+    coordinator->scheduled = -1;
+    coordinator->leads = server->index == 0;
+    coordinator->losses = calloc((size_t)room, sizeof *coordinator->losses);
+    for (int i = 0; coordinator->losses != NULL && i < room; i++) {
+        coordinator->losses[i] = -1.0f;
+    }
+    if (coordinator->losses == NULL ||
+        !rollout_create(&coordinator->rollout, server->config->cluster.ps_hosts.count, workers, room)) {
+        return error_set(error, "out of memory");
+    }
+    const struct agent_options options = {.config = server->config,
+                                          .identity = &server->identity,
+                                          .who = {MEMBER_PS, server->index},
+                                          .host = {.context = coordinator,
+                                                   .check = check,
+                                                   .switch_to = switch_to,
+                                                   .ready = is_ready,
+                                                   .leave = part,
+                                                   .stays = true},
+                                          .ask = coordinator->leads ? rollout_coordinator_ask_self : NULL,
+                                          .context = coordinator};
+    return (!coordinator->leads || resume(coordinator, error)) && agent_create(&coordinator->agent, &options, error);
+}
+
+void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
+{
+    if (coordinator != NULL) {
+        agent_destroy(coordinator->agent);
+        rollout_destroy(&coordinator->rollout);
+        free(coordinator->manifest);
+        free(coordinator->losses);
+        free(coordinator);
+    }
+}
+
+bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
+{
+    server_lock(coordinator->server);
+    bool known = coordinator->manifest != NULL && coordinator->rollout.kind != ROLLOUT_JOB &&
+                 (strcmp(digest, coordinator->digests[0]) == 0 || strcmp(digest, coordinator->digests[1]) == 0);
+    server_unlock(coordinator->server);
+    return known || agent_knows(coordinator->agent, digest);
+}
+
+void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
+                                 char digest[CONFIG_DIGEST_HEX + 1])
+{
+    agent_version(coordinator->agent, version, digest);
+}
+
+void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+{
+    char drift[DRIFT_TEXT];
+    const size_t used = strlen(message);
+    agent_drift(coordinator->agent, drift);
+    if (drift[0] != '\0') {
+        snprintf(message + used, size - used, "%s%.250s", used > 0 ? "; " : "", drift);
+    }
+}

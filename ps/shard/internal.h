@@ -1,0 +1,184 @@
+/*
+ * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and asynchronous
+ * pushes, aggregate.c the synchronous steps; layout.c says what lies where, restore.c writes it, snapshot.c keeps it, and
+ * schedule.c has what of the config is in force.
+ */
+#ifndef PS_SHARD_INTERNAL_H
+#define PS_SHARD_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "ps/store/optimizer.h"
+#include "ps/shard.h"
+
+enum {
+    SHARD_ALIGN = 64,
+    MAX_STRIPES = 16,
+    STRIPE_FLOATS = 32 * 1024, /* at least, if there are several */
+    PADDING_PACKED = 32,       /* floats between two blocks: sent along, they cost less than a range of its own */
+};
+
+/* Whole rows, or a part of one row. */
+struct shard_block {
+    size_t first; /* in the model's flat vector */
+    size_t local; /* in the shard's vectors */
+    int stride;
+    uint16_t rows, cols;
+    bool is_weights;
+};
+
+struct stripe {
+    _Alignas(SHARD_ALIGN) pthread_mutex_t lock;
+    size_t first_block, end_block;
+};
+
+struct snapshot {
+    uint64_t number; /* 0: none */
+    int64_t at_step;
+    enum { SNAPSHOT_ARMED, SNAPSHOT_BEGUN, SNAPSHOT_READY } progress;
+};
+
+struct stage {
+    struct shard *shard;
+    float *values;          /* [floats]: the gradient */
+    float *answer;          /* [floats]: with asynchronous training the same memory, for then the gradient is used up */
+    unsigned char *present; /* [block_count]: the push touches this block */
+    uint8_t *ranges;        /* [block_count * RANGE_BYTES] of the answer */
+    uint16_t *known;        /* [floats]: what its worker was told last, with wire_dtype bfloat16; else NULL */
+    uint64_t known_to;      /* on this connection */
+    uint32_t not_finite;
+    struct changes changes; /* being packed */
+    size_t packed_local;    /* behind the last float packed, in the shard's vectors */
+};
+
+struct terms {
+    struct config_train train;
+    int64_t epoch_steps; /* what lr_decay_steps 0 stands for; 0: not known, and then the rate does not decay so */
+};
+
+/* Live keys of the config may change at a step (shard_schedule). */
+struct schedule {
+    pthread_mutex_t lock;
+    struct terms now, next;
+    bool is_set;  /* there is a next */
+    int64_t step; /* from which on it is in force */
+};
+
+struct shard {
+    struct schedule *schedule;
+    const struct model *model;
+    struct config_train train; /* as the process was started: live keys are the schedule's */
+    enum dtype wire_dtype;
+    const struct optimizer_kernels *kernels;
+    struct span spans[PLACEMENT_MAX_SPANS];
+    size_t span_locals[PLACEMENT_MAX_SPANS];
+    int span_count;
+    size_t floats;
+
+    struct shard_block *blocks;
+    uint64_t *versions;   /* [block_count]: of the last change; guarded, with the vectors, by the block's stripe */
+    unsigned char *moved; /* [block_count]: 0 = its slots are as at the start */
+    size_t block_count;
+    struct stripe stripes[MAX_STRIPES];
+    int stripe_count;
+    float *vectors[STORE_VECTORS]; /* [floats], NULL where there is none */
+
+    /* Guarded by the first stripe's lock: what the next to pass there builds on. */
+    uint64_t version;
+    int64_t global_step;
+    uint32_t generation;
+    /* Guarded by the last one's: what has come out at the end. */
+    uint64_t done_version;
+    int64_t done_step;
+    atomic_bool closed; /* written with the first stripe locked */
+
+    size_t claimed[STORE_VECTORS]; /* floats written since shard_begin_write */
+    pthread_mutex_t snapshot_lock;
+    struct snapshot snapshot;
+    float *saved[STORE_VECTORS];
+
+    struct aggregate *aggregate; /* with synchronous training */
+    struct stage *stages;
+    int worker_count;
+    void *memory;
+};
+
+/* One pass through all stripes; see shard_apply. */
+struct block_walk {
+    uint64_t version;
+    int64_t global_step; /* before it */
+    bool saves;          /* copies into the snapshot what it passes, before it changes anything */
+    uint64_t snapshot;
+};
+
+/* Floats from a block's first to the end of its last row. Blocks of whole rows keep their padding, and so touch. */
+static inline size_t block_extent(const struct shard_block *block)
+{
+    return block->rows > 1 ? (size_t)block->rows * (size_t)block->stride : block->cols;
+}
+
+/* What a step means for biases [0] and weights [1]. */
+struct step {
+    struct update update[2];
+    optimizer_loop loop[2], absent_loop[2];
+    bool absent_is_noop[2], fresh_is_noop[2];
+    bool has_slots;
+};
+void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step);
+
+/* Would the block stay as it is, without a gradient? */
+static inline bool block_rests(const struct shard *shard, const struct step *step, size_t i)
+{
+    bool is_weights = shard->blocks[i].is_weights;
+    return step->absent_is_noop[is_weights] || (step->fresh_is_noop[is_weights] && !shard->moved[i]);
+}
+
+/* Moves one block; gradient: where it lies in a vector like the shard's, NULL: absent. */
+void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient);
+
+/* Where a range lies in the shard's vectors; false if it is not held here as a whole. */
+bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error);
+
+/* Not 0 if one of them is NaN or infinite. */
+uint32_t shard_find_not_finite(const float *values, size_t count);
+
+/* Takes the first stripe's lock, unless the shard is closed, or of another generation. */
+bool shard_walk_enter(struct shard *shard, uint32_t generation);
+bool shard_walk_enter_any(struct shard *shard); /* whatever its generation */
+/* Goes on from stripe i, which is locked, to the next one, or comes out at the end. */
+void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step);
+
+/* If somebody waits for a snapshot of this very step, whoever is about to leave it takes it. First stripe locked. */
+void shard_join_snapshot(struct shard *shard, struct block_walk *walk);
+void shard_save_stripe(struct shard *shard, const struct stripe *stripe);
+void shard_snapshot_done(struct shard *shard, uint64_t number);
+
+/*
+ * Appends a block to an answer whose ranges lie at `ranges`, and counts its floats. *packed_local: behind the last float
+ * packed so far. Returns how many floats before the block go along, since they cost less than a range of its own.
+ */
+size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local,
+                        const struct shard_block *block);
+/* Writes `count` floats as `dtype` at float `at` of packed values. */
+void shard_pack_values(void *values, uint64_t at, enum dtype dtype, const float *from, size_t count);
+
+/* Memory and life of what synchronous steps need. */
+size_t aggregate_memory(size_t floats, size_t blocks);
+void aggregate_create(struct shard *shard, void *memory); /* zeroed, aggregate_memory bytes, aligned */
+void aggregate_destroy(struct shard *shard);
+
+static inline size_t shard_round_up(size_t bytes)
+{
+    return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
+}
+
+struct schedule *schedule_create(const struct config_train *train); /* NULL without memory */
+void schedule_destroy(struct schedule *schedule);                   /* NULL is fine */
+/* The shard is about to be restored, after that many steps. */
+void schedule_settle(struct schedule *schedule, int64_t global_step);
+/* It was restored. False: the rate decays by epochs, and the steps of one are not known. */
+bool schedule_begin(struct schedule *schedule, int64_t epoch_steps);
+void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step);
+
+#endif

@@ -1,0 +1,185 @@
+/*
+ * The loops over bfloat16 arrays, compiled once per instruction set: ps/store/bfloat16.c includes this for the baseline,
+ * ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, which are compiled for what their names say, give their tables other
+ * names first. It is included nowhere else, but for a test.
+ */
+#ifndef PS_STORE_BFLOAT16_LOOPS_H
+#define PS_STORE_BFLOAT16_LOOPS_H
+
+#include <limits.h>
+
+#include "ps/store/bfloat16.h"
+
+struct bfloat16_loops {
+    void (*narrow)(uint16_t *restrict halves, const float *restrict values, size_t n);
+    void (*widen)(float *restrict values, const uint16_t *restrict halves, size_t n);
+    uint32_t (*feed_back)(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
+                          size_t n);
+    size_t (*tell)(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
+                   bool anew);
+    size_t (*learn)(uint16_t *restrict known, const uint8_t *restrict told, size_t size, size_t n);
+};
+
+extern const struct bfloat16_loops bfloat16_baseline, bfloat16_avx2, bfloat16_avx512;
+
+#ifndef BFLOAT16_LOOPS
+#define BFLOAT16_LOOPS bfloat16_baseline
+#endif
+
+static void loop_narrow(uint16_t *restrict halves, const float *restrict values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        halves[i] = bfloat16_round(values[i]);
+    }
+}
+
+static void loop_widen(float *restrict values, const uint16_t *restrict halves, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        values[i] = bfloat16_widen(halves[i]);
+    }
+}
+
+/* Not 0 if some half is not. */
+static uint32_t loop_feed_back(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
+                               size_t n)
+{
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) {
+        float sum = values[i] + remainders[i];
+        uint16_t half = bfloat16_round(sum);
+        float left = sum - bfloat16_widen(half);
+        halves[i] = half;
+        remainders[i] = left - left == 0.0f ? left : 0.0f;
+        any |= (uint32_t)half << 17; /* whatever its sign, a zero is a zero */
+    }
+    return any;
+}
+
+/*
+ * --- Differences ---
+ *
+ * How many bits a block takes is as good as random, so that a branch would be mispredicted again and again: blocks are
+ * packed, and unpacked, in all ways, and the one that fits is kept. The compiler makes of half a block's vectors what the
+ * instruction set has.
+ */
+
+enum { HALF_BLOCK = BFLOAT16_BLOCK / 2 };
+
+typedef uint16_t words __attribute__((vector_size(HALF_BLOCK * 2)));
+typedef int16_t signed_words __attribute__((vector_size(HALF_BLOCK * 2)));
+typedef uint8_t octets __attribute__((vector_size(HALF_BLOCK)));
+typedef int8_t signed_octets __attribute__((vector_size(HALF_BLOCK)));
+typedef uint64_t quads __attribute__((vector_size(HALF_BLOCK * 2)));
+
+/*
+ * Writes what one whole block comes to; returns the bits that each half takes. What does not fit goes behind the 64 bytes
+ * that a block takes at most, where the next one overwrites it.
+ */
+static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known, const uint16_t *restrict halves,
+                                  bool anew)
+{
+    words low, high, low_change, high_change;
+    memcpy(&low, halves, sizeof low);
+    memcpy(&high, halves + HALF_BLOCK, sizeof high);
+    memcpy(&low_change, known, sizeof low);
+    memcpy(&high_change, known + HALF_BLOCK, sizeof high);
+    low_change = low - low_change;
+    high_change = high - high_change;
+    words sizes = (low_change << 1 ^ (words)((signed_words)low_change >> 15)) | /* 0, -1, 1, -2 as 0, 1, 2, 3 */
+                  (high_change << 1 ^ (words)((signed_words)high_change >> 15));
+    quads either = (quads)sizes;
+    uint64_t bits = either[0] | either[1] | either[2] | either[3];
+    unsigned beyond_0 = (bits != 0) | anew;
+    unsigned beyond_4 = ((bits & 0xfff0fff0fff0fff0u) != 0) | anew;
+    unsigned beyond_8 = ((bits & 0xff00ff00ff00ff00u) != 0) | anew;
+    octets low_bytes = __builtin_convertvector(low_change, octets);
+    octets high_bytes = __builtin_convertvector(high_change, octets);
+    octets nibbles = (low_bytes & 15) | high_bytes << 4;
+    uint8_t *bytes_to = to + (size_t)beyond_8 * 64, *nibbles_to = to + (size_t)beyond_4 * 64;
+    memcpy(known, &low, sizeof low);
+    memcpy(known + HALF_BLOCK, &high, sizeof high);
+    memcpy(to, &low, sizeof low);
+    memcpy(to + sizeof low, &high, sizeof high);
+    memcpy(bytes_to, &low_bytes, sizeof low_bytes);
+    memcpy(bytes_to + sizeof low_bytes, &high_bytes, sizeof high_bytes);
+    memcpy(nibbles_to, &nibbles, sizeof nibbles);
+    return 4 * beyond_0 + 4 * beyond_4 + 8 * beyond_8;
+}
+
+static size_t loop_tell(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
+                        bool anew)
+{
+    uint8_t *to = told;
+    size_t i = 0;
+    for (; n - i >= BFLOAT16_BLOCK; i += BFLOAT16_BLOCK) {
+        unsigned bits = tell_block(to + 1, known + i, halves + i, anew);
+        *to = (uint8_t)bits;
+        to += 1 + bits * BFLOAT16_BLOCK / 8;
+    }
+    if (i < n) {
+        size_t bytes = (n - i) * sizeof *halves;
+        bool changed = anew || memcmp(known + i, halves + i, bytes) != 0;
+        *to++ = changed ? 16 : 0;
+        if (changed) {
+            memcpy(to, halves + i, bytes);
+            memcpy(known + i, halves + i, bytes);
+            to += bytes;
+        }
+    }
+    return (size_t)(to - told);
+}
+
+/* A whole block of so many bits each; 64 bytes can be read, whatever they are. */
+static inline void learn_block(uint16_t *restrict known, const uint8_t *restrict from, unsigned bits)
+{
+    const words zero = {0};
+    const words is_4 = zero - (uint16_t)(bits == 4), is_8 = zero - (uint16_t)(bits == 8);
+    const words is_16 = zero - (uint16_t)(bits == 16);
+    words low, high, new_low, new_high;
+    signed_octets low_bytes, high_bytes;
+    memcpy(&low, known, sizeof low);
+    memcpy(&high, known + HALF_BLOCK, sizeof high);
+    memcpy(&new_low, from, sizeof low);
+    memcpy(&new_high, from + sizeof low, sizeof high);
+    memcpy(&low_bytes, from, sizeof low_bytes);
+    memcpy(&high_bytes, from + sizeof low_bytes, sizeof high_bytes);
+    words low_change = (words) __builtin_convertvector(low_bytes, signed_words);
+    words high_change = (words) __builtin_convertvector(high_bytes, signed_words);
+    words low_nibble = (words)((signed_words)(low_change << 12) >> 12);
+    words high_nibble = (words)((signed_words)low_change >> 4);
+    low = (low & ~is_16) + (new_low & is_16) + (low_change & is_8) + (low_nibble & is_4);
+    high = (high & ~is_16) + (new_high & is_16) + (high_change & is_8) + (high_nibble & is_4);
+    memcpy(known, &low, sizeof low);
+    memcpy(known + HALF_BLOCK, &high, sizeof high);
+}
+
+static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict told, size_t size, size_t n)
+{
+    const uint8_t *from = told;
+    for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
+        size_t count = n - i < BFLOAT16_BLOCK ? n - i : BFLOAT16_BLOCK;
+        size_t left = size - (size_t)(from - told);
+        unsigned bits = left > 0 ? *from++ : UINT_MAX;
+        size_t bytes = bits * count / 8;
+        bool possible = bits == 0 || bits == 16 || ((bits == 4 || bits == 8) && count == BFLOAT16_BLOCK);
+        if (!possible || bytes > left - 1) {
+            return 0;
+        }
+        if (count < BFLOAT16_BLOCK) {
+            memcpy(known + i, from, bytes);
+        } else if (left > BFLOAT16_BLOCK * sizeof *known) {
+            learn_block(known + i, from, bits);
+        } else {
+            uint8_t last[BFLOAT16_BLOCK * sizeof *known] = {0};
+            memcpy(last, from, bytes);
+            learn_block(known + i, last, bits);
+        }
+        from += bytes;
+    }
+    return (size_t)(from - told);
+}
+
+const struct bfloat16_loops BFLOAT16_LOOPS = {loop_narrow, loop_widen, loop_feed_back, loop_tell, loop_learn};
+
+#endif

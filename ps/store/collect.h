@@ -1,0 +1,29 @@
+/*
+ * A sink that adds up whole gradients before anything is applied: the weighted sum of what several micro-batches, or
+ * several workers, computed at the same parameters.
+ *
+ * The sum of contributions 0, 1, ... is, element by element, ((w0 x g0) + w1 x g1) + ..., in float32 without contraction:
+ * the same bits wherever it is computed, as long as contributions come in the same order. A row that a contribution
+ * leaves out is a zero gradient.
+ */
+#ifndef PS_STORE_COLLECT_H
+#define PS_STORE_COLLECT_H
+
+#include "ps/store/model.h"
+#include "ps/store/store.h"
+
+/*
+ * One contribution on its way into the sum. Threads that hand in disjoint blocks of it use copies of this, or the same;
+ * between two contributions there is a barrier for every range.
+ */
+struct collector {
+    const struct model *model;
+    float *sum;   /* [model->float_count], borrowed; padding is never written */
+    float weight; /* of this contribution: its share of the images */
+    bool first;   /* the first contribution replaces what is in `sum` */
+};
+
+/* The sink that adds a contribution's blocks, each element once. The collector must outlive it. */
+struct gradient_sink collector_sink(struct collector *collector);
+
+#endif

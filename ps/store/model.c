@@ -1,0 +1,159 @@
+/*
+ * The layout of the flat vector, and initial values.
+ *
+ * Initial values are drawn by inversion, one number of the generator for one element: no state, no rejection, and the
+ * same value whatever the layout, the thread or the engine that asks.
+ */
+#include "ps/store/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random/philox.h"
+
+/* TensorFlow's variance_scaling divides by the standard deviation of a normal truncated at 2, so that the result has
+ * the variance asked for. */
+static const double truncated_normal_stddev = 0.87962566103423978;
+
+/* P(z < -2) of the standard normal distribution. */
+static const double truncated_normal_tail = 0.022750131948179207;
+
+static int row_stride(int cols)
+{
+    int lines = (cols + MODEL_ROW_ALIGN - 1) / MODEL_ROW_ALIGN;
+    return (lines | 1) * MODEL_ROW_ALIGN;
+}
+
+static void add_variable(struct model *model, int layer, const char *what, int rows, int cols, bool is_weights)
+{
+    struct variable *variable = &model->variables[model->variable_count++];
+    snprintf(variable->name, sizeof variable->name, "layer%d/%s", layer, what);
+    variable->rows = rows;
+    variable->cols = cols;
+    variable->stride = row_stride(cols);
+    variable->offset = model->float_count;
+    variable->is_weights = is_weights;
+    variable->panels = 1;
+    variable->lanes = MODEL_ROW_ALIGN;
+    model->float_count += (size_t)rows * (size_t)variable->stride;
+    model->parameter_count += (size_t)rows * (size_t)cols;
+}
+
+void model_layout(struct model *model, const struct config_model *config)
+{
+    memset(model, 0, sizeof *model);
+    model->layer_count = config->layer_count - 1;
+    model->activation = config->activation;
+    memcpy(model->widths, config->layers, sizeof model->widths);
+    for (int layer = 0; layer < model->layer_count; layer++) {
+        add_variable(model, layer, "weights", config->layers[layer], config->layers[layer + 1], true);
+        add_variable(model, layer, "biases", 1, config->layers[layer + 1], false);
+    }
+}
+
+void model_set_panels(struct model *model, int variable, int panels, int lanes)
+{
+    struct variable *cut = &model->variables[variable];
+    cut->panels = panels;
+    cut->lanes = lanes;
+    int widest = 0;
+    for (int i = 0; i < panels; i++) {
+        int width = variable_panel_col(cut, i + 1) - variable_panel_col(cut, i);
+        widest = width > widest ? width : widest;
+    }
+    cut->stride = (widest + MODEL_ROW_ALIGN - 1) / MODEL_ROW_ALIGN * MODEL_ROW_ALIGN;
+    model->float_count = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        struct variable *each = &model->variables[i];
+        each->offset = model->float_count;
+        model->float_count += (size_t)each->panels * (size_t)each->rows * (size_t)each->stride;
+    }
+}
+
+/*
+ * The standard normal quantile of p for |p - 0.5| < 0.49, to about 1e-16. Source: M. J. Wichura, "Algorithm AS 241: The
+ * percentage points of the normal distribution", Applied Statistics 37 (1988), routine PPND16 without its far tail.
+ */
+static double normal_quantile(double p)
+{
+    static const double a[] = {2509.0809287301226727, 33430.575583588128105, 67265.770927008700853,
+                               45921.953931549871457, 13731.693765509461125, 1971.5909503065514427,
+                               133.14166789178437745, 3.3871328727963666080};
+    static const double b[] = {
+        5226.4952788528545610, 28729.085735721942674, 39307.895800092710610, 21213.794301586595867,
+        5394.1960214247511077, 687.18700749205790830, 42.313330701600911252, 1.0};
+    static const double c[] = {7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
+                               1.27045825245236838258,    3.64784832476320460504,    5.76949722146069140550,
+                               4.63033784615654529590,    1.42343711074968357734};
+    static const double d[] = {
+        1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
+        6.89767334985100004550e-1, 1.67638483018380384940,    2.05319162663775882187,    1.0};
+    double q = p - 0.5;
+    bool central = fabs(q) <= 0.425;
+    double r = central ? 0.180625 - q * q : sqrt(-log(q < 0.0 ? p : 1.0 - p)) - 1.6;
+    const double *above = central ? a : c;
+    const double *below = central ? b : d;
+    double numerator = above[0];
+    double denominator = below[0];
+    for (int i = 1; i < 8; i++) {
+        numerator = numerator * r + above[i];
+        denominator = denominator * r + below[i];
+    }
+    double magnitude = numerator / denominator;
+    return central ? magnitude * q : copysign(magnitude, q);
+}
+
+/* Where TensorFlow draws normal numbers again until one lies within 2 standard deviations: the same distribution. */
+static double truncated_normal(double uniform)
+{
+    return normal_quantile(truncated_normal_tail + uniform * (1.0 - 2.0 * truncated_normal_tail));
+}
+
+/* uniform: in (0, 1). */
+static double weight_of(const struct config_model *config, const struct variable *variable, double uniform)
+{
+    switch (config->initializer) {
+    case INITIALIZER_ZEROS:
+        return 0.0;
+    case INITIALIZER_TRUNCATED_NORMAL:
+        return config->init_stddev * truncated_normal(uniform);
+    case INITIALIZER_GLOROT:
+        return sqrt(6.0 / (variable->rows + variable->cols)) * (2.0 * uniform - 1.0);
+    case INITIALIZER_HE:
+        return sqrt(2.0 / variable->rows) / truncated_normal_stddev * truncated_normal(uniform);
+    }
+    return 0.0;
+}
+
+static void initialise_weights(const struct config_model *config, const struct variable *variable, uint32_t number,
+                               int64_t seed, float *values)
+{
+    struct philox_key key = philox_key((uint64_t)seed);
+    struct philox_block block = {{0}};
+    uint32_t element = 0; /* of the plain row-major matrix, so that the layout does not matter; at most 2^32 of them */
+    for (int row = 0; row < variable->rows; row++) {
+        for (int col = 0; col < variable->cols; col++, element++) {
+            if (element % 4 == 0) {
+                block = philox(key, element / 4, number, 0, (uint32_t)RANDOM_INITIALISER << 28);
+            }
+            double uniform = ((double)block.word[element % 4] + 0.5) * 0x1p-32;
+            values[(size_t)row * (size_t)variable->stride + (size_t)col] = (float)weight_of(config, variable, uniform);
+        }
+    }
+}
+
+void model_initialise(const struct model *model, const struct config_model *config, int64_t seed, float *parameters)
+{
+    memset(parameters, 0, model->float_count * sizeof *parameters);
+    for (int number = 0; number < model->variable_count; number++) {
+        const struct variable *variable = &model->variables[number];
+        float *values = parameters + variable->offset;
+        if (variable->is_weights && config->initializer != INITIALIZER_ZEROS) {
+            initialise_weights(config, variable, (uint32_t)number, seed, values);
+        }
+        for (int col = 0; !variable->is_weights && col < variable->cols; col++) {
+            values[col] = (float)config->init_bias;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+/*
+ * The model as the store, the wire and the engines see it: one flat vector of float32, in which named variables lie
+ * one after another, each row-major with a padded row stride.
+ *
+ * Layer l has "layer<l>/weights" [in, out] and "layer<l>/biases" [1, out]. The stride of a variable is its columns
+ * rounded up to ROW_ALIGN floats (one cache line) and then made an odd number of cache lines, so that rows one below
+ * another do not fall into the same cache set. Padding holds zeros, always: no optimizer moves it, for its gradient is
+ * zero. Checkpoints and summaries leave it out.
+ */
+#ifndef PS_STORE_MODEL_H
+#define PS_STORE_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+
+enum {
+    MODEL_ROW_ALIGN = 16, /* floats */
+    MODEL_MAX_VARIABLES = 2 * (CONFIG_MAX_LAYERS - 1),
+};
+
+struct variable {
+    char name[24];
+    int rows, cols;
+    int stride;      /* floats from one row to the next */
+    size_t offset;   /* of its first float in the flat vector; a multiple of MODEL_ROW_ALIGN */
+    bool is_weights; /* L2 applies to weights, not to biases */
+    int panels;      /* 1, but in memory of the CPU engine's own: see model_set_panels */
+    int lanes;       /* floats that are not parted: a panel has whole ones */
+};
+
+struct model {
+    int layer_count; /* weight layers: one less than config's entries */
+    int widths[CONFIG_MAX_LAYERS];
+    enum activation activation;
+    struct variable variables[MODEL_MAX_VARIABLES]; /* weights of layer l at 2l, biases at 2l+1 */
+    int variable_count;
+    size_t float_count;     /* of the flat vector, padding included; a multiple of MODEL_ROW_ALIGN */
+    size_t parameter_count; /* without padding */
+};
+
+/* Lays out the model that the (valid) config describes. */
+void model_layout(struct model *model, const struct config_model *config);
+
+/*
+ * Cuts the columns of one variable into panels that lie one behind the other, each [rows, its columns] with the same
+ * stride. So threads that own different panels touch different pages, and a processor that fetches ahead within a page
+ * takes nothing from another's cache. Panel p has the columns from variable_panel_col(p) on: a whole number of `lanes`
+ * floats, as even as can be. What follows the variable moves. All else (stores, wire, checkpoints, GPU) knows one panel
+ * only.
+ */
+void model_set_panels(struct model *model, int variable, int panels, int lanes);
+
+/* First column of panel `panel`; of the number of panels: where the last one ends, lanes that fill it up included. */
+static inline int variable_panel_col(const struct variable *variable, int panel)
+{
+    int vectors = (variable->cols + variable->lanes - 1) / variable->lanes;
+    return (int)((int64_t)panel * vectors / variable->panels) * variable->lanes;
+}
+
+/* The panel that column `col` lies in. */
+static inline int variable_panel(const struct variable *variable, int col)
+{
+    int vectors = (variable->cols + variable->lanes - 1) / variable->lanes;
+    return (int)((((int64_t)(col / variable->lanes) + 1) * variable->panels - 1) / vectors);
+}
+
+/* Where an element lies in the flat vector. Those right of it follow up to its panel's end, those below by strides. */
+static inline size_t variable_at(const struct variable *variable, int row, int col)
+{
+    int panel = variable_panel(variable, col);
+    size_t line = (size_t)panel * (size_t)variable->rows + (size_t)row;
+    return variable->offset + line * (size_t)variable->stride + (size_t)(col - variable_panel_col(variable, panel));
+}
+
+/*
+ * Sets every parameter to its initial value, a function of (config, seed) alone. parameters: [float_count]; padding
+ * becomes zero. Weights as TensorFlow's truncated_normal(stddev), glorot_uniform and variance_scaling(2, fan_in,
+ * truncated_normal); biases are init_bias.
+ */
+void model_initialise(const struct model *model, const struct config_model *config, int64_t seed, float *parameters);
+
+#endif

@@ -1,0 +1,235 @@
+/*
+ * Applying gradient blocks row by row: the loop that fits the step is picked once per block, a row costs one call.
+ *
+ * A row without a gradient still moves if the optimizer has momentum, L2 or averages. Exempt are rows whose slots have
+ * never moved (the border pixels of the digits, which are always zero): for them a zero gradient computes back exactly
+ * what is there. One byte per row remembers which those are.
+ */
+#include "ps/store/store.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STORE_ALIGN = 64 };
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + STORE_ALIGN - 1) / STORE_ALIGN * STORE_ALIGN;
+}
+
+bool store_has_vector(const struct config_train *config, enum store_vector vector)
+{
+    switch (vector) {
+    case STORE_PARAMETERS:
+        return true;
+    case STORE_SLOT0:
+        return optimizer_slots(config->optimizer) > 0;
+    case STORE_SLOT1:
+        return optimizer_slots(config->optimizer) > 1;
+    case STORE_AVERAGES:
+        return config->ema_decay > 0.0;
+    default:
+        return false;
+    }
+}
+
+/* Padding gets the same value, so that it, too, stays where it is. */
+static void reset_slots(struct store *store)
+{
+    for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {
+        float initial = optimizer_slot_initial(store->config, slot);
+        float *values = store->vectors[STORE_SLOT0 + slot];
+        for (size_t i = 0; i < store->model->float_count; i++) {
+            values[i] = initial;
+        }
+    }
+}
+
+bool store_create(struct store *store, const struct model *model, const struct config_train *config,
+                  struct error *error)
+{
+    memset(store, 0, sizeof *store);
+    size_t vector_bytes = round_up(model->float_count * sizeof(float));
+    size_t vectors = 0;
+    size_t rows = 0;
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        vectors += store_has_vector(config, (enum store_vector)vector);
+    }
+    for (int i = 0; i < model->variable_count; i++) {
+        store->first_row[i] = rows;
+        rows += (size_t)model->variables[i].rows;
+    }
+    size_t bytes = vectors * vector_bytes + round_up(rows);
+    char *memory = aligned_alloc(STORE_ALIGN, bytes);
+    if (memory == NULL) {
+        return error_set(error, "no memory for %zu MiB of parameters and optimizer slots: make model.layers smaller",
+                         bytes >> 20);
+    }
+    memset(memory, 0, bytes);
+    store->memory = memory;
+    store->model = model;
+    store->config = config;
+    store->kernels = optimizer_kernels_get(config->cpu_kernels);
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        if (store_has_vector(config, (enum store_vector)vector)) {
+            store->vectors[vector] = (float *)(void *)memory;
+            memory += vector_bytes;
+        }
+    }
+    store->moved = (_Atomic unsigned char *)(void *)memory;
+    reset_slots(store);
+    return true;
+}
+
+void store_destroy(struct store *store)
+{
+    free(store->memory);
+    memset(store, 0, sizeof *store);
+}
+
+void store_initialise(struct store *store, const struct config_model *config)
+{
+    float *parameters = store->vectors[STORE_PARAMETERS];
+    model_initialise(store->model, config, store->config->seed, parameters);
+    if (store->vectors[STORE_AVERAGES] != NULL) {
+        memcpy(store->vectors[STORE_AVERAGES], parameters, store->model->float_count * sizeof *parameters);
+    }
+    reset_slots(store);
+    store->global_step = 0;
+    store_restored(store);
+}
+
+static bool row_moved(const struct store *store, const struct variable *variable, int row)
+{
+    for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {
+        float initial = optimizer_slot_initial(store->config, slot);
+        for (int panel = 0; panel < variable->panels; panel++) {
+            int first = variable_panel_col(variable, panel), end = variable_panel_col(variable, panel + 1);
+            const float *values = store->vectors[STORE_SLOT0 + slot] + variable_at(variable, row, first);
+            for (int col = first; col < end && col < variable->cols; col++) {
+                /* By bits: an update makes a negative zero positive. */
+                if (memcmp(&values[col - first], &initial, sizeof initial) != 0) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+void store_restored(struct store *store)
+{
+    for (int i = 0; i < store->model->variable_count; i++) {
+        const struct variable *variable = &store->model->variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            atomic_store_explicit(&store->moved[store->first_row[i] + (size_t)row], row_moved(store, variable, row),
+                                  memory_order_relaxed);
+        }
+    }
+}
+
+void store_begin_step(struct store *store)
+{
+    update_prepare(&store->update[1], store->config, store->global_step);
+    store->update[0] = store->update[1];
+    update_spare_biases(&store->update[0]);
+    for (int i = 0; i < 2; i++) {
+        store->fresh_is_noop[i] = update_zero_is_noop_at_start(&store->update[i]);
+    }
+}
+
+/* Rows [row, row + rows) of a block that begins at float `first`; gradient: of the first of them, NULL: absent. */
+static void apply_rows(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop,
+                       int row, int rows, const float *gradient)
+{
+    const struct variable *variable = &store->model->variables[block->variable];
+    size_t offset = first + (size_t)row * (size_t)variable->stride;
+    float *at[STORE_VECTORS];
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        float *values = store->vectors[vector];
+        at[vector] = values == NULL ? NULL : values + offset;
+    }
+    loop(&store->update[variable->is_weights],
+         &(struct optimizer_rows){.rows = (size_t)rows,
+                                  .cols = (size_t)block->cols,
+                                  .gradient = gradient,
+                                  .gradient_stride = (size_t)block->stride,
+                                  .parameters = at[STORE_PARAMETERS],
+                                  .slot0 = at[STORE_SLOT0],
+                                  .slot1 = at[STORE_SLOT1],
+                                  .average = at[STORE_AVERAGES],
+                                  .stride = (size_t)variable->stride,
+                                  .following = (size_t)(block->rows - row - rows)});
+}
+
+/* How many rows that are present follow one another from `row` on, the next that is listed being number `next`. */
+static int present_run(const struct gradient_block *block, int row, int next)
+{
+    if (block->present == NULL) {
+        return block->rows - row;
+    }
+    int run = 0;
+    while (next + run < block->present_count && block->present[next + run] == row + run) {
+        run++;
+    }
+    return run;
+}
+
+void store_apply(struct store *store, const struct gradient_block *block)
+{
+    const struct variable *variable = &store->model->variables[block->variable];
+    assert(block->row >= 0 && block->rows >= 0 && block->row + block->rows <= variable->rows);
+    assert(block->col >= 0 && block->cols >= 0 && block->col + block->cols <= variable->cols);
+    assert(block->col + block->cols <= variable_panel_col(variable, variable_panel(variable, block->col) + 1));
+    size_t first = variable_at(variable, block->row, block->col);
+    const struct update *update = &store->update[variable->is_weights];
+    optimizer_loop loop = optimizer_loop_get(store->kernels, update, true);
+    optimizer_loop absent_loop = optimizer_loop_get(store->kernels, update, false);
+    bool fresh_is_noop = store->fresh_is_noop[variable->is_weights];
+    bool absent_is_noop = update_zero_is_noop(update);
+    bool has_slots = store->vectors[STORE_SLOT0] != NULL;
+    _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
+    unsigned mode = optimizer_enter();
+    int next = 0; /* of the rows present */
+    for (int row = 0; row < block->rows;) {
+        int run = present_run(block, row, next);
+        if (run > 0) {
+            /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
+             * thread that sees either value gets the same numbers. */
+            for (int i = 0; has_slots && i < run; i++) {
+                atomic_store_explicit(&moved[row + i], 1, memory_order_relaxed);
+            }
+            apply_rows(store, block, first, loop, row, run, block->values + (size_t)next * (size_t)block->stride);
+            next += run;
+            row += run;
+            continue;
+        }
+        if (absent_is_noop) {
+            row = next < block->present_count ? block->present[next] : block->rows;
+            continue;
+        }
+        if (!(fresh_is_noop && atomic_load_explicit(&moved[row], memory_order_relaxed) == 0)) {
+            apply_rows(store, block, first, absent_loop, row, 1, NULL);
+        }
+        row++;
+    }
+    optimizer_leave(mode);
+    assert(block->present == NULL || next == block->present_count);
+}
+
+static void apply_block(void *context, const struct gradient_block *block)
+{
+    store_apply(context, block);
+}
+
+struct gradient_sink store_sink(struct store *store)
+{
+    return (struct gradient_sink){.block = apply_block, .context = store};
+}
+
+void store_end_step(struct store *store)
+{
+    store->global_step++;
+}

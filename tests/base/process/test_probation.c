@@ -1,0 +1,122 @@
+/* A process that dies in a new version is brought back on the fallback, whoever starts it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/config.h"
+#include "base/process/probation.h"
+#include "base/config/versions.h"
+#include "base/process/restart.h"
+
+static char folder[64], config_path[80];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/probation-XXXXXX");
+    if (mkdtemp(folder) == NULL) {
+        return 1;
+    }
+    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+static uint64_t current(void)
+{
+    bool there;
+    uint64_t number;
+    struct error error;
+    assert_true(versions_current(config_path, &there, &number, &error));
+    assert_true(there);
+    return number;
+}
+
+static void begin_version_2(void)
+{
+    struct versions versions;
+    struct error error;
+    assert_true(versions_open(&versions, config_path, &error));
+    assert_true(versions_add(&versions, 1, "{}", 2, &error));
+    assert_true(versions_add(&versions, 2, "[]", 2, &error));
+    assert_true(probation_begin(config_path, 2, 1, &error));
+    assert_true(versions_switch(&versions, 2, &error));
+}
+
+static void two_deaths_are_enough(void **state)
+{
+    struct probation probation;
+    (void)state;
+    assert_false(probation_read(config_path, &probation));
+    probation_check(config_path);
+    probation_check(NULL);
+    begin_version_2();
+    for (int start = 1; start <= PROBATION_STARTS; start++) {
+        probation_check(config_path);
+        assert_int_equal(current(), 2);
+    }
+    probation_check(config_path);
+    assert_int_equal(current(), 1);
+    assert_true(probation_read(config_path, &probation));
+    assert_true(probation.failed && probation.target == 2 && probation.fallback == 1);
+    probation_check(config_path); /* from now on it stays where it is */
+    assert_int_equal(current(), 1);
+    probation_end(config_path);
+    assert_false(probation_read(config_path, &probation));
+}
+
+static void whoever_lives_is_left_alone(void **state)
+{
+    (void)state;
+    begin_version_2();
+    probation_check(config_path);
+    probation_end(config_path);
+    for (int i = 0; i < 5; i++) {
+        probation_check(config_path);
+        assert_int_equal(current(), 2);
+    }
+}
+
+/* Processes of one machine share the folder, and each has its own lives. */
+static void each_process_for_itself(void **state)
+{
+    char one[] = "trainer", index0[] = "--task_index=0", index1[] = "--task_index=1";
+    char *first[] = {one, index0, NULL}, *second[] = {one, index1, NULL};
+    char id[RESTART_ID], other[RESTART_ID];
+    struct probation probation;
+    (void)state;
+    restart_remember(first);
+    restart_identity(id);
+    begin_version_2();
+    restart_remember(second);
+    restart_identity(other);
+    assert_string_not_equal(id, other);
+    assert_false(probation_read(config_path, &probation));
+    restart_remember(first);
+    assert_true(probation_read(config_path, &probation));
+    restart_remember(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(whoever_lives_is_left_alone, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* The small parent: this program is its own child, by its arguments. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/process/supervise.h"
+
+static char file[] = "/tmp/supervise-XXXXXX"; /* a byte for each start of a child */
+
+static int count_starts(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 ? (int)status.st_size : -1;
+}
+
+/* What a child does: FILE, then a letter for each start. 0 to 9: ends with that status; k: kills itself; w: waits. */
+static int be_child(const char *path, const char *plan)
+{
+    int fd = open(path, O_WRONLY | O_APPEND);
+    if (!supervise_is_child() || fd < 0 || write(fd, "x", 1) != 1) {
+        return 99;
+    }
+    close(fd);
+    const char what = plan[count_starts(path) - 1];
+    if (what == 'k') {
+        raise(SIGKILL);
+    }
+    if (what == 'w') { /* until it is asked to leave */
+        const struct timespec long_time = {.tv_sec = 30};
+        nanosleep(&long_time, NULL);
+    }
+    return what - '0';
+}
+
+/* A process of its own, for the parent takes signals and has deaths to remember. */
+static pid_t begin(const char *plan)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        char name[] = "trainer", *arguments[] = {name, file, strdup(plan), NULL};
+        _exit(supervise(arguments));
+    }
+    return pid;
+}
+
+static int end(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static int make_file(void **state)
+{
+    (void)state;
+    strcpy(file, "/tmp/supervise-XXXXXX");
+    return close(mkstemp(file));
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(file);
+}
+
+static void one_that_ends_well_is_left_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(end(begin("0")), 0);
+    assert_int_equal(count_starts(file), 1);
+}
+
+static void one_that_was_misused_is_not_started_again(void **state)
+{
+    (void)state;
+    assert_int_equal(end(begin("2")), 2);
+    assert_int_equal(count_starts(file), 1);
+}
+
+static void whoever_dies_comes_back(void **state)
+{
+    (void)state;
+    assert_int_equal(end(begin("k10")), 0);
+    assert_int_equal(count_starts(file), 3);
+}
+
+/* A config that came meanwhile may be what is wrong: only the very first start is the operator's mistake. */
+static void misuse_after_a_death_is_a_death(void **state)
+{
+    (void)state;
+    assert_int_equal(end(begin("120")), 0);
+    assert_int_equal(count_starts(file), 3);
+}
+
+static void a_signal_is_passed_on(void **state)
+{
+    (void)state;
+    pid_t pid = begin("w");
+    for (int i = 0; i < 500 && count_starts(file) == 0; i++) {
+        const struct timespec pause = {.tv_nsec = 20000000};
+        nanosleep(&pause, NULL);
+    }
+    kill(pid, SIGTERM);
+    assert_int_equal(end(pid), 128 + SIGTERM);
+    assert_int_equal(count_starts(file), 1);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(one_that_ends_well_is_left_alone, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(one_that_was_misused_is_not_started_again, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(whoever_dies_comes_back, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(misuse_after_a_death_is_a_death, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(a_signal_is_passed_on, make_file, remove_file),
+    };
+    return argc > 2 ? be_child(argv[1], argv[2]) : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,349 @@
+/* A folder of checkpoints: newest good one, damaged ones set aside, retention, best, lock, leftovers; and the writer. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "ps/checkpoint/folder.h"
+#include "ps/checkpoint/writer.h"
+
+static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
+static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};
+static struct model model;
+static struct checkpoint_state snapshot;
+static char root[64];
+static int used_roots;
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    struct error error;
+    model_layout(&model, &model_config);
+    snprintf(root, sizeof root, "/tmp/test_checkpoint_folder.%ld.%d", (long)getpid(), used_roots++);
+    return checkpoint_state_create(&snapshot, &model, &train, &error) ? 0 : -1;
+}
+
+static int names(char list[1024])
+{
+    struct dirent **entries;
+    int count = scandir(root, &entries, NULL, alphasort), shown = 0;
+    list[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        if (entries[i]->d_name[0] != '.' && strcmp(entries[i]->d_name, "trainer.lock") != 0) {
+            strcat(list, entries[i]->d_name);
+            strcat(list, " ");
+            shown++;
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return shown;
+}
+
+static void assert_names(const char *expected)
+{
+    char list[1024];
+    names(list);
+    assert_string_equal(list, expected);
+}
+
+static const char *file_name(const char *name)
+{
+    static char whole[256];
+    snprintf(whole, sizeof whole, "%s/%s", root, name);
+    return whole;
+}
+
+static int tear_down(void **unused)
+{
+    (void)unused;
+    DIR *directory = opendir(root);
+    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        unlinkat(dirfd(directory), entry->d_name, 0);
+    }
+    if (directory != NULL) {
+        closedir(directory);
+        rmdir(root);
+    }
+    checkpoint_state_destroy(&snapshot);
+    return 0;
+}
+
+static void open_folder(struct checkpoint_folder *folder, const struct config_output *config)
+{
+    struct error error = {""};
+    if (!checkpoint_folder_open(folder, root, config, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void save(struct checkpoint_folder *folder, int targets, int64_t step)
+{
+    struct error error = {""};
+    struct checkpoint_info info = {.global_step = step};
+    snapshot.vectors[STORE_PARAMETERS][0] = (float)step;
+    if (!checkpoint_folder_save(folder, targets, &snapshot, &info, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static int64_t newest(struct checkpoint_folder *folder)
+{
+    struct error error = {""};
+    struct checkpoint_file *file;
+    if (!checkpoint_folder_newest(folder, &file, &error)) {
+        return -1;
+    }
+    int64_t step = file == NULL ? -2 : checkpoint_file_info(file)->global_step;
+    if (file != NULL) {
+        assert_true(checkpoint_load(file, &snapshot, &error));
+        assert_true(snapshot.vectors[STORE_PARAMETERS][0] == (float)step);
+    }
+    checkpoint_close(file);
+    return step;
+}
+
+static void damage(const char *name, long at)
+{
+    FILE *file = fopen(file_name(name), "r+b");
+    assert_non_null(file);
+    fseek(file, at, SEEK_END);
+    int byte = fgetc(file);
+    fseek(file, at, SEEK_END);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+static void keeps_the_newest(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 2};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    assert_int_equal(newest(&folder), -2);
+    for (int64_t step = 98; step <= 101; step++) {
+        save(&folder, CHECKPOINT_MODEL, step);
+    }
+    assert_names("model-0000000100.safetensors model-0000000101.safetensors ");
+    assert_int_equal(newest(&folder), 101);
+    save(&folder, CHECKPOINT_MODEL, 12345678901);
+    assert_names("model-0000000101.safetensors model-12345678901.safetensors ");
+    assert_int_equal(newest(&folder), 12345678901);
+    checkpoint_folder_close(&folder);
+}
+
+static void damaged_ones_are_passed_over_and_set_aside(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 5};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 1);
+    save(&folder, CHECKPOINT_MODEL, 2);
+    save(&folder, CHECKPOINT_MODEL, 3);
+    damage("model-0000000003.safetensors", -1);
+    assert_int_equal(truncate(file_name("model-0000000002.safetensors"), 100), 0);
+
+    struct checkpoint_file *file;
+    struct error error = {""};
+    assert_true(checkpoint_folder_find(root, &file, &error)); /* a reader changes nothing */
+    assert_int_equal(checkpoint_file_info(file)->global_step, 1);
+    checkpoint_close(file);
+    assert_true(file_exists(file_name("model-0000000003.safetensors")));
+
+    assert_int_equal(newest(&folder), 1);
+    assert_names("model-0000000001.safetensors model-0000000002.safetensors.damaged "
+                 "model-0000000003.safetensors.damaged ");
+    damage("model-0000000001.safetensors", -1);
+    assert_int_equal(newest(&folder), -1);
+    checkpoint_folder_close(&folder);
+}
+
+static void the_one_just_written_stays(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 1};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 500); /* of another run */
+    save(&folder, CHECKPOINT_MODEL, 10);
+    assert_names("model-0000000010.safetensors model-0000000500.safetensors ");
+    checkpoint_folder_close(&folder);
+}
+
+static void best_is_kept_apart(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 1};
+    struct checkpoint_folder folder;
+    struct checkpoint_info info;
+    struct error error = {""};
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
+    save(&folder, CHECKPOINT_MODEL, 8);
+    assert_names("best.safetensors model-0000000008.safetensors ");
+    assert_true(checkpoint_read(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
+    assert_int_equal(info.global_step, 7);
+    save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 9);
+    save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 9);
+    assert_names("best.safetensors model-0000000009.safetensors ");
+    save(&folder, CHECKPOINT_BEST, 10);
+    assert_names("best.safetensors model-0000000009.safetensors ");
+    assert_true(checkpoint_read(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
+    assert_int_equal(info.global_step, 10);
+    assert_int_equal(newest(&folder), 9);
+    checkpoint_folder_close(&folder);
+}
+
+static void a_second_process_is_told(void **unused)
+{
+    (void)unused;
+    struct config_output config = {0};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    pid_t child = fork();
+    if (child == 0) {
+        struct checkpoint_folder second;
+        struct error error = {""};
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "in use by process %ld", (long)getppid());
+        bool opened = checkpoint_folder_open(&second, root, &config, &error);
+        _exit(!opened && strstr(error.text, wanted) != NULL && strstr(error.text, root) != NULL ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    checkpoint_folder_close(&folder);
+    open_folder(&folder, &config);
+    checkpoint_folder_close(&folder);
+}
+
+static void leftovers_go_and_strangers_stay(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 1};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    checkpoint_folder_close(&folder);
+    const char *const files[] = {"model-0000000001.safetensors.17.tmp",
+                                 "best.safetensors.17.tmp",
+                                 "notes.tmp",
+                                 "model-1.safetensors",
+                                 "model-00000000002.safetensors",
+                                 "model-0000000003.safetensors.damaged"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        fclose(fopen(file_name(files[i]), "w"));
+    }
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 4);
+    save(&folder, CHECKPOINT_MODEL, 5);
+    assert_names("model-00000000002.safetensors model-0000000003.safetensors.damaged model-0000000005.safetensors "
+                 "model-1.safetensors notes.tmp ");
+    assert_int_equal(newest(&folder), 5);
+    checkpoint_folder_close(&folder);
+}
+
+/* Killed again and again while it saves: what is there is always a good checkpoint, and of the newest steps. */
+static void killed_at_any_moment_the_newest_is_good(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 2};
+    struct checkpoint_folder folder;
+    int64_t step = 0;
+    for (int round = 0; round < 30; round++) {
+        int pipes[2];
+        assert_int_equal(pipe(pipes), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            open_folder(&folder, &config);
+            for (int64_t next = step + 1;; next++) {
+                save(&folder, CHECKPOINT_MODEL, next);
+                if (write(pipes[1], &next, sizeof next) != (ssize_t)sizeof next) {
+                    _exit(1);
+                }
+            }
+        }
+        close(pipes[1]);
+        int64_t saved = 0;
+        assert_int_equal(read(pipes[0], &saved, sizeof saved), sizeof saved);
+        usleep((useconds_t)(random() % 3000));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        while (read(pipes[0], &saved, sizeof saved) == (ssize_t)sizeof saved) {
+        }
+        close(pipes[0]);
+        open_folder(&folder, &config);
+        step = newest(&folder);
+        assert_true(step >= saved && step <= saved + 1);
+        char list[1024];
+        assert_true(names(list) <= 3 && strstr(list, ".tmp") == NULL && strstr(list, ".damaged") == NULL);
+        checkpoint_folder_close(&folder);
+    }
+}
+
+static void the_writer_reports_each_outcome_once(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 3};
+    struct checkpoint_folder folder;
+    struct checkpoint_writer *writer;
+    struct checkpoint_report report;
+    struct error error = {""};
+    open_folder(&folder, &config);
+    assert_true(checkpoint_writer_create(&writer, &folder, &error));
+    assert_false(checkpoint_writer_busy(writer));
+    assert_int_equal(checkpoint_writer_poll(writer, &report, &error), CHECKPOINT_NO_NEWS);
+    assert_int_equal(checkpoint_writer_wait(writer, &report, &error), CHECKPOINT_NO_NEWS);
+    for (int64_t step = 1; step <= 5; step++) {
+        checkpoint_writer_submit(writer, CHECKPOINT_MODEL, &snapshot, &(struct checkpoint_info){.global_step = step});
+        assert_true(checkpoint_writer_busy(writer));
+        enum checkpoint_outcome outcome = CHECKPOINT_NO_NEWS;
+        while (outcome == CHECKPOINT_NO_NEWS) {
+            outcome = checkpoint_writer_poll(writer, &report, &error);
+        }
+        assert_int_equal(outcome, CHECKPOINT_WRITTEN);
+        assert_int_equal(report.info.global_step, step);
+        assert_true(report.seconds > 0);
+        assert_false(checkpoint_writer_busy(writer));
+        assert_int_equal(checkpoint_writer_poll(writer, &report, &error), CHECKPOINT_NO_NEWS);
+    }
+    /* A folder that is gone: the failure is told, and the writer goes on working. */
+    char gone[sizeof root + 8];
+    snprintf(gone, sizeof gone, "%s.gone", root);
+    assert_int_equal(rename(root, gone), 0);
+    checkpoint_writer_submit(writer, CHECKPOINT_MODEL, &snapshot, &(struct checkpoint_info){.global_step = 6});
+    assert_int_equal(checkpoint_writer_wait(writer, &report, &error), CHECKPOINT_FAILED);
+    assert_non_null(strstr(error.text, "step 6"));
+    assert_non_null(strstr(error.text, root));
+    assert_int_equal(rename(gone, root), 0);
+    checkpoint_writer_submit(writer, CHECKPOINT_MODEL, &snapshot, &(struct checkpoint_info){.global_step = 7});
+    checkpoint_writer_destroy(writer); /* finishes it */
+    assert_names("model-0000000004.safetensors model-0000000005.safetensors model-0000000007.safetensors ");
+    checkpoint_folder_close(&folder);
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(keeps_the_newest),
+        TEST(damaged_ones_are_passed_over_and_set_aside),
+        TEST(the_one_just_written_stays),
+        TEST(best_is_kept_apart),
+        TEST(a_second_process_is_told),
+        TEST(leftovers_go_and_strangers_stay),
+        TEST(killed_at_any_moment_the_newest_is_good),
+        TEST(the_writer_reports_each_outcome_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,374 @@
+/* A member's side: what it takes, what it refuses and why, and that orders may come in any number. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <sodium.h>
+
+#include "base/config/versions.h"
+#include "base/file.h"
+#include "net/resolver.h"
+#include "ps/rollout/participant.h"
+
+static char folder[64], config_path[96];
+static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+static struct config config;
+static struct rollout_participant participant;
+
+/* What the host was asked, and answers. */
+static struct {
+    int checked, prepared, left, restored, settled;
+    bool for_good, has_no_memory, cant_prepare;
+    int64_t now;
+} host;
+static uint64_t disk_left = 1 << 30;
+
+int statvfs(const char *path, struct statvfs *status) /* in place of the system's */
+{
+    (void)path;
+    *status = (struct statvfs){.f_frsize = 1, .f_bavail = disk_left};
+    return 0;
+}
+
+static bool lookup(const struct address *address, struct endpoints *endpoints, struct error *error)
+{
+    memset(endpoints, 0, sizeof *endpoints);
+    return strncmp(address->host, "nowhere", 7) != 0 || error_set(error, "%s: there is no such host", address->host);
+}
+
+static bool check(void *context, const struct config *then, struct error *error)
+{
+    (void)context;
+    host.checked++;
+    assert_int_equal(then->cluster.job_name, JOB_WORKER);
+    return !host.has_no_memory || error_set(error, "it would take 9 MiB of memory here, and there are 2");
+}
+
+static bool prepare(void *context, struct error *error)
+{
+    (void)context;
+    host.prepared++;
+    return !host.cant_prepare || error_set(error, "no checkpoint to go back to");
+}
+
+static enum participant_switch switch_to(void *context, const struct config *now, int64_t step)
+{
+    (void)context;
+    (void)now;
+    return host.now < step ? SWITCH_PENDING : SWITCH_DONE;
+}
+
+static bool restore(void *context, struct error *error)
+{
+    (void)context;
+    (void)error;
+    host.restored++;
+    return true;
+}
+
+static void settle(void *context)
+{
+    (void)context;
+    host.settled++;
+}
+
+static void leave(void *context, bool for_good)
+{
+    (void)context;
+    host.left++;
+    host.for_good = for_good;
+}
+
+static const struct participant_host table = {
+    .check = check, .prepare = prepare, .switch_to = switch_to, .restore = restore, .settle = settle, .leave = leave};
+
+static void write_text(const char *name, const char *text)
+{
+    char path[128];
+    struct error error;
+    const struct file_part part = {text, strlen(text)};
+    assert_true(file_join(path, sizeof path, folder, name, &error));
+    assert_true(file_write_atomic(path, &part, 1, &error));
+}
+
+static char *text_of(uint64_t version, double rate, const char *worker)
+{
+    static char text[512];
+    snprintf(text, sizeof text,
+             "{\"fleet\":{\"name\":\"north\",\"version\":%llu},\"train\":{\"learning_rate\":%g},"
+             "\"cluster\":{\"ps_hosts\":[\"127.0.0.1:1\"],\"worker_hosts\":[\"127.0.0.1:2\"%s]}}",
+             (unsigned long long)version, rate, worker);
+    return text;
+}
+
+static void start(void)
+{
+    struct error error;
+    const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}};
+    participant_destroy(&participant);
+    config_free(&config);
+    assert_true(config_load(&config, config_path, flags, 2, &error));
+    assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table, &error));
+    memset(&host, 0, sizeof host);
+}
+
+static int set_up(void **state)
+{
+    char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
+    (void)state;
+    strcpy(folder, "/tmp/participant-XXXXXX");
+    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || mkdtemp(folder) == NULL) {
+        return 1;
+    }
+    resolver_lookup = lookup;
+    disk_left = 1 << 30;
+    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+    sodium_bin2hex(hex, sizeof hex, public_key, sizeof public_key);
+    snprintf(key, sizeof key, "trainer operator public key 1\n%s\n", hex);
+    write_text("operator.pub", key);
+    write_text("config.json", text_of(1, 0.5, ""));
+    start();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    char command[128];
+    (void)state;
+    participant_destroy(&participant);
+    config_free(&config);
+    memset(&config, 0, sizeof config);
+    memset(&participant, 0, sizeof participant);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+/* A manifest from one version to another; other key: by somebody else. */
+static struct participant_order order_of(enum rollout_order what, uint64_t from, double from_rate, uint64_t to,
+                                         double rate, const char *worker, const uint8_t *key)
+{
+    static uint8_t *bytes;
+    static struct config before, after;
+    size_t size;
+    struct error error;
+    char *text = text_of(from, from_rate, "");
+    config_free(&before);
+    config_free(&after);
+    assert_true(config_parse(&before, "before", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    text = text_of(to, rate, worker);
+    assert_true(config_parse(&after, "after", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
+    struct manifest manifest = {.fleet = "north",
+                                .author = "me@desk",
+                                .target = {.version = to, .text = after_text, .text_size = strlen(after_text)},
+                                .fallback = {.version = from, .text = before_text, .text_size = strlen(before_text)}};
+    free(bytes);
+    assert_true(manifest_encode(&manifest, key, &bytes, &size, &error));
+    free(before_text);
+    free(after_text);
+    config_free(&before);
+    config_free(&after);
+    return (struct participant_order){.order = what, .target = to, .manifest = bytes, .manifest_size = size};
+}
+
+static void says(enum rollout_phase phase, uint64_t version, const char *message)
+{
+    struct rollout_report report;
+    participant_report(&participant, &report);
+    assert_int_equal(report.phase, phase);
+    assert_int_equal(report.version, version);
+    if (strstr(report.message, message) == NULL) {
+        fail_msg("\"%s\", and not \"%s\"", report.message, message);
+    }
+}
+
+static uint64_t current(void)
+{
+    bool there;
+    uint64_t number;
+    struct error error;
+    assert_true(versions_current(config_path, &there, &number, &error));
+    return there ? number : 1;
+}
+
+static void live_there_and_back(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    assert_int_equal(host.checked + host.prepared, 2);
+    participant_act(&participant, &order);
+    assert_int_equal(host.checked, 1);
+    order.order = ORDER_SWITCH;
+    order.step = 100;
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    assert_int_equal(current(), 1);
+    host.now = 100;
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    says(PHASE_SWITCHED, 2, "");
+    assert_int_equal(current(), 2);
+    order.order = ORDER_BACK;
+    participant_act(&participant, &order);
+    says(PHASE_BACK, 1, "");
+    assert_int_equal(current(), 1);
+    order.order = ORDER_RESTORE;
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    says(PHASE_RESTORED, 1, "");
+    assert_int_equal(host.restored, 1);
+    participant_act(&participant, &(struct participant_order){.order = ORDER_NOTHING, .settled = true});
+    assert_int_equal(host.settled, 1);
+    assert_int_equal(host.left, 0);
+}
+
+static void refused(const struct participant_order *order, const char *message)
+{
+    participant_act(&participant, order);
+    says(PHASE_FAILED, 1, message);
+    assert_int_equal(host.left, 0);
+    assert_int_equal(current(), 1);
+    start();
+}
+
+static void what_is_refused(void **state)
+{
+    (void)state;
+    uint8_t other_public[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY];
+    crypto_sign_keypair(other_public, other_secret);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", other_secret);
+    refused(&order, "is not signed by the operator key");
+    order.order = ORDER_CATCH_UP;
+    order.in_force = 2;
+    refused(&order, "is not signed by the operator key");
+    order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    order.manifest_size--;
+    refused(&order, "the manifest is");
+    order = order_of(ORDER_STAGE, 0, 0.5, 1, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "its config differs");
+    start();
+    order = order_of(ORDER_STAGE, 3, 0.5, 4, 0.25, "", secret_key);
+    refused(&order, "the manifest goes back to version 3, and this fleet runs version 1");
+    order = order_of(ORDER_STAGE, 1, 0.75, 2, 0.25, "", secret_key);
+    refused(&order, "what runs here is not version 1 of the manifest");
+}
+
+/* Before anything changes, each member looks whether its machine can bear it. */
+static void what_the_machine_cant_bear(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, ",\"nowhere.example:3\"", secret_key);
+    refused(&order, "nowhere.example: there is no such host");
+    order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, ",\"somewhere.example:3\"", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    start();
+    order = order_of(ORDER_STAGE, 1, 0.5, 3, 0.25, "", secret_key);
+    disk_left = 1000;
+    refused(&order, "config.json.d: less than 1024 KiB are left on that disk");
+    disk_left = 1 << 30;
+    host.has_no_memory = true;
+    refused(&order, "it would take 9 MiB of memory here, and there are 2");
+    host.cant_prepare = true;
+    refused(&order, "no checkpoint to go back to");
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+}
+
+static void a_job_starts_anew(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    order.order = ORDER_RESTART;
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_false(host.for_good);
+    assert_int_equal(current(), 2);
+    start();
+    says(PHASE_NONE, 2, "");
+    participant_act(&participant, &order); /* the new process stages first, and prepares nothing: it is there */
+    participant_act(&participant, &order);
+    says(PHASE_SWITCHED, 2, "");
+    assert_int_equal(host.left + host.prepared, 0);
+    order.order = ORDER_RETURN;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 1);
+}
+
+/* Away while the fleet went on, or back. */
+static void a_late_comer_catches_up(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 6, 0.5, 7, 0.25, "", secret_key);
+    order.in_force = 7;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 7);
+    start();
+    says(PHASE_NONE, 7, "");
+    /* The fleet went back from 7 to 6 meanwhile, and from 8 to 6, too: 7's own manifest says that 6 comes after it. */
+    order = order_of(ORDER_CATCH_UP, 6, 0.5, 8, 0.125, "", secret_key);
+    order.in_force = 6;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 6);
+    start();
+    order = order_of(ORDER_CATCH_UP, 4, 0.5, 9, 0.125, "", secret_key);
+    order.in_force = 4;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 6, "the manifest is old: version 4, and version 6 is here");
+    assert_int_equal(host.left, 0);
+}
+
+/* What kept it from catching up may be gone. */
+static void a_full_disk_is_no_end(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    says(PHASE_SWITCHED, 2, "");
+    start();
+    disk_left = 0;
+    order.order = ORDER_BACK;
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 2, ""); /* nothing but a switch is left to do here, and that needs no room to speak of */
+    participant_act(&participant, &order);
+    says(PHASE_BACK, 1, "");
+    start();
+    order = order_of(ORDER_RESTORE, 1, 0.5, 3, 0.125, "", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "are left on that disk");
+    participant_act(&participant, &order); /* the model is to be restored all the same */
+    participant_act(&participant, &order);
+    says(PHASE_RESTORED, 1, "");
+    assert_int_equal(host.restored, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(live_there_and_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,152 @@
+/* bfloat16: rounding, and differences, whatever the instruction set makes of them. */
+#include "ps/store/bfloat16.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/cpu.h"
+#define BFLOAT16_LOOPS bfloat16_here /* compiled here once more, with what checks tests */
+#include "ps/store/bfloat16_loops.h"
+#include "tests/random.h"
+
+enum { MOST = 700 };
+
+/* The loops that this CPU can run. */
+static int all_loops(const struct bfloat16_loops *loops[4])
+{
+    int count = 0;
+    loops[count++] = &bfloat16_here;
+    loops[count++] = &bfloat16_baseline;
+#if defined(__x86_64__)
+    if (cpu_features_get()->avx2) {
+        loops[count++] = &bfloat16_avx2;
+    }
+    if (cpu_features_get()->avx512) {
+        loops[count++] = &bfloat16_avx512;
+    }
+#endif
+    return count;
+}
+
+/* As the header describes it, a byte at a time; memory of exactly its size. */
+static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t *halves, size_t n, bool anew)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
+        size_t count = n - i < BFLOAT16_BLOCK ? n - i : BFLOAT16_BLOCK;
+        int least = 0, most = 0;
+        for (size_t j = i; j < i + count; j++) {
+            int16_t change = (int16_t)(uint16_t)(halves[j] - known[j]);
+            least = change < least ? change : least;
+            most = change > most ? change : most;
+        }
+        int bits = least == 0 && most == 0 ? 0 : least >= -8 && most < 8 ? 4 : least >= -128 && most < 128 ? 8 : 16;
+        bits = anew || (bits != 0 && count < BFLOAT16_BLOCK) ? 16 : bits;
+        told[at++] = (uint8_t)bits;
+        for (size_t j = i; bits == 16 && j < i + count; j++) {
+            told[at++] = (uint8_t)halves[j];
+            told[at++] = (uint8_t)(halves[j] >> 8);
+        }
+        for (size_t j = i; bits == 8 && j < i + count; j++) {
+            told[at++] = (uint8_t)(halves[j] - known[j]);
+        }
+        for (size_t j = i; bits == 4 && j < i + 16; j++) {
+            told[at++] = (uint8_t)(((halves[j] - known[j]) & 15) | ((halves[j + 16] - known[j + 16]) & 15) << 4);
+        }
+    }
+    return at;
+}
+
+static void change_some(struct test_random *random, uint16_t *halves, size_t n)
+{
+    static const int reach[] = {1, 3, 8, 9, 100, 128, 129, 40000};
+    for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
+        int kind = test_random_below(random, 10);
+        for (size_t j = i; kind < 8 && j < n && j < i + BFLOAT16_BLOCK; j++) {
+            int by = test_random_below(random, 2 * reach[kind]) - reach[kind];
+            halves[j] = (uint16_t)(halves[j] + (test_random_below(random, 3) ? by : 0));
+        }
+    }
+}
+
+static void differences_arrive(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("differences");
+    const struct bfloat16_loops *loops[4];
+    const int count = all_loops(loops);
+    for (int round = 0; round < 400; round++) {
+        size_t n = 1 + (size_t)test_random_below(&random, round < 100 ? 70 : MOST);
+        uint16_t *halves = malloc(n * sizeof *halves), *before = malloc(n * sizeof *halves);
+        uint8_t *plain = malloc(bfloat16_told_room(n));
+        for (size_t i = 0; i < n; i++) {
+            before[i] = halves[i] = (uint16_t)test_random_below(&random, 65536);
+        }
+        change_some(&random, halves, n);
+        bool anew = round % 7 == 0;
+        size_t size = tell_plainly(plain, before, halves, n, anew);
+        for (int k = 0; k < count; k++) {
+            uint16_t *known = malloc(n * sizeof *known), *learnt = malloc(n * sizeof *known);
+            uint8_t *told = malloc(bfloat16_told_room(n));
+            memcpy(known, before, n * sizeof *known);
+            memcpy(learnt, before, n * sizeof *known);
+            assert_int_equal(loops[k]->tell(told, known, halves, n, anew), size);
+            assert_memory_equal(told, plain, size);
+            assert_memory_equal(known, halves, n * sizeof *known);
+            uint8_t *exact = malloc(size); /* so that a byte too far is noticed */
+            memcpy(exact, told, size);
+            assert_int_equal(loops[k]->learn(learnt, exact, size, n), size);
+            assert_memory_equal(learnt, halves, n * sizeof *known);
+            free(exact);
+            free(told);
+            free(known);
+            free(learnt);
+        }
+        free(plain);
+        free(before);
+        free(halves);
+    }
+}
+
+static void nonsense_is_refused(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("nonsense");
+    const struct bfloat16_loops *loops[4];
+    const int count = all_loops(loops);
+    for (int round = 0; round < 2000; round++) {
+        size_t n = 1 + (size_t)test_random_below(&random, 200), room = bfloat16_told_room(n);
+        uint16_t *known = calloc(n, sizeof *known), *halves = calloc(n, sizeof *halves);
+        uint8_t *told = malloc(room);
+        change_some(&random, halves, n);
+        size_t size = bfloat16_tell(told, known, halves, n, false);
+        size_t cut = (size_t)test_random_below(&random, (int)size);
+        uint8_t *short_one = malloc(cut > 0 ? cut : 1);
+        memcpy(short_one, told, cut);
+        for (int k = 0; k < count; k++) {
+            assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
+        }
+        short_one[0] = (uint8_t)(1 + test_random_below(&random, 3)); /* no such width */
+        for (int k = 0; k < count; k++) {
+            assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
+        }
+        free(short_one);
+        free(told);
+        free(halves);
+        free(known);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(differences_arrive),
+        cmocka_unit_test(nonsense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* Placement: what every policy must hold for every model, and what TensorFlow's policies give for some. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ps/store/placement.h"
+#include "tests/random.h"
+
+static struct model lay_out(const int *layers, int count)
+{
+    struct config_model config = {.layer_count = count};
+    struct model model;
+    for (int i = 0; i < count; i++) {
+        config.layers[i] = layers[i];
+    }
+    model_layout(&model, &config);
+    return model;
+}
+
+static bool is_row_boundary(const struct model *model, size_t position)
+{
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        size_t end = variable->offset + (size_t)variable->rows * (size_t)variable->stride;
+        if (position >= variable->offset && position < end) {
+            return (position - variable->offset) % (size_t)variable->stride == 0;
+        }
+    }
+    return position == model->float_count;
+}
+
+/* Spans of all ps: rows whole, ascending, apart, and together every float once. */
+static void check_cover(const struct model *model, enum placement_policy policy, int ps_count)
+{
+    size_t total = 0;
+    size_t sum_of_squares = 0; /* of positions: the same for any way to cut them, if each is there once */
+    for (int ps = 0; ps < ps_count; ps++) {
+        struct span spans[PLACEMENT_MAX_SPANS];
+        int count = placement_spans(model, policy, ps_count, ps, spans);
+        for (int i = 0; i < count; i++) {
+            assert_true(spans[i].count > 0);
+            assert_true(is_row_boundary(model, spans[i].first));
+            assert_true(is_row_boundary(model, spans[i].first + spans[i].count));
+            assert_true(i == 0 || spans[i - 1].first + spans[i - 1].count < spans[i].first);
+            total += spans[i].count;
+            for (size_t k = spans[i].first; k < spans[i].first + spans[i].count; k++) {
+                sum_of_squares += k * k;
+            }
+        }
+    }
+    assert_int_equal(total, model->float_count);
+    for (size_t k = 0; k < model->float_count; k++) {
+        sum_of_squares -= k * k;
+    }
+    assert_int_equal(sum_of_squares, 0);
+}
+
+static void test_every_float_has_one_home(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("placement");
+    for (int round = 0; round < 200; round++) {
+        int layers[CONFIG_MAX_LAYERS];
+        int count = 2 + test_random_below(&random, 4);
+        for (int i = 0; i < count; i++) {
+            layers[i] = 1 + test_random_below(&random, 90);
+        }
+        struct model model = lay_out(layers, count);
+        int ps_count = 1 + test_random_below(&random, 40);
+        for (int policy = PLACEMENT_RANGES; policy <= PLACEMENT_GREEDY; policy++) {
+            check_cover(&model, (enum placement_policy)policy, ps_count);
+        }
+    }
+}
+
+static void test_ranges_are_balanced(void **state)
+{
+    (void)state;
+    struct model model = lay_out((const int[]){784, 500, 10}, 3);
+    for (int ps_count = 1; ps_count <= 8; ps_count++) {
+        for (int ps = 0; ps < ps_count; ps++) {
+            struct span spans[PLACEMENT_MAX_SPANS];
+            assert_int_equal(placement_spans(&model, PLACEMENT_RANGES, ps_count, ps, spans), 1);
+            double share = (double)model.float_count / ps_count;
+            assert_true((double)spans[0].count > share - 528 && (double)spans[0].count < share + 528);
+        }
+    }
+}
+
+static void test_more_ps_than_rows(void **state)
+{
+    (void)state;
+    struct model model = lay_out((const int[]){2, 1}, 2);
+    int holders = 0;
+    for (int ps = 0; ps < 50; ps++) {
+        struct span spans[PLACEMENT_MAX_SPANS];
+        holders += placement_spans(&model, PLACEMENT_RANGES, 50, ps, spans);
+    }
+    assert_int_equal(holders, 3); /* two rows of weights and the bias */
+}
+
+static void test_round_robin_deals_variables(void **state)
+{
+    (void)state;
+    struct model model = lay_out((const int[]){784, 500, 10}, 3);
+    struct span spans[PLACEMENT_MAX_SPANS];
+    assert_int_equal(placement_spans(&model, PLACEMENT_ROUND_ROBIN, 2, 0, spans), 2); /* both weights */
+    assert_int_equal(spans[0].first, model.variables[0].offset);
+    assert_int_equal(spans[1].first, model.variables[2].offset);
+    assert_int_equal(placement_spans(&model, PLACEMENT_ROUND_ROBIN, 2, 1, spans), 2); /* both biases */
+    assert_int_equal(spans[0].first, model.variables[1].offset);
+    assert_int_equal(spans[1].first, model.variables[3].offset);
+}
+
+static void test_greedy_gives_to_the_least_loaded(void **state)
+{
+    (void)state;
+    struct model model = lay_out((const int[]){784, 500, 10}, 3);
+    struct span spans[PLACEMENT_MAX_SPANS];
+    assert_int_equal(placement_spans(&model, PLACEMENT_GREEDY, 2, 0, spans), 1); /* the large one alone */
+    assert_int_equal(spans[0].count, 784 * 528);
+    assert_int_equal(placement_spans(&model, PLACEMENT_GREEDY, 2, 1, spans), 1); /* all others, which touch */
+    assert_int_equal(spans[0].first, model.variables[1].offset);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_float_has_one_home),
+        cmocka_unit_test(test_ranges_are_balanced),
+        cmocka_unit_test(test_more_ps_than_rows),
+        cmocka_unit_test(test_round_robin_deals_variables),
+        cmocka_unit_test(test_greedy_gives_to_the_least_loaded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

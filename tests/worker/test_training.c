@@ -1,0 +1,510 @@
+/*
+ * The session with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings back.
+ */
+#include "worker/training.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/process/signals.h"
+
+enum { CLASSES = 3, PIXELS = 4, TRAINED_IMAGES = 50, VALIDATION_IMAGES = 20, MAX_ENDS = 4096 };
+
+/* Every step multiplies and adds something that depends on the step: only the right history gives the right bits. */
+struct fake_engine {
+    struct engine engine;
+    const struct model *model;
+    const struct config *config;
+    float *vectors[STORE_VECTORS];
+    int64_t global_step;
+    int64_t bad_step;          /* the loss of this step is NaN; -1: never */
+    int64_t signal_step;       /* SIGTERM arrives in the slice that gets here; -1: never */
+    int steps_per_right_image; /* validation images it gets right: grows by one every so many steps; 0: none */
+    int64_t best_step;         /* from here on it gets no better */
+    int64_t ends[MAX_ENDS];    /* of the slices */
+    int end_count;
+    bool averaged;
+};
+
+static struct fake_engine *fake(struct engine *engine)
+{
+    return (struct fake_engine *)engine;
+}
+
+static bool fake_train(struct engine *engine, int64_t n, struct train_result *result, struct error *error)
+{
+    (void)error;
+    struct fake_engine *f = fake(engine);
+    *result = (struct train_result){.finite = true};
+    assert_true(n > 0);
+    for (int64_t i = 0; i < n; i++) {
+        if (f->global_step == f->bad_step) {
+            result->finite = false;
+            result->bad_loss = NAN;
+            break;
+        }
+        if (f->global_step == f->signal_step) {
+            f->signal_step = -1;
+            raise(SIGTERM);
+        }
+        for (int v = 0; v < STORE_VECTORS; v++) {
+            for (size_t k = 0; f->vectors[v] && k < f->model->float_count; k++) {
+                f->vectors[v][k] = f->vectors[v][k] * 0.99f + (float)((f->global_step + v) % 17);
+            }
+        }
+        f->global_step++;
+        result->steps++;
+        result->images += 10;
+        result->loss_sum += 1;
+    }
+    result->last_loss = 1;
+    assert_true(f->end_count < MAX_ENDS);
+    f->ends[f->end_count++] = f->global_step;
+    usleep(100);
+    return true;
+}
+
+/* Image i carries its label in pixel 0 and i in pixel 1; the first so many are recognised. */
+static bool fake_forward(struct engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
+                         struct error *error)
+{
+    (void)error;
+    struct fake_engine *f = fake(engine);
+    int64_t step = f->global_step < f->best_step ? f->global_step : f->best_step;
+    f->averaged = averaged;
+    for (int i = 0; i < count; i++) {
+        int label = images[i * PIXELS];
+        bool right = f->steps_per_right_image > 0 && images[i * PIXELS + 1] < step / f->steps_per_right_image;
+        for (int c = 0; c < CLASSES; c++) {
+            logits[i * CLASSES + c] = c == (right ? label : (label + 1) % CLASSES);
+        }
+    }
+    return true;
+}
+
+static bool fake_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
+                      struct error *error)
+{
+    (void)error;
+    memcpy(values, fake(engine)->vectors[vector] + first, count * sizeof *values);
+    return true;
+}
+
+static bool fake_write(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
+                       struct error *error)
+{
+    (void)error;
+    memcpy(fake(engine)->vectors[vector] + first, values, count * sizeof *values);
+    return true;
+}
+
+static void fake_set_global_step(struct engine *engine, int64_t global_step)
+{
+    fake(engine)->global_step = global_step;
+}
+
+static void fake_describe(const struct engine *engine, char *text, size_t size)
+{
+    (void)engine;
+    snprintf(text, size, "fake");
+}
+
+static const struct engine_table fake_table = {.name = "fake",
+                                               .train = fake_train,
+                                               .forward = fake_forward,
+                                               .read = fake_read,
+                                               .write = fake_write,
+                                               .set_global_step = fake_set_global_step,
+                                               .describe = fake_describe};
+
+/* One run's surroundings. */
+struct stage {
+    struct config config;
+    struct model model;
+    struct dataset dataset;
+    struct fake_engine engine;
+    char folder[64];
+};
+
+static void make_examples(struct examples *examples, int count)
+{
+    *examples = (struct examples){.count = count, .height = 2, .width = 2, .classes = CLASSES};
+    examples->images = calloc((size_t)count, PIXELS);
+    examples->labels = calloc((size_t)count, sizeof *examples->labels);
+    for (int i = 0; i < count; i++) {
+        examples->labels[i] = i % CLASSES;
+        examples->images[i * PIXELS] = (uint8_t)(i % CLASSES);
+        examples->images[i * PIXELS + 1] = (uint8_t)i;
+    }
+}
+
+static void fake_begin(struct stage *stage)
+{
+    stage->engine = (struct fake_engine){.engine = {.table = &fake_table},
+                                         .model = &stage->model,
+                                         .config = &stage->config,
+                                         .bad_step = -1,
+                                         .signal_step = -1,
+                                         .best_step = INT64_MAX};
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        bool used = v == STORE_PARAMETERS || (v == STORE_AVERAGES && stage->config.train.ema_decay > 0) ||
+                    (v != STORE_AVERAGES && v - STORE_SLOT0 < optimizer_slots(stage->config.train.optimizer));
+        stage->engine.vectors[v] = used ? calloc(stage->model.float_count, sizeof(float)) : NULL;
+    }
+}
+
+static void fake_end(struct stage *stage)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        free(stage->engine.vectors[v]);
+        stage->engine.vectors[v] = NULL;
+    }
+}
+
+static int set_up(void **state)
+{
+    struct stage *stage = calloc(1, sizeof *stage);
+    struct error error;
+    assert_true(config_defaults(&stage->config, &error));
+    snprintf(stage->folder, sizeof stage->folder, "/tmp/test_session.XXXXXX");
+    assert_non_null(mkdtemp(stage->folder));
+    free(stage->config.output.train_dir);
+    stage->config.output.train_dir = strdup(stage->folder);
+    stage->config.model.layers[0] = PIXELS;
+    stage->config.model.layers[1] = CLASSES;
+    stage->config.model.layer_count = 2;
+    stage->config.train.optimizer = OPTIMIZER_ADAM;
+    stage->config.train.ema_decay = 0.9;
+    stage->config.train.lr_decay_steps = 5;
+    stage->config.train.train_steps = 1000;
+    stage->config.train.epochs = 0;
+    stage->config.train.batch_size = 10;
+    stage->config.output.log_steps = 30;
+    stage->config.output.validate_steps = 70;
+    stage->config.output.save_steps = 0;
+    stage->config.output.save_model_secs = 0;
+    stage->config.output.save_summaries_steps = 0;
+    model_layout(&stage->model, &stage->config.model);
+    make_examples(&stage->dataset.train, TRAINED_IMAGES);
+    make_examples(&stage->dataset.validation, VALIDATION_IMAGES);
+    *state = stage;
+    log_setup(LOG_TEXT, LOG_ERROR);
+    fake_begin(stage);
+    return 0;
+}
+
+static void empty_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        char file[512];
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        unlink(file);
+    }
+    if (folder) {
+        closedir(folder);
+    }
+}
+
+static int tear_down(void **state)
+{
+    struct stage *stage = *state;
+    fake_end(stage);
+    empty_folder(stage->folder);
+    rmdir(stage->folder);
+    free(stage->dataset.train.images);
+    free(stage->dataset.train.labels);
+    free(stage->dataset.validation.images);
+    free(stage->dataset.validation.labels);
+    config_free(&stage->config);
+    free(stage);
+    return 0;
+}
+
+static bool open_session(struct stage *stage, struct training **session, struct error *error)
+{
+    struct training_options options = {.config = &stage->config,
+                                       .model = &stage->model,
+                                       .engine = &stage->engine.engine,
+                                       .dataset = &stage->dataset,
+                                       .epoch_batches = 5};
+    return training_open(session, &options, error);
+}
+
+/* last_checkpoint is the session's: callers look at the folder instead. */
+static struct training_result run(struct stage *stage)
+{
+    struct training *session = NULL;
+    struct training_result result;
+    struct error error;
+    if (!open_session(stage, &session, &error)) {
+        fail_msg("%s", error.text);
+    }
+    training_run(session, &result);
+    training_close(session);
+    return result;
+}
+
+/* As a new process would: another engine, that knows nothing. */
+static struct training_result run_again(struct stage *stage)
+{
+    fake_end(stage);
+    fake_begin(stage);
+    return run(stage);
+}
+
+static bool slice_ended_at(const struct stage *stage, int64_t step)
+{
+    for (int i = 0; i < stage->engine.end_count; i++) {
+        if (stage->engine.ends[i] == step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void read_checkpoint(const struct stage *stage, int64_t step, uint8_t **bytes, size_t *size)
+{
+    char path[128];
+    struct error error;
+    snprintf(path, sizeof path, "%s/model-%010lld.safetensors", stage->folder, (long long)step);
+    if (!file_read(path, 1 << 20, bytes, size, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static bool has_checkpoint(const struct stage *stage, int64_t step)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/model-%010lld.safetensors", stage->folder, (long long)step);
+    return file_exists(path);
+}
+
+static void slices_end_where_something_is_due(void **state)
+{
+    struct stage *stage = *state;
+    stage->config.output.save_steps = 110;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_LAST_STEP);
+    assert_int_equal(result.global_step, 1000);
+    assert_int_equal(result.local_steps, 1000);
+    assert_true(fabs(result.epochs - 200) < 1e-9);
+    for (int64_t step = 1; step <= 1000; step++) {
+        if (step % 30 == 0 || step % 70 == 0 || step % 110 == 0 || step == 1000) {
+            assert_true(slice_ended_at(stage, step));
+        }
+    }
+    assert_true(has_checkpoint(stage, 1000));
+    assert_true(has_checkpoint(stage, 990));
+    assert_true(stage->engine.averaged == false || stage->config.train.ema_decay > 0);
+    assert_false(result.checkpoint_failed);
+}
+
+/* Interrupted here and there, by the last step or by nothing at all, the run still writes the very same bytes. */
+static void resumed_is_uninterrupted(void **state)
+{
+    struct stage *stage = *state;
+    uint8_t *whole, *pieces;
+    size_t whole_size, pieces_size;
+    stage->engine.steps_per_right_image = 100;
+    run(stage);
+    read_checkpoint(stage, 1000, &whole, &whole_size);
+    empty_folder(stage->folder);
+
+    const int64_t stops[] = {1, 2, 70, 71, 139, 140, 420, 999, 1000};
+    for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++) {
+        fake_end(stage);
+        fake_begin(stage);
+        stage->engine.steps_per_right_image = 100;
+        /* Ends there as if killed right after the checkpoint: train_steps is no part of the state. */
+        stage->config.train.train_steps = stops[i];
+        assert_int_equal(run(stage).global_step, stops[i]);
+    }
+    stage->config.train.train_steps = 1000;
+    read_checkpoint(stage, 1000, &pieces, &pieces_size);
+    assert_int_equal(whole_size, pieces_size);
+    assert_memory_equal(whole, pieces, whole_size);
+    free(whole);
+    free(pieces);
+}
+
+static void nothing_is_left_to_do_at_the_last_step(void **state)
+{
+    struct stage *stage = *state;
+    run(stage);
+    struct training_result result = run_again(stage);
+    assert_int_equal(result.end, TRAINING_LAST_STEP);
+    assert_int_equal(result.local_steps, 0);
+    assert_int_equal(result.global_step, 1000);
+    assert_int_equal(stage->engine.end_count, 0);
+    assert_int_equal(stage->engine.global_step, 1000);
+}
+
+static void a_loss_that_is_not_finite_ends_it(void **state)
+{
+    struct stage *stage = *state;
+    stage->config.output.save_steps = 50;
+    stage->engine.bad_step = 123;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_FAILED);
+    assert_int_equal(result.global_step, 123);
+    assert_true(has_checkpoint(stage, 100));
+    assert_false(has_checkpoint(stage, 123));
+}
+
+static void the_target_ends_it(void **state)
+{
+    struct stage *stage = *state;
+    stage->engine.steps_per_right_image = 20; /* 3, 7, 10 of 20 images at steps 70, 140, 210 */
+    stage->config.train.target_accuracy = 0.5;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_TARGET);
+    assert_int_equal(result.global_step, 210);
+    assert_true(has_checkpoint(stage, 210));
+    stage->config.train.train_steps = 2000; /* a resumed run knows that it has got there */
+    assert_int_equal(run_again(stage).local_steps, 0);
+}
+
+static void patience_ends_it(void **state)
+{
+    struct stage *stage = *state;
+    char best[128];
+    stage->engine.steps_per_right_image = 20;
+    stage->engine.best_step = 150; /* 7 of 20 from step 140 on */
+    stage->config.train.patience = 3;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_PATIENCE);
+    assert_int_equal(result.best_step, 140);
+    assert_true(fabs(result.best_accuracy - 7.0 / 20) < 1e-9);
+    assert_int_equal(result.global_step, 140 + 3 * 70);
+    snprintf(best, sizeof best, "%s/best.safetensors", stage->folder);
+    assert_true(file_exists(best));
+    assert_int_equal(run_again(stage).local_steps, 0);
+}
+
+static void stopping_rules_need_validation(void **state)
+{
+    struct stage *stage = *state;
+    struct training *session = NULL;
+    struct error error;
+    stage->config.train.patience = 3;
+    stage->dataset.validation.count = 0;
+    assert_false(open_session(stage, &session, &error));
+    assert_non_null(strstr(error.text, "validation_size"));
+}
+
+static void without_a_folder_nothing_is_kept(void **state)
+{
+    struct stage *stage = *state;
+    stage->config.output.train_dir[0] = '\0';
+    stage->config.output.save_steps = 10;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_LAST_STEP);
+    assert_null(result.last_checkpoint);
+}
+
+/* In a child, for the lock is the process's. Status 0: refused, naming the folder. */
+static void a_folder_has_one_process(void **state)
+{
+    struct stage *stage = *state;
+    struct training *session = NULL;
+    struct error error;
+    int status = -1;
+    assert_true(open_session(stage, &session, &error));
+    pid_t child = fork();
+    if (child == 0) {
+        struct training *second = NULL;
+        _exit(open_session(stage, &second, &error) || !strstr(error.text, stage->folder));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    training_close(session);
+    assert_true(open_session(stage, &session, &error));
+    training_close(session);
+}
+
+static void another_model_is_refused(void **state)
+{
+    struct stage *stage = *state;
+    struct training *session = NULL;
+    struct error error;
+    run(stage);
+    stage->config.model.layers[1] = CLASSES + 1;
+    model_layout(&stage->model, &stage->config.model);
+    fake_end(stage);
+    fake_begin(stage);
+    assert_false(open_session(stage, &session, &error));
+    assert_non_null(strstr(error.text, "layer0/weights"));
+    assert_non_null(strstr(error.text, "train_dir"));
+}
+
+/* A full disk, played by a limit on the size of files: training goes on, and the end says so. */
+static void a_full_disk_does_not_stop_training(void **state)
+{
+    struct stage *stage = *state;
+    struct rlimit before, tight;
+    signals_catch();
+    stage->config.output.save_steps = 100;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    tight = before;
+    tight.rlim_cur = 100;
+    fflush(NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    struct training_result result = run(stage);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(result.end, TRAINING_LAST_STEP);
+    assert_true(result.checkpoint_failed);
+    assert_int_equal(result.global_step, 1000);
+    assert_false(has_checkpoint(stage, 1000));
+}
+
+/* Last: the signal stays pending for the rest of the process. */
+static void a_signal_checkpoints_and_leaves(void **state)
+{
+    struct stage *stage = *state;
+    signals_catch();
+    stage->engine.signal_step = 77;
+    struct training_result result = run(stage);
+    assert_int_equal(result.end, TRAINING_INTERRUPTED);
+    assert_int_equal(result.signal, SIGTERM);
+    assert_true(result.global_step > 77 && result.global_step < 1000);
+    assert_true(has_checkpoint(stage, result.global_step));
+    /* Asked before the first step: nothing to train, nothing new to save. */
+    result = run_again(stage);
+    assert_int_equal(result.end, TRAINING_INTERRUPTED);
+    assert_int_equal(result.local_steps, 0);
+}
+
+int main(void)
+{
+#define SESSION_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        SESSION_TEST(slices_end_where_something_is_due),
+        SESSION_TEST(resumed_is_uninterrupted),
+        SESSION_TEST(nothing_is_left_to_do_at_the_last_step),
+        SESSION_TEST(a_loss_that_is_not_finite_ends_it),
+        SESSION_TEST(the_target_ends_it),
+        SESSION_TEST(patience_ends_it),
+        SESSION_TEST(stopping_rules_need_validation),
+        SESSION_TEST(without_a_folder_nothing_is_kept),
+        SESSION_TEST(a_folder_has_one_process),
+        SESSION_TEST(another_model_is_refused),
+        SESSION_TEST(a_full_disk_does_not_stop_training),
+        SESSION_TEST(a_signal_checkpoints_and_leaves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,337 @@
+/*
+ * A ring of batches. The thread fetches from `next` on while there is room, some at a time; the training thread takes
+ * them in order. Where it wants another number than the ring's first, the ring is emptied and begins there: `round`
+ * changes, and what still comes for the old one is dropped.
+ */
+#include "worker/remote/batch_fetcher.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process/signals.h"
+#include "net/bytes.h"
+#include "worker/remote/data_server.h"
+
+enum { AT_A_TIME = FEED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read behind the last image */ };
+
+static const double SLICE_S = 0.1;
+
+struct parcel {
+    uint8_t *bytes; /* as they came: labels, then images */
+    int32_t *labels;
+    int count;
+};
+
+struct batch_fetcher {
+    struct batch_fetcher_options options;
+    struct shard_link link;
+    size_t pixels;
+    int classes, capacity; /* of a batch */
+    int32_t *in_order;     /* [capacity]: 0, 1, ... */
+    struct parcel parcels[FEED_BATCHES];
+
+    pthread_t thread;
+    bool runs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t first; /* number of the oldest batch in the ring; < 0: nothing is wanted yet */
+    int fetched;   /* in the ring, from `first` on */
+    uint32_t round;
+    bool ending;
+    enum push_pull_end end; /* REFUSED: for good, and why */
+    struct error error;
+};
+
+static bool must_stop(void *context)
+{
+    struct batch_fetcher *feed = context;
+    pthread_mutex_lock(&feed->lock);
+    bool ending = feed->ending;
+    pthread_mutex_unlock(&feed->lock);
+    return ending || signals_pending() != 0 || feed->options.given_up(feed->options.context);
+}
+
+/* ---- Asking ---- */
+
+static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint64_t *request, struct error *error)
+{
+    struct channel *channel = &feed->link.channel;
+    struct message_get_batches message = {.first = first, .count = count};
+    *request = ++channel->next_request;
+    return channel_send(channel, MESSAGE_get_batches, *request, FRAME_LAST, &message, NULL, 0,
+                        clock_monotonic_s() + LINK_ANSWER_S, error);
+}
+
+/* The next frame of an answer. */
+static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *error)
+{
+    struct channel *channel = &feed->link.channel;
+    if (!shard_link_receive(&feed->link, error)) {
+        return false;
+    }
+    if (channel->frame.type == MESSAGE_error) {
+        return error_set(error, "%s: %s", feed->link.name, channel->message.error.message);
+    }
+    if (channel->frame.type != MESSAGE_batch || channel->frame.request != request) {
+        return error_set(error, "%s: answered get_batches by %s", feed->link.name, message_name(channel->frame.type));
+    }
+    if (channel->message.batch.pixels != feed->pixels || channel->message.batch.total == 0 ||
+        channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {
+        return error_set(error, "%s has images of %u pixels, and model.layers begins with %zu", feed->link.name,
+                         channel->message.batch.pixels, feed->pixels);
+    }
+    return true;
+}
+
+static void *fetch_on(void *context);
+
+static enum push_pull_end by_link(enum link_try tried)
+{
+    return tried == LINK_OPEN ? PUSH_PULL_DONE : tried == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
+}
+
+enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts, struct error *error)
+{
+    for (;;) {
+        uint64_t request;
+        enum push_pull_end end = by_link(shard_link_open(&feed->link, must_stop, feed, error));
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (ask(feed, 0, 0, &request, error) && receive(feed, request, error)) {
+            const struct message_batch *batch = &feed->link.channel.message.batch;
+            *facts = (struct batch_fetcher_facts){.train = (int)batch->total, .validation = (int)batch->validation};
+            snprintf(facts->description, sizeof facts->description, "from worker 0: %.300s", batch->description);
+            feed->runs = feed->runs || pthread_create(&feed->thread, NULL, fetch_on, feed) == 0;
+            if (!feed->runs) {
+                error_set(error, "can't start a thread to fetch batches");
+                return PUSH_PULL_REFUSED;
+            }
+            return PUSH_PULL_DONE;
+        }
+        shard_link_lost(&feed->link, error->text);
+    }
+}
+
+/* ---- Fetching ---- */
+
+/* Takes one batch off the connection. */
+static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t number, struct error *error)
+{
+    struct channel *channel = &feed->link.channel;
+    const struct message_batch *batch = &channel->message.batch;
+    if (batch->number != number || batch->examples == 0 || batch->examples > (uint32_t)feed->capacity) {
+        return error_set(error, "%s sent batch %lld of %u images, and batch %lld of at most %d was asked for",
+                         feed->link.name, (long long)batch->number, batch->examples, (long long)number, feed->capacity);
+    }
+    parcel->count = (int)batch->examples;
+    if (!channel_read_bulk(channel, parcel->bytes, channel->bulk_left, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        return false;
+    }
+    for (int i = 0; i < parcel->count; i++) {
+        parcel->labels[i] = get_le16(parcel->bytes + 2 * (size_t)i);
+        if (parcel->labels[i] >= feed->classes) {
+            return error_set(error, "%s sent label %d, and the model has %d classes", feed->link.name,
+                             parcel->labels[i], feed->classes);
+        }
+    }
+    return true;
+}
+
+/* What is to be fetched now; false: nothing, for the ring is full, or the thread is to end. Waits a while for it. */
+static bool await_room(struct batch_fetcher *feed, int64_t *next, uint32_t *count, uint32_t *round)
+{
+    pthread_mutex_lock(&feed->lock);
+    int room = FEED_BATCHES - feed->fetched;
+    if (!feed->ending && (feed->first < 0 || room < AT_A_TIME)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += 1;
+        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
+        room = FEED_BATCHES - feed->fetched;
+    }
+    *next = feed->first + feed->fetched;
+    *count = AT_A_TIME;
+    *round = feed->round;
+    bool wanted = !feed->ending && feed->first >= 0 && room >= AT_A_TIME;
+    pthread_mutex_unlock(&feed->lock);
+    return wanted;
+}
+
+/* Fetches `count` batches from `next` on into the ring, unless that has begun anew. */
+static bool fetch(struct batch_fetcher *feed, int64_t next, uint32_t count, uint32_t round, struct error *error)
+{
+    uint64_t request;
+    if (!ask(feed, next, count, &request, error)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct parcel *parcel = &feed->parcels[(next + i) % FEED_BATCHES];
+        if (!receive(feed, request, error)) {
+            return false;
+        }
+        pthread_mutex_lock(&feed->lock);
+        bool current = feed->round == round;
+        pthread_mutex_unlock(&feed->lock);
+        if (current && !take_bulk(feed, parcel, next + i, error)) { /* else the channel drops it */
+            return false;
+        }
+        pthread_mutex_lock(&feed->lock);
+        feed->fetched += current && feed->round == round;
+        pthread_cond_broadcast(&feed->changed);
+        pthread_mutex_unlock(&feed->lock);
+    }
+    shard_link_count(&feed->link);
+    return true;
+}
+
+static void *fetch_on(void *context)
+{
+    struct batch_fetcher *feed = context;
+    struct error error;
+    while (!must_stop(feed)) {
+        int64_t next;
+        uint32_t count, round;
+        if (!await_room(feed, &next, &count, &round)) {
+            continue;
+        }
+        enum push_pull_end end = by_link(shard_link_open(&feed->link, must_stop, feed, &error));
+        if (end == PUSH_PULL_REFUSED) {
+            pthread_mutex_lock(&feed->lock);
+            feed->end = end;
+            feed->error = error;
+            pthread_cond_broadcast(&feed->changed);
+            pthread_mutex_unlock(&feed->lock);
+            break;
+        }
+        if (end == PUSH_PULL_DONE && !fetch(feed, next, count, round, &error)) {
+            shard_link_lost(&feed->link, must_stop(feed) ? NULL : error.text);
+        }
+    }
+    return NULL;
+}
+
+/* ---- Taking ---- */
+
+/* Locked: the ring's oldest becomes `number`. */
+static void turn_to(struct batch_fetcher *feed, int64_t number)
+{
+    if (feed->first >= 0 && number >= feed->first && number < feed->first + feed->fetched) {
+        feed->fetched -= (int)(number - feed->first);
+    } else if (feed->first != number || feed->fetched > 0) {
+        feed->fetched = 0;
+        feed->round++;
+    }
+    feed->first = number;
+    pthread_cond_broadcast(&feed->changed);
+}
+
+enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
+                                      struct error *error)
+{
+    double begun_s = clock_monotonic_s(), told_s = begun_s;
+    enum push_pull_end end = PUSH_PULL_DONE;
+    pthread_mutex_lock(&feed->lock);
+    if (feed->first != number) {
+        turn_to(feed, number);
+    }
+    while (feed->fetched == 0 && feed->end == PUSH_PULL_DONE && end == PUSH_PULL_DONE) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(SLICE_S * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
+        pthread_mutex_unlock(&feed->lock);
+        double now_s = clock_monotonic_s();
+        if (now_s - told_s >= LINK_TOLD_EVERY_S) {
+            told_s = now_s;
+            log_info("waiting for %s to send batch %lld, %.0f s", feed->link.name, (long long)number, now_s - begun_s);
+        }
+        end = must_stop(feed) ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
+        pthread_mutex_lock(&feed->lock);
+    }
+    if (feed->fetched > 0) {
+        const struct parcel *parcel = &feed->parcels[number % FEED_BATCHES];
+        *batch = (struct batch){.images = parcel->bytes + 2 * (size_t)parcel->count,
+                                .labels = parcel->labels,
+                                .indexes = feed->in_order,
+                                .count = parcel->count};
+        end = PUSH_PULL_DONE;
+    } else if (feed->end != PUSH_PULL_DONE) {
+        end = feed->end;
+        *error = feed->error;
+    }
+    pthread_mutex_unlock(&feed->lock);
+    return end;
+}
+
+/* ---- Beginning and end ---- */
+
+static bool create_parcels(struct batch_fetcher *feed, struct error *error)
+{
+    size_t capacity = (size_t)feed->capacity;
+    feed->in_order = malloc(capacity * sizeof *feed->in_order);
+    bool there = feed->in_order != NULL;
+    for (int i = 0; there && i < FEED_BATCHES; i++) {
+        feed->parcels[i].bytes = calloc(1, batch_bytes(capacity, feed->pixels) + AFTER_IMAGES);
+        feed->parcels[i].labels = malloc(capacity * sizeof *feed->parcels[i].labels);
+        there = feed->parcels[i].bytes && feed->parcels[i].labels;
+    }
+    for (int i = 0; there && i < feed->capacity; i++) {
+        feed->in_order[i] = i;
+    }
+    return there || error_set(error, "not enough memory for %d batches of %d images", FEED_BATCHES, feed->capacity);
+}
+
+bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
+{
+    const struct config *config = options->config;
+    pthread_condattr_t attributes;
+    struct batch_fetcher *feed = calloc(1, sizeof *feed);
+    *out = feed;
+    if (!feed) {
+        return error_set(error, "out of memory");
+    }
+    feed->options = *options;
+    feed->first = -1;
+    feed->pixels = (size_t)config->model.layers[0];
+    feed->classes = config->model.layers[config->model.layer_count - 1];
+    feed->capacity = config->train.batch_size;
+    pthread_mutex_init(&feed->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&feed->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return create_parcels(feed, error) &&
+           shard_link_create_to(&feed->link, (struct member){MEMBER_WORKER, 0}, config->cluster.worker_hosts.items[0],
+                                options->identity, options->traffic, NULL, error);
+}
+
+void batch_fetcher_destroy(struct batch_fetcher *feed)
+{
+    if (!feed) {
+        return;
+    }
+    pthread_mutex_lock(&feed->lock);
+    feed->ending = true;
+    pthread_cond_broadcast(&feed->changed);
+    pthread_mutex_unlock(&feed->lock);
+    if (feed->runs) {
+        pthread_join(feed->thread, NULL);
+    }
+    shard_link_destroy(&feed->link);
+    for (int i = 0; i < FEED_BATCHES; i++) {
+        free(feed->parcels[i].bytes);
+        free(feed->parcels[i].labels);
+    }
+    free(feed->in_order);
+    pthread_mutex_destroy(&feed->lock);
+    pthread_cond_destroy(&feed->changed);
+    free(feed);
+}

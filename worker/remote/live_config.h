@@ -1,0 +1,51 @@
+/*
+ * Live keys at a worker: what a rollout changes in its config while it trains, and, for the chief, the checkpoint before
+ * and the way back to it. The agent's thread (ps/rollout/agent.h) brings a new config; the thread that trains takes it up
+ * between two steps.
+ */
+#ifndef WORKER_REMOTE_LIVE_CONFIG_H
+#define WORKER_REMOTE_LIVE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "ps/identity.h"
+#include "worker/remote/chief.h"
+#include "worker/remote/shard_link.h"
+
+struct live_config;
+
+/* Before any link is tried: where this process may be in another version than ps 0 yet, its links are held (traffic). */
+void live_config_hold(struct traffic *traffic, const struct config *config);
+
+/* chief: NULL but for worker 0. All is borrowed. It lets go of the links once ps 0 is in this
+ * version and, but for worker 0, has a model. */
+bool live_config_create(struct live_config **live, const struct config *config, struct identity *identity,
+                        struct chief *chief, struct traffic *traffic, struct error *error);
+void live_config_destroy(struct live_config *live); /* NULL is fine */
+
+/*
+ * By the thread that trains, after every step: takes up what is due at this step, into its config; true if there was
+ * something, and what was made of the config has to be made anew. finite: false while steps fail because the loss is not.
+ */
+bool live_config_look(struct live_config *live, struct config *config, int64_t global_step, float loss, bool finite);
+
+/* Does this worker take part in training now? So told by the thread that trains. */
+void live_config_note_joined(struct live_config *live, bool joined);
+
+/* A rollout wants this process to end: to start anew, or for good. Any thread; live NULL is fine. */
+enum live_config_end { LIVE_STAYS, LIVE_RESTARTS, LIVE_LEAVES };
+enum live_config_end live_config_end(struct live_config *live);
+
+/* Adds what was edited by hand to a message about this worker. */
+void live_config_drift(struct live_config *live, char message[256]);
+
+/* Is this the digest of a version whose members may work with this one? Any thread. */
+bool live_config_knows(struct live_config *live, const char *digest);
+
+/* True while a rollout is made or undone: a bad loss is for it to deal with. Any thread. */
+bool live_config_is_rolling(struct live_config *live);
+
+#endif
