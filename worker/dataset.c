@@ -13,6 +13,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/text/count.h"
 #include "base/threads.h"
 #include "worker/data/files.h"
 #include "worker/data/folders/folders.h"
@@ -22,7 +23,6 @@
 #include "worker/data/streaming/streaming.h"
 #include "worker/data/synth.h"
 #include "worker/data/tfrecord/files.h"
-#include "worker/report.h"
 
 static bool named_by_flag(const struct config *config)
 {
@@ -321,7 +321,7 @@ static bool check_test_files(const struct examples *train, const struct dataset_
 static void describe(struct dataset *dataset, const struct dataset_origin *origin, const struct config *config)
 {
     const struct examples *train = &dataset->train;
-    char source[160], training[REPORT_COUNT_SIZE], validation[REPORT_COUNT_SIZE];
+    char source[160], training[COUNT_TEXT], validation[COUNT_TEXT];
     if (origin->source == DATA_SYNTHETIC) {
         snprintf(source, sizeof source, "synthetic digits of seed %" PRId64, config->train.seed);
     } else {
@@ -330,8 +330,8 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
                                                              : "pictures";
         snprintf(source, sizeof source, "%s in %.140s", what, config->data.data_dir);
     }
-    report_count(training, train->count);
-    report_count(validation, dataset->validation.count);
+    count_text(training, train->count);
+    count_text(validation, dataset->validation.count);
     snprintf(dataset->description, sizeof dataset->description,
              "%s: %s training, %s validation images, %dx%d, %d classes%s", source, training, validation, train->height,
              train->width, train->classes, dataset->streaming ? "; streams" : "");
@@ -443,11 +443,4 @@ bool dataset_load_test(struct examples *test, const struct config *config, struc
     }
     *test = examples;
     return true;
-}
-
-void examples_free(struct examples *examples)
-{
-    free(examples->images);
-    free(examples->labels);
-    memset(examples, 0, sizeof *examples);
 }

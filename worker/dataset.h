@@ -15,21 +15,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "worker/data/examples.h"
 #include "worker/data/files.h"
-
-/*
- * images: [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last;
- * labels: [count], 0 <= label < classes.
- */
-struct examples {
-    uint8_t *images;
-    int32_t *labels;
-    int count;
-    int height, width;
-    int classes; /* 1 + the largest label */
-};
-
-enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 
 enum { DATASET_SAMPLE = 1000 };
 
@@ -58,7 +45,6 @@ void dataset_free(struct dataset *dataset); /* also fine on one that is all zero
  * data.memory_mb is an error.
  */
 bool dataset_load_test(struct examples *test, const struct config *config, struct error *error);
-void examples_free(struct examples *examples); /* also fine on examples that are all zeros */
 
 /* Where a part comes from. */
 struct dataset_origin {

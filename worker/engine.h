@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 /* A batch to compute on, picked from examples by index. */
 struct batch {

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 #include "worker/engine.h"
 
 enum { EVALUATION_MAX_CONFUSED = 256 }; /* with more classes than that, no table of confusions is kept */

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/text/count.h"
 #include "base/version.h"
 
 enum {
@@ -14,21 +15,6 @@ enum {
     SHOWN_WORST = 10,
     SHOWN_PAIRS = 5,
 };
-
-const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number)
-{
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)number);
-    int used = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') {
-            text[used++] = ',';
-        }
-        text[used++] = digits[i];
-    }
-    text[used] = '\0';
-    return text;
-}
 
 double report_number(double value)
 {
@@ -107,7 +93,7 @@ void report_start(const struct report_start *start)
 {
     const struct config *config = start->config;
     char layers[128], optimizer[512];
-    char parameters[REPORT_COUNT_SIZE], step[REPORT_COUNT_SIZE];
+    char parameters[COUNT_TEXT], step[COUNT_TEXT];
     format_layers(layers, sizeof layers, start->model);
     format_optimizer(optimizer, sizeof optimizer, &config->train);
     if (log_format() == LOG_JSON) {
@@ -116,18 +102,18 @@ void report_start(const struct report_start *start)
     }
     log_info("trainer %s", version_trainer());
     log_info("data       %s", start->data);
-    log_info("model      %s (%s parameters)", layers, report_count(parameters, (int64_t)start->model->parameter_count));
+    log_info("model      %s (%s parameters)", layers, count_text(parameters, (int64_t)start->model->parameter_count));
     log_info("optimizer  %s; seed %lld", optimizer, (long long)config->train.seed);
     log_info("engine     %s", start->engine);
     log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
              (long long)config->fleet.version, start->digest);
     if (start->keeps_nothing) {
-        log_info("train_dir  worker 0's: this worker joins at step %s", report_count(step, start->global_step));
+        log_info("train_dir  worker 0's: this worker joins at step %s", count_text(step, start->global_step));
     } else if (config->output.train_dir[0] == '\0') {
         log_info("train_dir  none: nothing of this run is kept");
     } else if (start->restored_from) {
         log_info("train_dir  %s: goes on at step %s, restored from %s", config->output.train_dir,
-                 report_count(step, start->global_step), start->restored_from);
+                 count_text(step, start->global_step), start->restored_from);
     } else {
         log_info("train_dir  %s: a new run", config->output.train_dir);
     }
@@ -135,7 +121,7 @@ void report_start(const struct report_start *start)
 
 void report_step(const struct report_step *step)
 {
-    char rate[REPORT_COUNT_SIZE];
+    char rate[COUNT_TEXT];
     cJSON *fields = NULL;
     if (log_format() == LOG_JSON) {
         fields = cJSON_CreateObject();
@@ -151,7 +137,7 @@ void report_step(const struct report_step *step)
     log_event("step", fields,
               "worker=%d,epoch=%lld,global_step=%lld,local_step=%lld,loss=%.4f (%.2f ms/batch, %s examples/s)",
               step->worker, (long long)step->epoch, (long long)step->global_step, (long long)step->local_step,
-              step->loss, step->ms_per_batch, report_count(rate, (int64_t)(step->examples_per_s + 0.5)));
+              step->loss, step->ms_per_batch, count_text(rate, (int64_t)(step->examples_per_s + 0.5)));
 }
 
 void report_validation(const struct report_validation *validation)
@@ -189,15 +175,15 @@ void report_checkpoint(const struct report_checkpoint *checkpoint)
         cJSON_AddBoolToObject(fields, "best", checkpoint->is_best);
         log_event("checkpoint", fields, NULL);
     } else if (!checkpoint->quiet) {
-        char step[REPORT_COUNT_SIZE];
-        log_info("checkpoint at step %s%s: %s", report_count(step, checkpoint->global_step),
+        char step[COUNT_TEXT];
+        log_info("checkpoint at step %s%s: %s", count_text(step, checkpoint->global_step),
                  checkpoint->is_best ? ", the best so far" : "", checkpoint->path);
     }
 }
 
 void report_interrupted(const char *signal, int64_t global_step, const char *checkpoint)
 {
-    char step[REPORT_COUNT_SIZE];
+    char step[COUNT_TEXT];
     cJSON *fields = NULL;
     if (log_format() == LOG_JSON) {
         fields = cJSON_CreateObject();
@@ -207,7 +193,7 @@ void report_interrupted(const char *signal, int64_t global_step, const char *che
             cJSON_AddStringToObject(fields, "path", checkpoint);
         }
     }
-    report_count(step, global_step);
+    count_text(step, global_step);
     if (checkpoint) {
         log_event("interrupted", fields, "%s at step %s: kept in %s; the same command goes on from there", signal, step,
                   checkpoint);
@@ -259,7 +245,7 @@ static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
 
 static void show_evaluation(const struct evaluation *evaluation)
 {
-    char correct[REPORT_COUNT_SIZE], images[REPORT_COUNT_SIZE];
+    char correct[COUNT_TEXT], images[COUNT_TEXT];
     int classes[SHOWN_CLASSES];
     int shown = pick_classes(evaluation, classes);
     if (shown < evaluation->classes && evaluation->classes > SHOWN_CLASSES) {
@@ -268,11 +254,10 @@ static void show_evaluation(const struct evaluation *evaluation)
     for (int i = 0; i < shown; i++) {
         int c = classes[i];
         log_info("class %-3d  %6.2f%%  (%s of %s)", c, 100 * class_accuracy(evaluation, c),
-                 report_count(correct, evaluation->class_correct[c]),
-                 report_count(images, evaluation->class_images[c]));
+                 count_text(correct, evaluation->class_correct[c]), count_text(images, evaluation->class_images[c]));
     }
     log_info("test accuracy %.2f%% (%s of %s), loss %.4f", 100 * evaluation_accuracy(evaluation),
-             report_count(correct, evaluation->correct), report_count(images, evaluation->images),
+             count_text(correct, evaluation->correct), count_text(images, evaluation->images),
              report_number(evaluation->loss));
 }
 
@@ -303,13 +288,13 @@ void report_evaluation(const struct evaluation *evaluation, const char *checkpoi
         return;
     }
     struct confused_pair pairs[SHOWN_PAIRS];
-    char number[REPORT_COUNT_SIZE];
+    char number[COUNT_TEXT];
     int count = evaluation_worst_pairs(evaluation, pairs, SHOWN_PAIRS);
-    log_info("checkpoint %s, step %s", checkpoint, report_count(number, global_step));
+    log_info("checkpoint %s, step %s", checkpoint, count_text(number, global_step));
     show_evaluation(evaluation);
     for (int i = 0; i < count; i++) {
         log_info("%s %d taken for %d  %s", i == 0 ? "most confused:" : "              ", pairs[i].label,
-                 pairs[i].predicted, report_count(number, pairs[i].images));
+                 pairs[i].predicted, count_text(number, pairs[i].images));
     }
 }
 
@@ -335,20 +320,20 @@ void report_done(const struct report_done *done)
         log_event("done", fields, NULL);
         return;
     }
-    char steps[REPORT_COUNT_SIZE], local[REPORT_COUNT_SIZE], rate[REPORT_COUNT_SIZE], time[24], best[80] = "";
+    char steps[COUNT_TEXT], local[COUNT_TEXT], rate[COUNT_TEXT], time[24], best[80] = "";
     if (done->best_accuracy >= 0) {
         snprintf(best, sizeof best, "; best validation %.2f%% at step %s", 100 * done->best_accuracy,
-                 report_count(steps, done->best_step));
+                 count_text(steps, done->best_step));
     }
     show_evaluation(done->test);
     progress_format_duration(time, sizeof time, done->seconds);
-    log_info("%s at step %s (%.1f epochs)%s", done->reason, report_count(steps, done->steps), done->epochs, best);
+    log_info("%s at step %s (%.1f epochs)%s", done->reason, count_text(steps, done->steps), done->epochs, best);
     if (done->local_steps == 0) {
         return;
     }
     if (done->global_steps_per_s > 0) {
-        log_info("all workers together: %s steps/s", report_count(rate, (int64_t)(done->global_steps_per_s + 0.5)));
+        log_info("all workers together: %s steps/s", count_text(rate, (int64_t)(done->global_steps_per_s + 0.5)));
     }
-    log_info("%s steps in %s, %s steps/s", report_count(local, done->local_steps), time,
-             report_count(rate, (int64_t)(done->steps_per_s + 0.5)));
+    log_info("%s steps in %s, %s steps/s", count_text(local, done->local_steps), time,
+             count_text(rate, (int64_t)(done->steps_per_s + 0.5)));
 }

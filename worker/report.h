@@ -14,11 +14,6 @@
 #include "ps/store/model.h"
 #include "worker/evaluate.h"
 
-enum { REPORT_COUNT_SIZE = 32 };
-
-/* 1234567 as "1,234,567". */
-const char *report_count(char text[REPORT_COUNT_SIZE], int64_t number);
-
 /* For printing: a NaN without its sign, which depends on the kernels and means nothing. */
 double report_number(double value);
 

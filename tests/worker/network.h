@@ -9,7 +9,7 @@
 #include "base/config.h"
 #include "ps/store/model.h"
 #include "tests/random.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 /* Every number that an optimizer may ask for; all else is at zero, above all the seed. */
 static inline void test_config(struct config *config, struct model *model, const int *layers, int layer_count,

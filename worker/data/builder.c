@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "worker/data/idx.h"
 
 static size_t pixels_of(const struct examples *examples)

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "worker/data/image/image.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 /* Zeros are an empty one; builder_free releases it, also after builder_finish. */
 struct builder {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "worker/data/files.h"
 #include "worker/data/streaming/overflow.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 #define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
 

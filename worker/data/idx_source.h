@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "worker/data/idx.h"
 #include "worker/data/streaming/overflow.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 /*
  * path: of a file of images with this header, packed (gzip) or not. shape: its count, height, width and classes, and all its labels, which

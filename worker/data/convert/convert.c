@@ -5,10 +5,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text/count.h"
 #include "worker/data/commands.h"
 #include "worker/data/convert/write.h"
 #include "worker/dataset.h"
-#include "worker/report.h"
 
 enum { MOST_SHARDS = 1024 };
 
@@ -23,11 +23,11 @@ struct telling {
 static void tell(void *context, int done, int count)
 {
     struct telling *telling = context;
-    char so_far[REPORT_COUNT_SIZE], all[REPORT_COUNT_SIZE];
+    char so_far[COUNT_TEXT], all[COUNT_TEXT];
     double now_s = clock_monotonic_s();
     if (done == count || now_s - telling->told_s >= TOLD_EVERY_S) {
         telling->told_s = now_s;
-        log_info("%s: %s of %s images", telling->part, report_count(so_far, done), report_count(all, count));
+        log_info("%s: %s of %s images", telling->part, count_text(so_far, done), count_text(all, count));
     }
 }
 

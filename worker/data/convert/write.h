@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "worker/data/stream.h"
 #include "worker/data/tfrecord/example.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 struct write_options {
     const char *folder;

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "worker/data/files.h"
 #include "worker/data/streaming/overflow.h"
-#include "worker/dataset.h"
+#include "worker/data/examples.h"
 
 /* The folder of a part; "" if there is none with folders in it. */
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);

@@ -5,9 +5,9 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/text/count.h"
 #include "worker/remote/operator/commands.h"
 #include "worker/remote/operator/status_query.h"
-#include "worker/report.h"
 
 static const double TIMEOUT_S = 2.0;
 
@@ -83,10 +83,10 @@ static void format_bytes(char text[16], uint64_t bytes)
 
 static void show_entry(const struct roll_entry *entry)
 {
-    char name[MEMBER_TEXT], step[REPORT_COUNT_SIZE] = "-", in[16], out[16];
+    char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[16], out[16];
     member_format(&entry->member, ' ', name);
     if (entry->global_step >= 0) {
-        report_count(step, entry->global_step);
+        count_text(step, entry->global_step);
     }
     format_bytes(in, entry->bytes_in);
     format_bytes(out, entry->bytes_out);

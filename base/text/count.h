@@ -1,0 +1,12 @@
+/* Counts for people: 1234567 as "1,234,567". */
+#ifndef BASE_TEXT_COUNT_H
+#define BASE_TEXT_COUNT_H
+
+#include <stdint.h>
+
+enum { COUNT_TEXT = 32 }; /* bytes that hold any of them */
+
+/* Returns text. */
+const char *count_text(char text[COUNT_TEXT], int64_t number);
+
+#endif
