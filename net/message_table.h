@@ -2,18 +2,18 @@
  * All messages, in one table. From it come the structs (message.h), the encoder and decoder (message.c), the limits
  * that frames are checked against, and the tables in PROTOCOL.md, which a test compares with this file.
  *
- *     MESSAGE(number, name, largest bulk in bytes, what it says)   followed in MESSAGE_FIELDS_name by
- *     FIELD(kind, name, limit, what it means)
+ *     MESSAGE(number, name, largest bulk in bytes, purpose)   followed in MESSAGE_FIELDS_name by
+ *     FIELD(kind, name, limit, meaning)
  *
- * Kinds: U8 U16 U32 U64 I32 I64 F32 F64: numbers, little-endian, IEEE 754; limit: the largest value allowed of an
- * unsigned number, 0 for no limit. TEXT: u32 size, so many bytes of UTF-8 without zero bytes, one zero byte; limit:
+ * Kinds: U8 U16 U32 U64 I32 I64 F32 F64: numbers, little-endian, IEEE 754; limit: the largest allowed value of an
+ * unsigned number, 0 for no limit. TEXT: u32 size, that many bytes of UTF-8 without zero bytes, one zero byte; limit:
  * the largest size. RANGES: u32 count, then count times (u64 first, u32 count): parts of a flat vector of floats,
- * ascending, not overlapping, none empty; limit: the largest number of them.
+ * ascending, not overlapping, none empty; limit: the largest count.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
- * (bfloat16) each, or as differences to what was sent before (ps/store/bfloat16.h). Numbers are never used again for something
- * else; fields are only added under a new protocol version. hello and refused must be understood by every version: fields
- * are only ever appended to them, and a reader passes over what it does not know.
+ * (bfloat16) each, or as differences from what was sent before (ps/store/bfloat16.h). Numbers are never reused; fields
+ * are only added under a new protocol version. hello and refused must be understood by every version: fields are only
+ * ever appended to them, and a reader skips what it does not know.
  */
 #ifndef NET_MESSAGE_TABLE_H
 #define NET_MESSAGE_TABLE_H
@@ -22,74 +22,86 @@
 
 /* clang-format off */
 #define MESSAGE_TABLE(MESSAGE)                                                                                         \
-    MESSAGE( 1, hello,         0,            "the first message of whoever connected: who it is, what it runs")        \
-    MESSAGE( 2, welcome,       0,            "answers hello: come in")                                                 \
-    MESSAGE( 3, refused,       0,            "answers hello: the connection ends here, and why")                       \
-    MESSAGE( 4, error,         0,            "answers any request that could not be done")                             \
+    MESSAGE( 1, hello,         0,            "first message of the connecting side: who it is and what it runs")       \
+    MESSAGE( 2, welcome,       0,            "answers hello: admitted")                                                \
+    MESSAGE( 3, refused,       0,            "answers hello: why the connection ends here")                            \
+    MESSAGE( 4, error,         0,            "answers any request that failed")                                        \
     MESSAGE( 5, done,          0,            "answers requests that need no other answer")                             \
-    MESSAGE( 6, ping,          0,            "are you alive; from either side, at any time")                           \
+    MESSAGE( 6, ping,          0,            "probes whether the peer is alive; from either side, at any time")        \
     MESSAGE( 7, pong,          0,            "answers ping")                                                           \
     MESSAGE( 8, get_model,     0,            "asks what this shard holds and whether it is initialised")               \
     MESSAGE( 9, model,         0,            "answers get_model")                                                      \
-    MESSAGE(10, begin_restore, 0,            "from the chief: a new generation, named in the header, is being written")\
+    MESSAGE(10, begin_restore, 0,            "from the chief: begins to write a new generation, named in the header")  \
     MESSAGE(11, write,         MESSAGE_BULK, "from the chief: values of one vector; between begin and end_restore")    \
-    MESSAGE(12, end_restore,   0,            "from the chief: all is written, release those who wait")                 \
-    MESSAGE(13, snapshot,      0,            "from the chief: keep the state of a step for reading")                   \
-    MESSAGE(14, read,          0,            "asks for values of one vector, of a snapshot or as they are; answered by values") \
+    MESSAGE(12, end_restore,   0,            "from the chief: everything is written, release the waiting workers")     \
+    MESSAGE(13, snapshot,      0,            "from the chief: keep a step's state for reading")                        \
+    MESSAGE(14, read,          0,            "asks for values of one vector, of a snapshot or current; answered by "   \
+                                             "values")                                                                 \
     MESSAGE(15, release,       0,            "from the chief: forget a snapshot")                                      \
     MESSAGE(16, pull,          0,            "asks for parameters newer than a version; answered by values")           \
-    MESSAGE(17, values,        MESSAGE_BULK, "answers read and pull; as many frames as it takes, the last one flagged")\
-    MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard; as many frames as it takes, the last one flagged; applied once the last is in") \
-    MESSAGE(19, pushed,        MESSAGE_BULK, "answers push: what became of it, and the parameters that changed; as many frames as it takes") \
-    MESSAGE(20, heartbeat,     0,            "the sender is alive, and this is how it is")                             \
-    MESSAGE(21, lease,         0,            "answers heartbeat: how long you count as alive, and how the job is")     \
+    MESSAGE(17, values,        MESSAGE_BULK, "answers read and pull; in as many frames as needed, the last one "       \
+                                             "flagged")                                                                \
+    MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard, in as many frames as needed; applied "\
+                                             "when the last one, flagged, is in")                                      \
+    MESSAGE(19, pushed,        MESSAGE_BULK, "answers push: its outcome and the parameters that changed; in as many "  \
+                                             "frames as needed")                                                       \
+    MESSAGE(20, heartbeat,     0,            "the sender is alive; its state")                                         \
+    MESSAGE(21, lease,         0,            "answers heartbeat: how long the member counts as alive, and the state "  \
+                                             "of the job")                                                             \
     MESSAGE(22, end_job,       0,            "from the chief: training is over")                                       \
-    MESSAGE(23, leave,         0,            "the sender leaves in order")                                             \
+    MESSAGE(23, leave,         0,            "the sender leaves in an orderly way")                                    \
     MESSAGE(24, get_status,    0,            "asks about the cluster; answered by status")                             \
-    MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")   \
-    MESSAGE(26, staged,        0,            "from one ps to the first: whose gradients of a step are complete here")  \
-    MESSAGE(27, get_aggregate, 0,            "from one ps to the first: whose gradients make the next step; answered by aggregate") \
-    MESSAGE(28, aggregate,     0,            "answers get_aggregate: what is decided about a step")                    \
-    MESSAGE(29, get_batches,   0,            "from a worker without data to worker 0: batches of its own; answered by batch") \
-    MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch in each frame, the last one flagged")     \
-    MESSAGE(31, propose,       262144,       "from an operator to ps 0: roll out the config in the bulk, a manifest; answered by done") \
-    MESSAGE(32, abort_rollout, 0,            "from an operator to ps 0: give up the rollout that is under way; answered by done") \
-    MESSAGE(33, report,        0,            "from a member to ps 0: how far it is with a rollout; from an operator: asks; answered by rollout") \
-    MESSAGE(34, rollout,       262144,       "answers report: what to do; the bulk is a manifest, or empty")
+    MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")  \
+    MESSAGE(26, staged,        0,            "from another ps to the first: whose gradients of a step are complete "   \
+                                             "here")                                                                   \
+    MESSAGE(27, get_aggregate, 0,            "from another ps to the first: asks whose gradients make the next step; " \
+                                             "answered by aggregate")                                                  \
+    MESSAGE(28, aggregate,     0,            "answers get_aggregate: the decision about a step")                       \
+    MESSAGE(29, get_batches,   0,            "from a worker without data to worker 0: asks for the worker's own "      \
+                                             "batches; answered by batch")                                             \
+    MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch per frame, the last one flagged")         \
+    MESSAGE(31, propose,       262144,       "from an operator to ps 0: roll out the config in the bulk, a manifest; " \
+                                             "answered by done")                                                       \
+    MESSAGE(32, abort_rollout, 0,            "from an operator to ps 0: abort the current rollout; answered by done")  \
+    MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
+                                             "query; answered by rollout")                                             \
+    MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
-    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
-    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks")          \
-    FIELD(TEXT,   program,         64,      "name and version of the program")                          \
+    FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
+    FIELD(U16,    version_max,     0,       "the sender's highest protocol version")                                   \
+    FIELD(TEXT,   program,         64,      "name and version of the sender's program")                                \
     FIELD(U8,     role,            3,       "of the sender: 1 ps, 2 worker, 3 operator")                               \
     FIELD(I32,    index,           0,       "of the sender; -1 for operators")                                         \
-    FIELD(U8,     expected_role,   3,       "whom the sender means to talk to; 0: anybody")                            \
+    FIELD(U8,     expected_role,   3,       "role of the member that the sender expects; 0: any")                      \
     FIELD(I32,    expected_index,  0,       "its index; -1: any")                                                      \
     FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
     FIELD(TEXT,   cluster,         256,     "name of the cluster")                                                     \
     FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
-    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex; empty: an operator, or a member that only asks about rollouts") \
-    FIELD(TEXT,   job,             65536,   "the job config as canonical JSON, so that a difference can be named")
+    FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex; empty: an operator, or a member "     \
+                                            "that only reports on rollouts")                                           \
+    FIELD(TEXT,   job,             65536,   "the job config as canonical JSON, so that a difference can be reported "  \
+                                            "by key")
 
 #define MESSAGE_FIELDS_welcome(FIELD)                                                                                  \
-    FIELD(U16,    version,         0,       "the protocol version to speak from now on")                               \
-    FIELD(TEXT,   program,         64,      "name and version of the program")                                         \
+    FIELD(U16,    version,         0,       "the protocol version to use from now on")                                 \
+    FIELD(TEXT,   program,         64,      "name and version of the sender's program")                                \
     FIELD(U8,     role,            3,       "of the sender")                                                           \
     FIELD(I32,    index,           0,       "of the sender")                                                           \
     FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
     FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
     FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex")                                      \
-    FIELD(U32,    lease_ms,        0,       "a member not heard of for so long counts as lost; 0: no heartbeats wanted")
+    FIELD(U32,    lease_ms,        0,       "a member silent for this long counts as lost; 0: no heartbeats wanted")
 
 #define MESSAGE_FIELDS_refused(FIELD)                                                                                  \
-    FIELD(U16,    reason,          0,       "see the list of reasons")                                  \
-    FIELD(TEXT,   message,        1024,    "for the user")                                             \
-    FIELD(U16,    version_min,     0,       "lowest protocol version that the sender speaks")           \
-    FIELD(U16,    version_max,     0,       "highest protocol version that the sender speaks")
+    FIELD(U16,    reason,          0,       "see the list of reasons")                                                 \
+    FIELD(TEXT,   message,         1024,    "for the user")                                                            \
+    FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
+    FIELD(U16,    version_max,     0,       "the sender's highest protocol version")
 
 #define MESSAGE_FIELDS_error(FIELD)                                                                                    \
     FIELD(U16,    code,            0,       "see the list of error codes")                                             \
-    FIELD(TEXT,   message,        1024,    "for the user")
+    FIELD(TEXT,   message,         1024,    "for the user")
 
 #define MESSAGE_FIELDS_done(FIELD)                                                                                     \
     FIELD(I64,    global_step,     0,       "of the sender's training state; -1: it has none")
@@ -98,22 +110,23 @@
     FIELD(U64,    nonce,           0,       "any number")
 
 #define MESSAGE_FIELDS_pong(FIELD)                                                                                     \
-    FIELD(U64,    nonce,           0,       "that of the ping")
+    FIELD(U64,    nonce,           0,       "as in the ping")
 
 #define MESSAGE_FIELDS_get_model(FIELD)                                                                                \
-    FIELD(U32,    wait_ms,         600000,  "answer once the shard is initialised, or after so long as it is then")
+    FIELD(U32,    wait_ms,         600000,  "answer once the shard is initialised, or after this long in any case")
 
 #define MESSAGE_FIELDS_model(FIELD)                                                                                    \
     FIELD(U8,     state,           2,       "of the shard: 0 uninitialised, 1 being written, 2 ready")                 \
     FIELD(U64,    float_count,     0,       "floats in the whole model's flat vector, padding included")               \
-    FIELD(RANGES, ranges,          65536,   "of that vector, held here")                                               \
-    FIELD(U8,     vectors,         16,      "vectors held: 0 parameters, 1 and 2 the optimizer's slots, 3 averages; bit i set: vector i") \
+    FIELD(RANGES, ranges,          65536,   "parts of that vector held here")                                          \
+    FIELD(U8,     vectors,         16,      "vectors held, a bit for each: bit 0 parameters, 1 and 2 the optimizer's " \
+                                            "slots, 3 averages")                                                       \
     FIELD(I64,    global_step,     0,       "steps applied; -1 unless ready")                                          \
-    FIELD(U64,    version,         0,       "counts the changes of this shard within the generation")                  \
-    FIELD(TEXT,   message,        1024,    "what is being waited for, for the user; may be empty")
+    FIELD(U64,    version,         0,       "number of changes of this shard within the generation")                   \
+    FIELD(TEXT,   message,         1024,    "what the shard waits for, for the user; may be empty")
 
 #define MESSAGE_FIELDS_begin_restore(FIELD)                                                                            \
-    FIELD(TEXT,   source,          4096,    "where the values come from, for logs: \"initialised\" or a checkpoint")
+    FIELD(TEXT,   source,          4096,    "origin of the values, for logs: \"initialised\" or a checkpoint")
 
 #define MESSAGE_FIELDS_write(FIELD)                                                                                    \
     FIELD(U8,     vector,          3,       "as in model")                                                             \
@@ -121,169 +134,180 @@
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
 
 #define MESSAGE_FIELDS_end_restore(FIELD)                                                                              \
-    FIELD(I64,    global_step,     0,       "at which training goes on")                                               \
-    FIELD(I64,    epoch_batches,   0,       "one worker's batches of an epoch, which only those who have the data know; 0: not known")
+    FIELD(I64,    global_step,     0,       "at which training continues")                                             \
+    FIELD(I64,    epoch_batches,   0,       "one worker's batches per epoch, which only members with the data know; "  \
+                                            "0: unknown")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
     FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0")                                  \
-    FIELD(I64,    at_step,         0,       "taken once this global step is reached; -1: now")                         \
-    FIELD(U32,    wait_ms,         600000,  "give up after so long")
+    FIELD(I64,    at_step,         0,       "take it at this global step; -1: now")                                    \
+    FIELD(U32,    wait_ms,         600000,  "give up after this long")
 
 #define MESSAGE_FIELDS_read(FIELD)                                                                                     \
     FIELD(U8,     vector,          3,       "as in model")                                                             \
-    FIELD(U64,    snapshot,        0,       "number of a snapshot; 0: as it is now")                                   \
-    FIELD(RANGES, ranges,          65536,   "which floats; empty: all that are held")
+    FIELD(U64,    snapshot,        0,       "number of a snapshot; 0: the current state")                              \
+    FIELD(RANGES, ranges,          65536,   "which floats; empty: all held here")
 
 #define MESSAGE_FIELDS_release(FIELD)                                                                                  \
     FIELD(U64,    snapshot,        0,       "its number")
 
 #define MESSAGE_FIELDS_pull(FIELD)                                                                                     \
-    FIELD(U8,     dtype,           2,       "wanted for the bulk of the answer: as there")                             \
-    FIELD(U64,    since_version,   0,       "only what changed after this version; 0: all")                            \
+    FIELD(U8,     dtype,           2,       "requested for the bulk of the answer, as there")                          \
+    FIELD(U64,    since_version,   0,       "only changes after this version; 0: all")                                 \
     FIELD(I64,    after_step,      0,       "answer once the global step is past this one; -1: now")                   \
-    FIELD(U32,    wait_ms,         600000,  "and after so long in any case")                                           \
-    FIELD(RANGES, ranges,          65536,   "which floats; empty: all that are held")
+    FIELD(U32,    wait_ms,         600000,  "answer after this long in any case")                                      \
+    FIELD(RANGES, ranges,          65536,   "which floats; empty: all held here")
 
 #define MESSAGE_FIELDS_values(FIELD)                                                                                   \
     FIELD(U8,     vector,          3,       "as in model")                                                             \
     FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
     FIELD(U64,    version,         0,       "of the shard when these values were taken")                               \
-    FIELD(I64,    global_step,     0,       "when they were taken")                                                    \
-    FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
+    FIELD(I64,    global_step,     0,       "when these values were taken")                                            \
+    FIELD(I64,    token,           0,       "synchronous training: the step to which the next push may belong; -1: "   \
+                                            "none")                                                                    \
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
 
 #define MESSAGE_FIELDS_push(FIELD)                                                                                     \
-    FIELD(U64,    sequence,        0,       "counts the worker's pushes to this shard from 1; a push sent again repeats it and counts once") \
-    FIELD(U64,    base_version,    0,       "of the shard, that the gradient was computed on")                         \
+    FIELD(U64,    sequence,        0,       "number of the worker's push to this shard, from 1; a push sent again "    \
+                                            "repeats it and counts once")                                              \
+    FIELD(U64,    base_version,    0,       "version of the shard that the gradient was computed on")                  \
     FIELD(I64,    base_step,       0,       "global step that the gradient was computed at")                           \
     FIELD(I64,    token,           0,       "synchronous training: the step it belongs to; -1: none")                  \
     FIELD(I64,    local_step,      0,       "of the worker")                                                           \
-    FIELD(U32,    examples,        0,       "that the gradient is the mean of: its weight")                            \
+    FIELD(U32,    examples,        0,       "number of examples that the gradient averages: its weight")               \
     FIELD(F32,    loss,            0,       "of those examples")                                                       \
-    FIELD(U8,     answer_dtype,    2,       "wanted for the bulk of the answer: as there")                             \
+    FIELD(U8,     answer_dtype,    2,       "requested for the bulk of the answer, as there")                          \
     FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
-    FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; what no frame of the push names is zero")
+    FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; floats that no frame of the push names are " \
+                                            "zero")
 
 #define MESSAGE_FIELDS_pushed(FIELD)                                                                                   \
-    FIELD(U8,     outcome,         5,       "0 applied, 1 was applied before, 2 staged for an aggregate, 3 stale and dropped, 4 refused: not finite, 5 not wanted: the job is over") \
+    FIELD(U8,     outcome,         5,       "0 applied, 1 already applied, 2 staged for an aggregate, 3 stale and "    \
+                                            "dropped, 4 refused: not finite, 5 not wanted: the job is over")           \
     FIELD(U64,    sequence,        0,       "of the push")                                                             \
-    FIELD(U64,    version,         0,       "of the shard now")                                                        \
-    FIELD(I64,    global_step,     0,       "now")                                                                     \
-    FIELD(I64,    token,           0,       "synchronous training: the step that the next push may belong to; -1: none") \
-    FIELD(U32,    staleness,       0,       "global steps between what the gradient was computed on and its application") \
+    FIELD(U64,    version,         0,       "current version of the shard")                                            \
+    FIELD(I64,    global_step,     0,       "current global step")                                                     \
+    FIELD(I64,    token,           0,       "synchronous training: the step to which the next push may belong; -1: "   \
+                                            "none")                                                                    \
+    FIELD(U32,    staleness,       0,       "global steps between the gradient's computation and its application")     \
     FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
     FIELD(RANGES, ranges,          65536,   "parameters that changed since the push's base_version, as in the bulk")
 
 #define MESSAGE_FIELDS_heartbeat(FIELD)                                                                                \
     FIELD(U8,     state,           8,       "of the sender: see the list of states")                                   \
-    FIELD(I64,    global_step,     0,       "the last one it knows of")                                                \
-    FIELD(I64,    local_step,      0,       "its own steps")                                                           \
-    FIELD(F32,    steps_per_s,     0,       "its own steps")                                                           \
-    FIELD(F32,    loss,            0,       "of its last step")                                                        \
-    FIELD(U32,    staleness,       0,       "of its last step, in global steps")                                       \
-    FIELD(U64,    retries,         0,       "connections and requests tried again since its start")                    \
-    FIELD(U64,    bytes_in,        0,       "on the wire since its start")                                             \
-    FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
-    FIELD(TEXT,   host,            255,     "its machine's name")                                                      \
-    FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
-    FIELD(TEXT,   message,        1024,    "what it waits for or does, for the user; may be empty")
+    FIELD(I64,    global_step,     0,       "latest that the sender knows of")                                         \
+    FIELD(I64,    local_step,      0,       "steps of this worker")                                                    \
+    FIELD(F32,    steps_per_s,     0,       "steps of this worker")                                                    \
+    FIELD(F32,    loss,            0,       "of the last step")                                                        \
+    FIELD(U32,    staleness,       0,       "of the last step, in global steps")                                       \
+    FIELD(U64,    retries,         0,       "connections and requests retried since the process started")              \
+    FIELD(U64,    bytes_in,        0,       "on the wire since the process started")                                   \
+    FIELD(U64,    bytes_out,       0,       "on the wire since the process started")                                   \
+    FIELD(TEXT,   host,            255,     "name of the machine")                                                     \
+    FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
+    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for, for the user; may be empty")
 
 #define MESSAGE_FIELDS_lease(FIELD)                                                                                    \
-    FIELD(U32,    lease_ms,        0,       "the member counts as lost if it is not heard of for so long")             \
+    FIELD(U32,    lease_ms,        0,       "a member silent for this long counts as lost")                            \
     FIELD(U8,     job_state,       4,       "0 waiting, 1 training, 2 restoring, 3 done, 4 failed")                    \
-    FIELD(I64,    global_step,     0,       "now; -1: none yet")                                                       \
-    FIELD(F32,    test_accuracy,   0,       "once done; NaN before, or if there is none")                              \
-    FIELD(TEXT,   message,        1024,    "for the user; may be empty")
+    FIELD(I64,    global_step,     0,       "current global step; -1: none yet")                                       \
+    FIELD(F32,    test_accuracy,   0,       "of a finished job; NaN before, or if there is none")                      \
+    FIELD(TEXT,   message,         1024,    "for the user; may be empty")
 
 #define MESSAGE_FIELDS_end_job(FIELD)                                                                                  \
     FIELD(U8,     job_state,       4,       "3 done, 4 failed")                                                        \
-    FIELD(I64,    global_step,     0,       "the last one")                                                            \
+    FIELD(I64,    global_step,     0,       "last of the job")                                                         \
     FIELD(F32,    test_accuracy,   0,       "NaN if there is none")                                                    \
-    FIELD(TEXT,   message,        1024,    "for the user; may be empty")
+    FIELD(TEXT,   message,         1024,    "for the user; may be empty")
 
 #define MESSAGE_FIELDS_leave(FIELD)                                                                                    \
-    FIELD(TEXT,   message,        1024,    "why, for the user; may be empty")
+    FIELD(TEXT,   message,         1024,    "reason, for the user; may be empty")
 
 #define MESSAGE_FIELDS_get_status(FIELD)                                                                               \
-    FIELD(U8,     members,         1,       "0: of the one that is asked; 1: of all it knows of")
+    FIELD(U8,     members,         1,       "0: only the member asked; 1: all members that it knows of")
 
 #define MESSAGE_FIELDS_status(FIELD)                                                                                   \
     FIELD(U8,     role,            3,       "of the member")                                                           \
     FIELD(I32,    index,           0,       "of the member")                                                           \
-    FIELD(U64,    incarnation,     0,       "of its process; 0: never seen")                                           \
+    FIELD(U64,    incarnation,     0,       "of the member's process; 0: never seen")                                  \
     FIELD(U8,     state,           8,       "see the list of states")                                                  \
-    FIELD(U32,    silent_ms,       0,       "since it was last heard of")                                              \
+    FIELD(U32,    silent_ms,       0,       "since the member was last heard from")                                    \
     FIELD(U32,    generation,      0,       "of the training state")                                                   \
-    FIELD(I64,    global_step,     0,       "the last one it knows of; -1: none")                                      \
-    FIELD(I64,    local_step,      0,       "its own steps, or pushes applied")                                        \
-    FIELD(F32,    steps_per_s,     0,       "its own steps, or pushes applied")                                        \
-    FIELD(F32,    loss,            0,       "of its last step; NaN: none")                                             \
-    FIELD(U32,    staleness,       0,       "of its last step, in global steps")                                       \
-    FIELD(U64,    dropped,         0,       "gradients of it that were stale or not finite, and not used")             \
-    FIELD(U64,    retries,         0,       "connections and requests tried again since its start")                    \
-    FIELD(U64,    bytes_in,        0,       "on the wire since its start")                                             \
-    FIELD(U64,    bytes_out,       0,       "on the wire since its start")                                             \
-    FIELD(U64,    fleet_version,   0,       "fleet.version of its config")                                             \
-    FIELD(TEXT,   digest,          64,      "of its job config, in hex")                                               \
-    FIELD(TEXT,   program,         64,      "name and version of its program")                                         \
-    FIELD(TEXT,   host,            255,     "its machine's name or address")                                           \
-    FIELD(TEXT,   device,          128,     "what it computes on")                                                     \
-    FIELD(TEXT,   message,        1024,    "what it waits for or does; may be empty")
+    FIELD(I64,    global_step,     0,       "latest that the member knows of; -1: none")                               \
+    FIELD(I64,    local_step,      0,       "of a worker: its steps; of a ps: pushes applied")                         \
+    FIELD(F32,    steps_per_s,     0,       "of a worker: its steps; of a ps: pushes applied")                         \
+    FIELD(F32,    loss,            0,       "of the last step; NaN: none")                                             \
+    FIELD(U32,    staleness,       0,       "of the last step, in global steps")                                       \
+    FIELD(U64,    dropped,         0,       "the member's gradients that were discarded as stale or not finite")       \
+    FIELD(U64,    retries,         0,       "connections and requests retried since the process started")              \
+    FIELD(U64,    bytes_in,        0,       "on the wire since the process started")                                   \
+    FIELD(U64,    bytes_out,       0,       "on the wire since the process started")                                   \
+    FIELD(U64,    fleet_version,   0,       "fleet.version of the member's config")                                    \
+    FIELD(TEXT,   digest,          64,      "of the member's job config, in hex")                                      \
+    FIELD(TEXT,   program,         64,      "name and version of the member's program")                                \
+    FIELD(TEXT,   host,            255,     "name or address of the machine")                                          \
+    FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
+    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for; may be empty")
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
     FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \
-    FIELD(RANGES, finite,          1024,    "workers whose gradient is complete, as first number and count")           \
-    FIELD(RANGES, not_finite,      1024,    "workers whose gradient is refused")
+    FIELD(RANGES, finite,          1024,    "workers whose gradients are complete, as first number and count")         \
+    FIELD(RANGES, not_finite,      1024,    "workers whose gradients are refused")
 
 #define MESSAGE_FIELDS_get_aggregate(FIELD)                                                                            \
-    FIELD(I64,    step,            0,       "answer once it is decided...")                                            \
-    FIELD(U32,    wait_ms,         600000,  "...or, by error 6, after so long")
+    FIELD(I64,    step,            0,       "answer once this step is decided")                                        \
+    FIELD(U32,    wait_ms,         600000,  "or, by error 6, after this long")
 
 #define MESSAGE_FIELDS_aggregate(FIELD)                                                                                \
-    FIELD(I64,    step,            0,       "global step that it makes")                                               \
-    FIELD(RANGES, workers,         1024,    "whose gradients it is the mean of, as first number and count")
+    FIELD(I64,    step,            0,       "global step that it produces")                                            \
+    FIELD(RANGES, workers,         1024,    "workers whose gradients it averages, as first number and count")
 
 #define MESSAGE_FIELDS_get_batches(FIELD)                                                                              \
-    FIELD(I64,    first,           0,       "number of the first one, counted over all epochs of the asking worker")   \
-    FIELD(U32,    count,           64,      "how many, one after another; 0: none, only what is said of all the data")
+    FIELD(I64,    first,           0,       "number of the first batch, counted over all epochs of the asking worker") \
+    FIELD(U32,    count,           64,      "how many consecutive batches; 0: none, only the description of the data")
 
 #define MESSAGE_FIELDS_batch(FIELD)                                                                                    \
     FIELD(I64,    number,          0,       "of this batch; -1: none")                                                 \
     FIELD(U32,    examples,        65536,   "in this batch")                                                           \
     FIELD(U32,    pixels,          65536,   "of each image")                                                           \
-    FIELD(U32,    total,           0,       "training images in all, that batches are drawn from")                     \
-    FIELD(U32,    validation,      0,       "images held out to validate with")                                        \
+    FIELD(U32,    total,           0,       "training images in all, from which batches are drawn")                    \
+    FIELD(U32,    validation,      0,       "images held out for validation")                                          \
     FIELD(TEXT,   description,     512,     "of the data, for the user")
 
 #define MESSAGE_FIELDS_propose(FIELD)                                                                                  \
-    FIELD(F64,    healthy_s,       0,       "seconds that all must be well before the new version is settled")
+    FIELD(F64,    healthy_s,       0,       "seconds that all members must stay healthy before the new version is "    \
+                                            "final")
 
 #define MESSAGE_FIELDS_abort_rollout(FIELD)                                                                            \
-    FIELD(TEXT,   who,             256,     "wants it, for the audit log")
+    FIELD(TEXT,   who,             256,     "who asks, for the audit log")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \
-    FIELD(U64,    target,          0,       "version that it was told of last; 0: none")                               \
-    FIELD(U8,     phase,           8,       "of that: 0 none, 1 staged, 2 switched, 3 went back, 4 restored, 5 failed, 6 told too late, 7 tried, 8 saved") \
+    FIELD(U64,    target,          0,       "latest version the member was told of; 0: none")                          \
+    FIELD(U8,     phase,           8,       "progress with the target: 0 none, 1 staged, 2 switched, 3 went back, 4 "  \
+                                            "restored, 5 failed, 6 told too late, 7 tried, 8 saved")                   \
     FIELD(U8,     ready,           1,       "1: the member takes part in training")                                    \
-    FIELD(F32,    loss,            0,       "of its last step, NaN if it was not finite; below 0: none")               \
+    FIELD(F32,    loss,            0,       "of the last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
-    FIELD(TEXT,   message,        1024,    "what went wrong; may be empty")
+    FIELD(TEXT,   message,         1024,    "what went wrong; may be empty")
 
 #define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
-    FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 try, 6 save, 7 start anew in the target, 8 in the fallback, 9 in the version in force") \
-    FIELD(U8,     state,           7,       "0 idle, 1 staging, 2 switching, 3 watching, 4 going back, 5 restoring, 6 trying, 7 saving") \
-    FIELD(U8,     outcome,         3,       "of the last one: 0 none, 1 done, 2 not begun, 3 went back")               \
+    FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 "    \
+                                            "try, 6 save, 7 re-exec in the target, 8 in the fallback, 9 in the "       \
+                                            "version in force")                                                        \
+    FIELD(U8,     state,           7,       "0 idle, 1 staging, 2 switching, 3 watching, 4 going back, 5 restoring, "  \
+                                            "6 trying, 7 saving")                                                      \
+    FIELD(U8,     outcome,         3,       "of the last rollout: 0 none, 1 done, 2 not begun, 3 went back")           \
     FIELD(U64,    version,         0,       "in force at ps 0")                                                        \
-    FIELD(U64,    target,          0,       "of the rollout at hand or the last one")                                  \
-    FIELD(I64,    step,            0,       "global step from which on the target is in force; 0: at once")            \
-    FIELD(TEXT,   message,        1024,    "for the user")                                                            \
-    FIELD(U64,    highest,         0,       "version that was ever proposed or in force")                              \
+    FIELD(U64,    target,          0,       "of the current rollout or the last one")                                  \
+    FIELD(I64,    step,            0,       "first global step at which the target is in force; 0: at once")           \
+    FIELD(TEXT,   message,         1024,    "for the user")                                                            \
+    FIELD(U64,    highest,         0,       "highest version ever proposed or in force")                               \
     FIELD(TEXT,   members,         65536,   "to operators: a line for each member")                                    \
     FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")                      \
-    FIELD(TEXT,   local,           16384,   "to operators: keys of single machines that came with it; may be empty")   \
-    FIELD(TEXT,   earlier,         65536,   "to operators: the job config that was in force before; may be empty")     \
-    FIELD(TEXT,   earlier_local,   16384,   "to operators: keys of single machines that came with that")
+    FIELD(TEXT,   local,           16384,   "to operators: the machine keys that came with it; may be empty")          \
+    FIELD(TEXT,   earlier,         65536,   "to operators: the job config in force before it; may be empty")           \
+    FIELD(TEXT,   earlier_local,   16384,   "to operators: the machine keys that came with that")
 /* clang-format on */
 
 #endif
