@@ -57,6 +57,22 @@ enum member_state {
     STATE_FAILED = 8,
 };
 
+/* What a shard holds, in model. The values travel: never renumber. */
+enum model_state { MODEL_ABSENT = 0, MODEL_BEING_WRITTEN = 1, MODEL_READY = 2 };
+
+/* How a job is, in lease and end_job. The values travel: never renumber. */
+enum job_state { JOB_WAITING = 0, JOB_TRAINING = 1, JOB_RESTORING = 2, JOB_DONE = 3, JOB_FAILED = 4 };
+
+/* What became of a push, in pushed. The values travel: never renumber. */
+enum push_outcome {
+    PUSH_APPLIED = 0,
+    PUSH_APPLIED_BEFORE = 1, /* sent again, and counted once */
+    PUSH_STAGED = 2,         /* for an aggregate */
+    PUSH_STALE = 3,          /* dropped */
+    PUSH_NOT_FINITE = 4,     /* refused */
+    PUSH_NOT_WANTED = 5,     /* the job is over */
+};
+
 /*
  * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds more
  * than so many, which take as many bytes as it takes (ps/store/bfloat16.h).

@@ -42,19 +42,6 @@ enum {
     JOB_WAITED_FOR_MS = 10000, /* between two log lines about what is being waited for */
 };
 
-/* Values as in the messages lease and end_job. */
-enum job_state { JOB_WAITING = 0, JOB_TRAINING = 1, JOB_RESTORING = 2, JOB_DONE = 3, JOB_FAILED = 4 };
-
-/* As in the message pushed. */
-enum push_outcome {
-    PUSH_APPLIED = 0,
-    PUSH_APPLIED_BEFORE = 1,
-    PUSH_STAGED = 2,
-    PUSH_STALE = 3,
-    PUSH_NOT_FINITE = 4,
-    PUSH_NOT_WANTED = 5,
-};
-
 /* What is known of a worker. */
 struct job_worker {
     uint64_t incarnation; /* 0: never seen */

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/profile.h"
+#include "net/spans.h"
 
 /* ---- Reading ---- */
 
@@ -253,7 +254,7 @@ static int compare_pushes(const void *a, const void *b)
 static struct sent_push *list_pushes(const struct trace *trace, size_t *count, struct error *error)
 {
     struct sent_push *pushes = malloc((trace->count + 1) * sizeof *pushes);
-    int send = name_index(trace, "send push"), answer = name_index(trace, "receive answer");
+    int send = name_index(trace, SPAN_SEND_PUSH), answer = name_index(trace, SPAN_RECEIVE_ANSWER);
     *count = 0;
     if (!pushes) {
         error_set(error, "not enough memory for %s", trace->path);
@@ -306,7 +307,7 @@ static double answer_begin_us(const struct trace *ps, size_t request, int answer
 static struct offset compare_clocks(const struct trace *ps, int worker, const struct sent_push *pushes, size_t count)
 {
     struct offset best = {.unsure_us = -1};
-    int name = name_index(ps, "push"), answer = name_index(ps, "send changes");
+    int name = name_index(ps, SPAN_PUSH), answer = name_index(ps, SPAN_SEND_CHANGES);
     for (size_t i = 0; i < ps->count; i++) {
         const struct trace_span *span = &ps->spans[i];
         if (span->name != name || span->peer != worker) {
@@ -456,7 +457,7 @@ static void write_spans(FILE *file, const struct trace *trace, double zero_us)
 static void write_arrows(FILE *file, const struct trace *worker, const struct trace *ps, const struct sent_push *pushes,
                          size_t count, double zero_us, uint64_t *id)
 {
-    int name = name_index(ps, "push");
+    int name = name_index(ps, SPAN_PUSH);
     for (size_t i = 0; i < ps->count; i++) {
         const struct trace_span *span = &ps->spans[i];
         struct sent_push wanted = {.peer = ps->member, .number = span->number};

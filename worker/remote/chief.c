@@ -90,8 +90,7 @@ enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global
 
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error)
 {
-    enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
-    struct message_end_job message = {.job_state = failed ? STATE_JOB_FAILED : STATE_JOB_DONE,
+    struct message_end_job message = {.job_state = failed ? JOB_FAILED : JOB_DONE,
                                       .global_step = atomic_load(&chief->global_step),
                                       .test_accuracy = (float)test_accuracy,
                                       .message = why};

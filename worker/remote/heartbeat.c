@@ -86,7 +86,6 @@ static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, stru
 /* The first ps that knows the end tells it. */
 static void take_lease(struct heartbeat *heartbeat, const struct shard_link *link, const struct message_lease *lease)
 {
-    enum { STATE_JOB_DONE = 3, STATE_JOB_FAILED = 4 };
     pthread_mutex_lock(&heartbeat->mutex);
     struct job_news *news = &heartbeat->news;
     struct ps_news *ps = &heartbeat->ps[link->member.index];
@@ -97,9 +96,9 @@ static void take_lease(struct heartbeat *heartbeat, const struct shard_link *lin
                            .job_state = lease->job_state,
                            .generation = link->channel.frame.generation};
     news->known = true;
-    if (!news->over && (lease->job_state == STATE_JOB_DONE || lease->job_state == STATE_JOB_FAILED)) {
+    if (!news->over && (lease->job_state == JOB_DONE || lease->job_state == JOB_FAILED)) {
         news->over = true;
-        news->failed = lease->job_state == STATE_JOB_FAILED;
+        news->failed = lease->job_state == JOB_FAILED;
         news->test_accuracy = lease->test_accuracy;
         snprintf(news->message, sizeof news->message, "%s", lease->message);
         atomic_store(&heartbeat->over, true);
@@ -348,13 +347,12 @@ void heartbeat_wake(struct heartbeat *heartbeat)
 
 bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256])
 {
-    enum { STATE_JOB_TRAINING = 1, STATE_JOB_DONE = 3 };
     bool needs_rejoin = false;
     pthread_mutex_lock(&heartbeat->mutex);
     for (int i = 0; i < heartbeat->count && !needs_rejoin; i++) {
         const struct ps_news *ps = &heartbeat->ps[i];
-        needs_rejoin = ps->known && ps->heard_s > since_s && ps->job_state < STATE_JOB_DONE &&
-                       (ps->job_state != STATE_JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
+        needs_rejoin = ps->known && ps->heard_s > since_s && ps->job_state < JOB_DONE &&
+                       (ps->job_state != JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
         if (needs_rejoin && ps->generation > generation) {
             snprintf(why, 256, "%.200s has generation %u of the model", heartbeat->links[i].name, ps->generation);
         } else if (needs_rejoin && ps->changed_s > since_s) {

@@ -1,5 +1,6 @@
 /* Floats between a connection and memory, in frames. */
 #include "base/profile.h"
+#include "net/spans.h"
 #include "ps/store/bfloat16.h"
 #include "ps/server/requests/requests.h"
 
@@ -75,7 +76,7 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
                         struct ranges *ranges, const struct changes *changes, const struct wanted *wanted,
                         struct error *error)
 {
-    PROFILE("send changes");
+    PROFILE(SPAN_SEND_CHANGES);
     uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
                  DIFFERENCES_RANGES];
     struct stage *stage = shard_stage(session->server->shard, session->worker);

@@ -28,13 +28,15 @@ bool serve_get_model(struct session *session, struct error *error)
     bool alive =
         serve_hold(session, serve_is_ready, 0, serve_wait_deadline(session->channel.message.get_model.wait_ms));
     job_ready(&server->job, clock_monotonic_s(), message);
-    model.state = job_initialised(&server->job) ? 2 : server->job.state == JOB_RESTORING;
+    model.state = job_initialised(&server->job)        ? MODEL_READY
+                  : server->job.state == JOB_RESTORING ? MODEL_BEING_WRITTEN
+                                                       : MODEL_ABSENT;
     serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
     }
-    if (model.state == 2) {
+    if (model.state == MODEL_READY) {
         shard_now(server->shard, &model.version, &model.global_step);
     }
     return serve_send(session, MESSAGE_model, request, &model, error);

@@ -43,7 +43,7 @@ static bool ask_model(struct shard_part *part, struct shard_status *status, uint
     if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model, soon(), code, error)) {
         return false;
     }
-    *status = (struct shard_status){.ready = channel->message.model.state == 2,
+    *status = (struct shard_status){.ready = channel->message.model.state == MODEL_READY,
                                     .generation = channel->frame.generation,
                                     .global_step = channel->message.model.global_step};
     return true;
@@ -51,14 +51,13 @@ static bool ask_model(struct shard_part *part, struct shard_status *status, uint
 
 static bool ask_status(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
 {
-    enum { STATE_JOB_DONE = 3 };
     struct channel *channel = &part->link.channel;
     struct message_heartbeat beat = {.state = STATE_STARTING, .global_step = -1, .loss = NAN};
     if (!ask_model(part, status, code, error) ||
         !channel_call(channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, soon(), code, error)) {
         return false;
     }
-    status->over = channel->message.lease.job_state >= STATE_JOB_DONE;
+    status->over = channel->message.lease.job_state >= JOB_DONE;
     return true;
 }
 

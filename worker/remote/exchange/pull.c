@@ -54,9 +54,9 @@ static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_par
     if (!check_model(exchange, part, model, error)) {
         return PUSH_PULL_REFUSED;
     }
-    *ready = model->state == 2 && model->message[0] == '\0';
+    *ready = model->state == MODEL_READY && model->message[0] == '\0';
     *generation = channel->frame.generation;
-    if (exchange->writes_model && model->state != 2) {
+    if (exchange->writes_model && model->state != MODEL_READY) {
         return PUSH_PULL_AGAIN;
     }
     tell(exchange, part, model->message);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "net/spans.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { FRAME_BYTES = 4 << 20 /* of a frame's bulk, about */ };
@@ -30,7 +31,7 @@ static bool send_frame(struct push_pull *exchange, struct shard_part *part, stru
 static bool send_push(struct push_pull *exchange, struct shard_part *part, const struct outbox *outbox,
                       const struct push_note *note, struct error *error)
 {
-    PROFILE_PEER("send push", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
+    PROFILE_PEER(SPAN_SEND_PUSH, PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
     struct message_push push = {.sequence = part->sequence,
                                 .base_version = part->version,
                                 .base_step = note->base_step,
@@ -184,17 +185,14 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
     }
 }
 
-/* As `pushed` says. */
-enum { OUTCOME_STALE = 3, OUTCOME_NOT_FINITE = 4, OUTCOME_NOT_WANTED = 5 };
-
 static void note_answer(struct push_pull *exchange, struct shard_part *part, const struct message_pushed *pushed,
                         struct push_answer *answer)
 {
     part->version = pushed->version;
     part->global_step = pushed->global_step;
-    part->over = pushed->outcome == OUTCOME_NOT_WANTED;
-    answer->not_finite = answer->not_finite || pushed->outcome == OUTCOME_NOT_FINITE;
-    answer->stale = answer->stale || pushed->outcome == OUTCOME_STALE;
+    part->over = pushed->outcome == PUSH_NOT_WANTED;
+    answer->not_finite = answer->not_finite || pushed->outcome == PUSH_NOT_FINITE;
+    answer->stale = answer->stale || pushed->outcome == PUSH_STALE;
     answer->staleness = pushed->staleness > answer->staleness ? pushed->staleness : answer->staleness;
     push_pull_note_step(exchange, pushed->global_step);
 }
@@ -203,7 +201,7 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
 static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
                            uint16_t *code, struct error *error)
 {
-    PROFILE_PEER("receive answer", PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
+    PROFILE_PEER(SPAN_RECEIVE_ANSWER, PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
     struct channel *channel = &part->link.channel;
     for (;;) {
         bool pinged;
