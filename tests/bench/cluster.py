@@ -154,12 +154,12 @@ class Bench:
         for words in wires:
             accuracies, walls = [done["test_accuracy"] for done, _ in runs[words]], [wall for _, wall in runs[words]]
             name, wall = f"1 ps + 2 workers, Adam{words}", statistics.median(walls)
-            show(f"{name}: accuracy at the end of the run", round(100 * min(accuracies), 2), 97.0,
+            show(f"{name}: final accuracy", round(100 * min(accuracies), 2), 97.0,
                  each=[round(100 * accuracy, 2) for accuracy in accuracies])
-            show(f"{name}: from the start to 97%", round(wall, 3), unit="s", each=[round(each, 2) for each in walls])
+            show(f"{name}: start to 97%", round(wall, 3), unit="s", each=[round(each, 2) for each in walls])
             if peers:
                 peer = statistics.median(peers)
-                show(f"{name}: from the start to 97%, times faster than TensorFlow", round(peer / wall, 2), 4, aim=10,
+                show(f"{name}: start to 97%, times faster than TensorFlow", round(peer / wall, 2), 4, aim=10,
                      peer_s=round(peer, 1), each_peer=[round(each, 1) for each in peers])
 
     def push_pull(self, workers, *flags, seconds=4):
@@ -190,12 +190,12 @@ class Bench:
         show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers", round(statistics.median(one["rounds_per_s"] for one in found), 1),
              unit="rounds/s")
         limit = (16 * 2**20 + 4 * FLOATS * (2 + 0 + 2 * 2)) / 2**20
-        show("largest resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20, 1),
+        show("peak resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20, 1),
              most=round(limit, 1), unit="MiB")
         # Over ten seconds this is as much about where the scheduler put 512 threads of two processes at first.
         many = self.push_pull(256, key, "--layers=784,16,10", seconds=30)
-        show("256 workers on one ps, TLS, half a minute: the fastest's rounds in the slowest's", round(many["fastest"] / many["slowest"], 2),
-             most=2, rounds_per_s=many["rounds_per_s"], ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
+        show("256 workers on one ps, TLS, half a minute: fastest worker's rounds, times the slowest's",
+             round(many["fastest"] / many["slowest"], 2), most=2, rounds_per_s=many["rounds_per_s"], ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
 
     def tls_bench(self, mode, pattern):
         output = subprocess.run([*self.wrap, str(pathlib.Path(self.options.bench).resolve() / "tls_bench"), mode, "3"],

@@ -51,8 +51,8 @@ class Bench:
         records = pathlib.Path(self.set("tfrecord", "--to=tfrecord")) / "train.tfrecord"
         found = json.loads(subprocess.run([self.options.bench, records, "15"], check=True, capture_output=True, text=True).stdout)
         show("TFRecord read on one core, framing and CRCs checked", found["records"], 0.8, unit="GB/s")
-        show("TFRecord read on one core, CRCs checked, Examples taken apart", found["examples"], 0.8, unit="GB/s")
-        show("TFRecord read on one core, CRCs checked, Examples like the one before", found["alike"], 0.8, unit="GB/s")
+        show("TFRecord read on one core, CRCs checked, Examples parsed", found["examples"], 0.8, unit="GB/s")
+        show("TFRecord read on one core, CRCs checked, Examples like the previous one", found["alike"], 0.8, unit="GB/s")
 
     def both(self, one, other, measure):
         """[(a, b), ...]: pairs that ran one after the other, which of them first by turns."""
@@ -88,7 +88,7 @@ class Bench:
 
         pairs = self.both("idx", "records", measure)
         for number, unit in ((0, "wall time"), (1, "CPU time")):
-            self.ratio(f"a run of one epoch from TFRecord, times one from IDX, {unit}",
+            self.ratio(f"one epoch from TFRecord, times one from IDX, {unit}",
                        [(one[number], other[number]) for one, other in pairs], 1.1)
 
     def stream(self):
@@ -100,7 +100,7 @@ class Bench:
         for threads, most in ((max(1, cores - 1), 1.1), (cores, None)):
             flags = (f"--data_dir={folder}", "--epochs=4", "--train_dir=", "--validate_steps=1000000000", f"--num_threads={threads}")
             pairs = self.both("files", "memory", lambda kind: self.train(*flags, *limits[kind])[0]["steps_per_s"])
-            self.best(f"steps/s in memory, times those of a set that streams from TFRecord files, {threads} of {cores} cores",
+            self.best(f"steps/s in memory, times streaming from TFRecord files, {threads} of {cores} cores",
                        pairs, most)
 
     def cost(self, name, pairs, most):
@@ -124,7 +124,7 @@ class Bench:
             spans = {name: sum(event["dur"] for event in events if event.get("name") == name)
                      for name in ("write summary", "train")}
             shares.append(100 * spans["write summary"] / (spans["write summary"] + spans["train"]))
-        show("summaries every 100 steps cost", round(statistics.median(shares), 2), most=2.0, unit="% of the time",
+        show("cost of summaries every 100 steps", round(statistics.median(shares), 2), most=2.0, unit="% of the time",
              each=[round(share, 2) for share in shares])
 
     def off(self):
@@ -135,7 +135,7 @@ class Bench:
                  "--save_model_secs=0", "--train_dir=")
         programs = {"before": str(pathlib.Path(self.options.before).resolve()), "now": self.trainer}
         pairs = self.both("before", "now", lambda kind: self.train(*flags, trainer=programs[kind])[0]["steps_per_s"])
-        self.cost("profiles that are off cost, without summaries", pairs, 1.0)
+        self.cost("cost of disabled profiling, without summaries", pairs, 1.0)
 
 
 def main():

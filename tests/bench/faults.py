@@ -55,8 +55,8 @@ class Bench:
                 wait_for(lambda: step() > last, "step without worker 2", 20)
                 stalls.append(time.monotonic() - begun)
                 cluster.start("worker 2")
-        show(f"synchronous, a worker of three killed, lease {LEASE_S:g} s: no step for", round(max(stalls), 2), most=LEASE_S + 1,
-             unit="s", each=[round(each, 2) for each in stalls])
+        show(f"synchronous, one of three workers killed, lease {LEASE_S:g} s: longest time without a step",
+             round(max(stalls), 2), most=LEASE_S + 1, unit="s", each=[round(each, 2) for each in stalls])
 
     def ps(self):
         """From the restart of a killed ps to steps of the new generation on all shards."""
@@ -76,7 +76,7 @@ class Bench:
                 wait_for(lambda: all(member["generation"] > generation and (member["global_step"] or 0) > step
                                      for name, member in cluster.status()[1].items() if name.startswith("ps")), "training", 20)
                 times.append(time.monotonic() - begun)
-        show("a killed ps: from its restart to training again", round(max(times), 2), most=3, unit="s",
+        show("ps killed: from its restart until training resumes", round(max(times), 2), most=3, unit="s",
              each=[round(each, 2) for each in times])
 
     def rate(self, *flags):
@@ -97,7 +97,7 @@ class Bench:
             kept = (f"--train_dir=kept{i}", "--save_model_secs=1")
             rates = {keeps: self.rate(*(kept if keeps else ("--train_dir=",))) for keeps in (i % 2 == 0, i % 2 != 0)}
             costs.append(100 * (1 - rates[True] / rates[False]))
-        show("1 ps + 2 workers, synchronous: a checkpoint every second costs", round(statistics.median(costs), 1), most=5,
+        show("1 ps + 2 workers, synchronous: cost of a checkpoint every second", round(statistics.median(costs), 1), most=5,
              unit="% of steps/s", each=[round(each, 1) for each in costs])
 
 

@@ -92,7 +92,7 @@ class Bench:
         """What the GPU takes of a worker's step, and what a step takes with a ps on this box."""
         output = subprocess.run([self.step, f"seconds={min(3, self.options.seconds)}"], capture_output=True, text=True, check=True).stdout
         parts = {key: float(value) for key, value in re.findall(r"(\w+) ([\d.]+)", output)}
-        show("as a worker, GPU side of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us", **self.about,
+        show("as a worker, GPU's share of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us", **self.about,
              **{key: value for key, value in parts.items() if key != "step_us"})
         rate = self.cluster()
         show("as a worker over loopback TLS with one ps", round(rate, 1), unit="steps/s", us_of_a_step=round(1e6 / rate),
@@ -129,7 +129,7 @@ class Bench:
             parts.append({key: came.get(key) for key in ("start", "step", "validation", "done")})
         show("exec to 98% of the test set", round(statistics.median(walls), 3), aim=1, unit="s",
              each=[round(each, 3) for each in walls], first_line_of_each_kind_s=parts[0], **self.about)
-        show("accuracy at the end of it", round(100 * min(accuracies), 2), 98.0, unit="%",
+        show("accuracy of that run", round(100 * min(accuracies), 2), 98.0, unit="%",
              each=[round(100 * each, 2) for each in accuracies])
 
 

@@ -86,17 +86,17 @@ def main():
             of = f"{members} members on one machine, "
             seconds, seen, steps = roll_out(fleet, fleet.candidate(2, train=train), "version 2 of the config is in force")
             assert len(seen) == members, seen
-            show(f"{of}live: from the first that switched to the last", round(max(seen.values()) - min(seen.values()), 2), most=1, unit="s")
+            show(f"{of}live: from the first switch to the last", round(max(seen.values()) - min(seen.values()), 2), most=1, unit="s")
             show(f"{of}live: longest time without a step of worker 0", round(longest_gap(steps), 2), unit="s")
             train["batch_size"] = 40
             used = processor_seconds(fleet)
             seconds, _, steps = roll_out(fleet, fleet.candidate(3, train=train))
             used = processor_seconds(fleet) - used
-            show(f"{of}job: in all, beside healthy_secs", round(seconds - HEALTHY_S, 2), most=10, unit="s")
-            show(f"{of}job: time of a processor for it, training included", round(used, 1), unit="s")
-            show(f"{of}job: pause of training", round(longest_gap(steps), 2), most=2, unit="s")
+            show(f"{of}job: total without healthy_secs", round(seconds - HEALTHY_S, 2), most=10, unit="s")
+            show(f"{of}job: processor time, training included", round(used, 1), unit="s")
+            show(f"{of}job: training pause", round(longest_gap(steps), 2), most=2, unit="s")
             seconds, _, _ = roll_out(fleet, fleet.candidate(4, train=train, cluster={"recovery_wait_secs": 0.5}))
-            show(f"{of}local: in all, beside healthy_secs and those of the canary", round(seconds - 2 * HEALTHY_S, 2), unit="s")
+            show(f"{of}local: total without the healthy_secs of fleet and canary", round(seconds - 2 * HEALTHY_S, 2), unit="s")
     return 1 if missed else 0
 
 

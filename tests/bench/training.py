@@ -38,7 +38,7 @@ class Bench:
         self.folder = tempfile.TemporaryDirectory()
 
     def train(self, *flags):
-        """The done event, the wall time from exec to exit, and the largest resident size in MiB."""
+        """The done event, the wall time from exec to exit, and the peak resident size in MiB."""
         begun = time.monotonic()
         process = subprocess.Popen([self.trainer, "--log_format=json", f"--data_dir={self.data}", *flags],
                                    cwd=self.folder.name, stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ class Bench:
 
     def optimizers(self):
         for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
-            self.accuracy(f"784-500-10, {optimizer} as it comes", (f"--optimizer={optimizer}",), 97.8)
+            self.accuracy(f"784-500-10, {optimizer} with defaults", (f"--optimizer={optimizer}",), 97.8)
 
     def until(self):
         """Adam 0.001 from exec to a model that gets 97% of the test set. The run looks at the validation set alone, which
@@ -84,14 +84,14 @@ class Bench:
             accuracies.append(done["test_accuracy"])
             steps.append(done["steps"])
         wall = statistics.median(walls)
-        show("accuracy at the end of the run", round(100 * min(accuracies), 2), 97.0,
+        show("final accuracy", round(100 * min(accuracies), 2), 97.0,
              each=[round(100 * accuracy, 2) for accuracy in accuracies], steps=steps)
         show("wall time to 97%", round(wall, 3), unit="s", each=[round(each, 3) for each in walls])
         if self.peer:
             output = subprocess.run([self.python, self.peer, self.data, str(os.cpu_count())], capture_output=True,
                                     text=True, check=True).stdout
             peer = float(re.search(r"wall_s ([\d.]+)", output)[1])
-            show("wall time to 97%, times faster than the peer", round(peer / wall, 2), 6, aim=10, peer_s=peer)
+            show("wall time to 97%, times faster than PyTorch", round(peer / wall, 2), 6, aim=10, peer_s=peer)
 
     def memory(self):
         for name, slots, averages, flags in (("sgd", 0, 0, ("--optimizer=sgd",)),
@@ -101,7 +101,7 @@ class Bench:
             _, _, mib = self.train("--layers=784,500,10", *flags, "--train_steps=1500", "--save_steps=500",
                                    f"--train_dir={self.folder.name}/memory-{slots}-{averages}")
             limit = (DATA_BYTES + 4 * MLP_PARAMETERS * 2 * (1 + slots + averages)) / 2**20 + 16
-            show(f"largest resident size, {name}", round(mib, 1), most=round(limit, 1), unit="MiB")
+            show(f"peak resident size, {name}", round(mib, 1), most=round(limit, 1), unit="MiB")
 
     def checkpoints(self):
         """Many short pairs, every other one the other way round: a machine that others use is as fast for both in the median."""
@@ -114,7 +114,7 @@ class Bench:
                 done, _, _ = self.train(*flags, *kept)
                 rates[keeps] = done["steps_per_s"]
             costs.append(100 * (1 - rates[True] / rates[False]))
-        show("a checkpoint every second costs", round(statistics.median(costs), 2), most=2.0, unit="% of steps/s",
+        show("cost of a checkpoint every second", round(statistics.median(costs), 2), most=2.0, unit="% of steps/s",
              each=[round(cost, 1) for cost in costs])
 
 
