@@ -242,6 +242,12 @@ def test_paths_exist(name):
         assert list(ROOT.glob(path)), path
 
 
+def test_the_map_names_every_folder_of_code():
+    named = paths(text_of(MAP))
+    folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "ps", "worker", "cuda") for path in (ROOT / room).rglob("*.[ch]*")}
+    assert len(folders) > 30 and not {str(folder) for folder in folders} - named
+
+
 def test_the_documents_are_short_enough_to_be_read():
     assert len(text_of("README.md").splitlines()) <= 200
     for name in NAMES:
