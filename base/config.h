@@ -24,6 +24,7 @@ enum {
     CONFIG_MAX_HOSTS = 1024,
     CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, where the config lets them */
     CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */
+    CONFIG_AUTO = -1,            /* a count that depends on what is found */
 };
 
 #define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, where no other is named */
@@ -131,7 +132,7 @@ struct config_train {
 struct config_data {
     char *data_dir;
     enum data_source data_source;
-    int validation_size; /* the first so many training images are held out; 0 = none */
+    int validation_size; /* the first training images, held out; 0 = none; CONFIG_AUTO: a tenth, at most 5,000 */
     int synthetic_train, synthetic_test;
     char *train_files, *test_files;      /* names of TFRecord files in data_dir, as patterns of the shell */
     char *image_feature, *label_feature; /* of their tf.train.Examples */

@@ -115,6 +115,7 @@ VALUES = [
     ("model.layers", [[784, 10], [1] * 16], [[], [1], [1] * 17, [0, 1], [1, "2"], 784, "784,10"]),
     ("cluster.issync", [True, False], [1, "true"]),
     ("cluster.ps_hosts", [[], ["a:1"], ["[::1]:2222"]], [["a"], ["a:1", "a:1"], "a:1", [1]]),
+    ("data.validation_size", ["auto", 0, 100000000], ["Auto", "500", -1, 100000001, 1.5, None, True]),
     ("data.data_dir", ["", "x", "ä"], [3, "a\nb", "a" * 4097]),
     ("train.nothing", [], [1]),
     ("nothing.seed", [], [1]),

@@ -50,6 +50,16 @@ def test_a_resumed_run_gives_the_same_bits(trainer, tmp_path, sets, name):
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "pieces")) == []
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_tenth_is_held_out(trainer, tmp_path, sets, name):
+    """How many that is, a reader may know only at the end; what streams is the same as if it had been told."""
+    flags = [flag for flag in FLAGS if "validation_size" not in flag] + [f"--data_dir={sets / name}", "--train_steps=150"]
+    result = train(trainer, *flags, "--train_dir=auto", cwd=tmp_path)
+    assert "3,600 training, 400 validation images (a tenth), 28x28, 10 classes; streams" in result.named("start")[0]["data"]
+    train(trainer, *flags, "--validation_size=400", "--train_dir=told", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "auto"), newest(tmp_path / "told")) == []
+
+
 def test_what_fits_is_as_it_was(trainer, tmp_path, sets):
     """In memory, every format gives the bits of every other; the limit changes nothing as long as it is not reached."""
     flags = (*FLAGS[2:], "--train_steps=60")

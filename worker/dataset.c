@@ -24,6 +24,9 @@
 #include "worker/data/synth.h"
 #include "worker/data/tfrecord/files.h"
 
+/* Of TensorFlow's read_data_sets, and of a smaller set no more than a tenth. */
+enum { VALIDATION_MOST = 5000 };
+
 static bool named_by_flag(const struct config *config)
 {
     return config->origins && config_origin_of(config, config_key_by_path("data", "data_dir"))->source == SOURCE_FLAG;
@@ -284,10 +287,9 @@ static bool check_streamed_labels(const struct example_source *source, const str
 }
 
 /* Enough images must be there for what is held out, and for one full batch of the rest. */
-static bool check_counts(int count, const struct dataset_origin *origin, const struct config *config,
+static bool check_counts(int count, int held_out, const struct dataset_origin *origin, const struct config *config,
                          struct error *error)
 {
-    int held_out = config->data.validation_size;
     const char *name = source_name(origin, origin->images);
     if (held_out >= count) {
         return error_set(error,
@@ -332,9 +334,11 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
     }
     count_text(training, train->count);
     count_text(validation, dataset->validation.count);
+    bool tenth = config->data.validation_size == CONFIG_AUTO && dataset->validation.count < VALIDATION_MOST;
     snprintf(dataset->description, sizeof dataset->description,
-             "%s: %s training, %s validation images, %dx%d, %d classes%s", source, training, validation, train->height,
-             train->width, train->classes, dataset->streaming ? "; streams" : "");
+             "%s: %s training, %s validation images%s, %dx%d, %d classes%s", source, training, validation,
+             tenth ? " (a tenth)" : "", train->height, train->width, train->classes,
+             dataset->streaming ? "; streams" : "");
 }
 
 /* Cuts what is in memory into the images held out, which come first, and the rest. */
@@ -396,23 +400,28 @@ bool dataset_load(struct dataset *dataset, const struct config *config, struct e
 {
     struct examples whole = {0};
     struct dataset_origin origin;
-    int held_out = config->data.validation_size;
-    struct overflow overflow = {.limit = memory_limit(config), .held_out = held_out, .keep = held_out + DATASET_SAMPLE};
+    struct overflow overflow = {.limit = memory_limit(config),
+                                .held_out = config->data.validation_size,
+                                .is_at_most = config->data.validation_size == CONFIG_AUTO};
+    overflow.held_out = overflow.is_at_most ? VALIDATION_MOST : overflow.held_out;
+    overflow.keep = overflow.held_out + DATASET_SAMPLE;
     bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {
-        int64_t count = held_out + overflow.blocks.examples; /* blocks are of those behind them */
+        int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks are of those behind them */
         done = check_streamed_labels(overflow.source, &origin, config, error) &&
-               check_counts(overflow.blocks.examples > 0 ? (int)count : whole.count, &origin, config, error);
-    } else {
-        done = done && check_counts(whole.count, &origin, config, error);
+               check_counts(overflow.blocks.examples > 0 ? (int)count : whole.count, overflow.held_out, &origin, config,
+                            error);
+    } else if (done) {
+        overflow_settle(&overflow, whole.count);
+        done = check_counts(whole.count, overflow.held_out, &origin, config, error);
     }
     if (!done || !check_test_files(&whole, &origin, config, error)) {
         examples_free(&whole);
         overflow_free(&overflow);
         return false;
     }
-    split(dataset, &whole, held_out);
+    split(dataset, &whole, overflow.held_out);
     done = !overflow.source || stream_rest(dataset, &overflow, config, error);
     overflow_free(&overflow);
     if (!done) {

@@ -163,6 +163,7 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
 {
     static const char *const names[] = {
         [KEY_COUNT] = "N",
+        [KEY_COUNT_OR_AUTO] = "auto|N",
         [KEY_LONG] = "N",
         [KEY_NUMBER] = "X",
         [KEY_TEXT] = "TEXT",

@@ -16,6 +16,7 @@
 enum key_type {
     KEY_SWITCH,        /* bool */
     KEY_COUNT,         /* int */
+    KEY_COUNT_OR_AUTO, /* int; CONFIG_AUTO for "auto" */
     KEY_LONG,          /* int64_t */
     KEY_NUMBER,        /* double */
     KEY_TEXT,          /* char * */

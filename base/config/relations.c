@@ -140,7 +140,7 @@ static bool check_devices(const struct config *config, struct error *error)
 /* Early stopping looks at validation images; without any it would never happen. */
 static bool check_validation(const struct config *config, struct error *error)
 {
-    if (config->data.validation_size > 0) {
+    if (config->data.validation_size != 0) {
         return true;
     }
     if (config->train.target_accuracy > 0) {

@@ -81,6 +81,24 @@ static bool add_layer_devices(cJSON *object)
            add_text(device, "pattern", layer_device_pattern);
 }
 
+static cJSON *add_form(cJSON *forms)
+{
+    cJSON *form = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(forms, form)) {
+        cJSON_Delete(form);
+        return NULL;
+    }
+    return form;
+}
+
+static bool add_count_or_auto(cJSON *object, const struct config_key *key)
+{
+    cJSON *forms = cJSON_AddArrayToObject(object, "anyOf");
+    cJSON *count = add_form(forms), *word = add_form(forms);
+    return count && word && add_text(count, "type", "integer") && add_limits(count, key) &&
+           add_text(word, "const", "auto");
+}
+
 static bool add_type(cJSON *object, const struct config_key *key)
 {
     switch (key->type) {
@@ -89,6 +107,8 @@ static bool add_type(cJSON *object, const struct config_key *key)
     case KEY_COUNT:
     case KEY_LONG:
         return add_text(object, "type", "integer") && add_limits(object, key);
+    case KEY_COUNT_OR_AUTO:
+        return add_count_or_auto(object, key);
     case KEY_NUMBER:
         return add_text(object, "type", "number") && add_limits(object, key);
     case KEY_TEXT:

@@ -85,6 +85,9 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
     case KEY_LONG:
         snprintf(text, size, "an integer from %.0f to %.0f", key->minimum, key->maximum);
         break;
+    case KEY_COUNT_OR_AUTO:
+        snprintf(text, size, "auto or an integer from %.0f to %.0f", key->minimum, key->maximum);
+        break;
     case KEY_NUMBER:
         allowed_number(key, text, size);
         break;
@@ -152,13 +155,24 @@ static bool set_number(const struct config_key *key, struct config *config, doub
         return reject(key, shown, error);
     }
     void *field = field_of(key, config);
-    if (key->type == KEY_COUNT) {
+    if (key->type == KEY_COUNT || key->type == KEY_COUNT_OR_AUTO) {
         *(int *)field = (int)number;
     } else if (key->type == KEY_LONG) {
         *(int64_t *)field = (int64_t)number;
     } else {
         *(double *)field = number + 0.0; /* -0 becomes 0 */
     }
+    return true;
+}
+
+/* A text's number, or auto itself. */
+static bool set_count_or_auto(const struct config_key *key, struct config *config, const char *text, double number,
+                              const char *shown, struct error *error)
+{
+    if (strcmp(text, "auto") != 0) {
+        return set_number(key, config, number, shown, error);
+    }
+    *(int *)field_of(key, config) = CONFIG_AUTO;
     return true;
 }
 
@@ -404,6 +418,8 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
     case KEY_LONG:
     case KEY_NUMBER:
         return set_number(key, config, parse_number(text), shown, error);
+    case KEY_COUNT_OR_AUTO:
+        return set_count_or_auto(key, config, text, parse_number(text), shown, error);
     case KEY_TEXT:
         return set_text(key, config, text, error);
     case KEY_WORD:
@@ -493,6 +509,14 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
     case KEY_NUMBER:
         if (cJSON_IsNumber(value)) {
             return set_number(key, config, value->valuedouble, shown, error);
+        }
+        break;
+    case KEY_COUNT_OR_AUTO:
+        if (cJSON_IsNumber(value)) {
+            return set_number(key, config, value->valuedouble, shown, error);
+        }
+        if (cJSON_IsString(value)) {
+            return set_count_or_auto(key, config, value->valuestring, NAN, shown, error);
         }
         break;
     case KEY_TEXT:
@@ -585,6 +609,8 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
         return cJSON_CreateBool(*(const bool *)value);
     case KEY_COUNT:
         return number_json(*(const int *)value);
+    case KEY_COUNT_OR_AUTO:
+        return *(const int *)value == CONFIG_AUTO ? cJSON_CreateString("auto") : number_json(*(const int *)value);
     case KEY_LONG:
         return number_json((double)*(const int64_t *)value);
     case KEY_NUMBER:

@@ -143,6 +143,34 @@ static void test_loads(void **state)
     config_free(&config);
 }
 
+/* Of 20 images a tenth is 2; of MNIST's 60,000 it would be more than the 5,000 that are enough. */
+static void test_a_tenth_is_held_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *count;
+        int held_out;
+        const char *says;
+    } cases[] = {{"9", 0, "9 training, 0 validation images (a tenth),"},
+                 {"19", 1, "18 training, 1 validation images (a tenth),"},
+                 {"49999", 4999, "45,000 training, 4,999 validation images (a tenth),"},
+                 {"50000", 5000, "45,000 training, 5,000 validation images,"},
+                 {"60000", 5000, "55,000 training, 5,000 validation images,"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct config config;
+        struct dataset dataset;
+        struct error error;
+        make_config(&config, WITH("data_source", "synthetic", "validation_size", "auto", "layers", "784,10",
+                                  "synthetic_train", cases[i].count, "num_threads", "2"));
+        assert_true(dataset_load(&dataset, &config, &error));
+        assert_int_equal(dataset.validation.count, cases[i].held_out);
+        assert_int_equal(dataset.train.count + dataset.validation.count, atoi(cases[i].count));
+        assert_non_null(strstr(dataset.description, cases[i].says));
+        dataset_free(&dataset);
+        config_free(&config);
+    }
+}
+
 static void test_nothing_held_out(void **state)
 {
     (void)state;
@@ -329,10 +357,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_loads),           TEST(test_nothing_held_out),
-        TEST(test_names_with_dots), TEST(test_missing_files),
-        TEST(test_sources),         TEST(test_synthetic),
-        TEST(test_relations),       TEST(test_files_that_do_not_belong_together),
+        TEST(test_loads),           TEST(test_nothing_held_out), TEST(test_a_tenth_is_held_out),
+        TEST(test_names_with_dots), TEST(test_missing_files),    TEST(test_sources),
+        TEST(test_synthetic),       TEST(test_relations),        TEST(test_files_that_do_not_belong_together),
         TEST(test_int32_labels),    TEST(test_other_shapes),
     };
     return cmocka_run_group_tests_name("dataset", tests, NULL, NULL);

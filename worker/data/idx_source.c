@@ -102,6 +102,7 @@ static bool note_blocks(struct overflow *overflow, int count, size_t pixels)
 {
     int in_block = (int)(BLOCK_BYTES / pixels) + 1;
     bool done = true;
+    overflow_settle(overflow, count);
     for (int i = overflow->held_out; i < count && done; i += in_block) {
         done = blocks_add(&overflow->blocks, 0, (uint64_t)i, (uint32_t)(count - i < in_block ? count - i : in_block));
     }

@@ -55,6 +55,7 @@ static int type_of(const struct config_key *key)
         return TYPE_NUMBER;
     case KEY_TEXT:
     case KEY_WORD:
+    case KEY_COUNT_OR_AUTO:
     case KEY_LAYERS:
     case KEY_HOSTS:
     case KEY_DEVICE:

@@ -57,6 +57,8 @@ static void texts_read_back(void **state)
                                             {"data_dir", "a b/\xC3\xA4"},
                                             {"log_format", "json"},
                                             {"issync", "true"},
+                                            {"validation_size", "500"},
+                                            {"validation_size", "auto"},
                                             {"epsilon", "1e-08"},
                                             {"worker_hosts", ""}};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -106,7 +108,8 @@ static void refusal_changes_nothing(void **state)
     assert_true(config_defaults(&config, &error));
     static const char *const wrong[][3] = {{"layers", "1,2,x", "784,500,10"}, {"ps_hosts", "b:1,c", "a:1"},
                                            {"batch_size", "0", "100"},        {"optimizer", "x", "sgd"},
-                                           {"device", "tpu", "auto"},         {"data_dir", "\x01", "data"}};
+                                           {"device", "tpu", "auto"},         {"data_dir", "\x01", "data"},
+                                           {"validation_size", "-1", "auto"}, {"validation_size", "Auto", "auto"}};
     assert_true(config_key_set_text(config_key_by_flag("ps_hosts"), &config, "a:1", &error));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         const struct config_key *key = config_key_by_flag(wrong[i][0]);

@@ -82,6 +82,8 @@ static void what_early_stopping_needs(void **state)
            "config.json:1:56: train.patience: counts validations; set validation_size above 0");
     accept(&config, "{\"data\": {\"validation_size\": 0}}", NO_FLAGS);
     config_free(&config);
+    accept(&config, "{\"data\": {\"validation_size\": \"auto\"}}", FLAGS("target_accuracy", "0.97"));
+    config_free(&config);
 }
 
 static void steps_that_are_too_large(void **state)

@@ -155,6 +155,7 @@ bool folders_read(struct examples *examples, const char *path, int inputs, struc
     struct builder builder = {.capacity = 0};
     bool done = collection_list(&collection, path, error);
     bool too_large = (uint64_t)collection.count * ((uint64_t)inputs + sizeof *examples->labels) > overflow->limit;
+    overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
     done = done && read_pictures(&collection, count, &builder, inputs, error) &&
            (builder_finish(&builder, examples, error) || error_wrap(error, "%s", path)) &&

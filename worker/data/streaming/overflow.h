@@ -2,6 +2,7 @@
 #ifndef WORKER_DATA_STREAMING_OVERFLOW_H
 #define WORKER_DATA_STREAMING_OVERFLOW_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "worker/data/streaming/blocks.h"
@@ -13,11 +14,18 @@
  * creator's to free.
  */
 struct overflow {
-    uint64_t limit; /* bytes of images and labels */
-    int held_out;   /* examples, from the first on, that never stream */
-    int keep;       /* at least held_out */
+    uint64_t limit;  /* bytes of images and labels */
+    int held_out;    /* examples, from the first on, that never stream */
+    bool is_at_most; /* held_out is a bound until overflow_settle: no more than a tenth is held out */
+    int keep;        /* at least held_out */
     struct example_source *source;
     struct blocks blocks;
 };
+
+/*
+ * How many examples there are is known: held_out, and keep with it, become what they stay. A reader calls it before it
+ * notes the blocks of a part that is larger than the limit. A second call changes nothing.
+ */
+void overflow_settle(struct overflow *overflow, int count);
 
 #endif

@@ -36,10 +36,11 @@ struct reading {
     struct example example;           /* the one being read */
     struct builder builder;
     struct overflow *overflow;
-    bool too_large; /* for memory: from now on only blocks are noted */
-    int *open;      /* [names.count]: the block under way of each file, -1: none */
-    bool *packed;   /* [names.count] */
-    int64_t count;  /* good examples so far */
+    bool too_large;      /* for memory: from now on only blocks are noted */
+    int *open;           /* [names.count]: the block under way of each file, -1: none */
+    bool *packed;        /* [names.count] */
+    struct blocks early; /* one for each example that may yet be held out, or not: overflow_settle */
+    int64_t count;       /* good examples so far */
     int32_t classes;
     int bad;
     double told_s;
@@ -120,8 +121,10 @@ static bool keep(struct reading *reading, int file, struct error *error)
         tell(reading);
     }
     reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
-    if (number >= overflow->held_out &&
-        !blocks_extend(&overflow->blocks, &reading->open[file], file, tfrecord_offset(reading->readers[file]))) {
+    uint64_t offset = tfrecord_offset(reading->readers[file]);
+    bool noted = number >= overflow->held_out ? blocks_extend(&overflow->blocks, &reading->open[file], file, offset)
+                                              : !overflow->is_at_most || blocks_add(&reading->early, file, offset, 1);
+    if (!noted) {
         return error_set(error, "no memory to note where %lld images are", (long long)reading->count);
     }
     if (!reading->too_large && builder_bytes(&reading->builder) > overflow->limit) {
@@ -177,10 +180,46 @@ static bool read_all(struct reading *reading, struct error *error)
     return true;
 }
 
+/*
+ * Only now is it known how many examples there are, and so how many of the first are held out: blocks of the rest of them
+ * go before the others. A set that is large enough has the blocks that it would have had with the number known at once.
+ */
+static bool settle(struct reading *reading, struct error *error)
+{
+    struct overflow *overflow = reading->overflow;
+    struct blocks all = {0};
+    bool done = true;
+    overflow_settle(overflow, (int)reading->count);
+    builder_cut(&reading->builder, overflow->keep);
+    if (overflow->held_out >= reading->early.count) {
+        return true;
+    }
+    for (int i = 0; i < reading->names.count; i++) {
+        reading->open[i] = -1;
+    }
+    for (int i = overflow->held_out; i < reading->early.count && done; i++) {
+        const struct stream_block *one = &reading->early.items[i];
+        done = blocks_extend(&all, &reading->open[one->file], one->file, one->offset);
+    }
+    for (int i = 0; i < overflow->blocks.count && done; i++) {
+        const struct stream_block *block = &overflow->blocks.items[i];
+        done = blocks_add(&all, block->file, block->offset, block->count);
+    }
+    blocks_free(done ? &overflow->blocks : &all);
+    if (!done) {
+        return error_set(error, "out of memory for where %lld images are", (long long)reading->count);
+    }
+    overflow->blocks = all;
+    return true;
+}
+
 /* Hands over what was read, and the files themselves if it is not all. */
 static bool finish(struct reading *reading, struct examples *examples, const char *pattern, struct error *error)
 {
     const struct examples *read = &reading->builder.examples;
+    if (reading->too_large && !settle(reading, error)) {
+        return false;
+    }
     if (reading->too_large &&
         !tfrecord_source_create(&reading->overflow->source, reading->config, &reading->names, reading->packed,
                                 read->height, read->width, reading->classes, error)) {
@@ -204,6 +243,7 @@ bool tfrecord_files_read(struct examples *examples, const struct config_data *co
     free(reading.readers);
     free(reading.open);
     free(reading.packed);
+    blocks_free(&reading.early);
     names_free(&reading.names);
     example_free(&reading.example);
     builder_free(&reading.builder);
