@@ -417,16 +417,26 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
     }
 }
 
-/* Whoever is gone will hear of it when it is back; only what computes and stores now is waited for. */
+/*
+ * A worker that is gone hears of it when it is back, so that only members that compute or store now are waited for. A
+ * leader that has just been started again has heard of nobody yet: silence counts from its own start, or else it would
+ * call the rollout over while workers still run the target.
+ */
+static bool must_go_back(const struct rollout *rollout, const struct rollout_member *member, double now_s)
+{
+    const double since_s = member->heard_s >= 0 ? member->heard_s : rollout->began_s;
+    const bool may_be_there = member->heard_s >= 0 || member->awaited;
+    return rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
+           (may_be_there && now_s - since_s < ROLLOUT_IDLE_TIMEOUT_S);
+}
+
 static void tick_going_back(struct rollout *rollout, double now_s)
 {
     let_leader_go(rollout, now_s);
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        bool needed = rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
-                      (member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_IDLE_TIMEOUT_S);
         const bool in_time = member->awaited || now_s - rollout->began_s < ROLLOUT_RETURN_S;
-        if (needed && in_time && !rollout_is_in(rollout, member)) {
+        if (must_go_back(rollout, member, now_s) && in_time && !rollout_is_in(rollout, member)) {
             return;
         }
     }

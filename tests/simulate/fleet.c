@@ -76,6 +76,7 @@ static struct fleet {
     struct machine *small;        /* a member without memory, for this candidate */
     const struct rollout *leader; /* ps 0's */
     int leader_life;
+    double leader_s; /* when its process was started */
     enum rollout_state state; /* seen last */
     uint64_t switched;        /* the last version to whose step a ps came */
     double since_s;           /* all is as it should be at the end */
@@ -223,6 +224,7 @@ WRAP(bool, rollout_create, struct rollout *rollout, int ps, int workers, int roo
     if (fleet.rolls && world.here->number == 0) {
         fleet.leader = rollout;
         fleet.leader_life = world.here->life;
+        fleet.leader_s = world.now_s;
         fleet.state = ROLLOUT_IDLE;
     }
     return __real_rollout_create(rollout, ps, workers, room);
@@ -569,6 +571,30 @@ static void check_reason(const struct rollout *rollout)
     }
 }
 
+/*
+ * Nobody may be left behind when all have taken a version, or gone back from it: whoever runs, and was to be waited for,
+ * is in the version and ready. One that ps 0 has not heard of for long may be cut off; since it was started, not since ever.
+ */
+static void check_members(const struct rollout *rollout)
+{
+    const struct content *content = content_of(rollout->target);
+    const bool back = rollout->outcome == OUTCOME_WENT_BACK;
+    const uint64_t version = back ? rollout->fallback : rollout->target;
+    for (int i = 0; i < fleet.member_count; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        const double since_s = member->heard_s >= 0 ? member->heard_s : fleet.leader_s;
+        const bool may_miss = comes_and_goes(i) || (i > oracle.ps && (content->waited || content->off[i]));
+        if (may_miss || !world.machines[i].runs || world.now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
+            continue;
+        }
+        if (member->heard_s < 0 || member->version != version || !(member->ready || rollout->waits)) {
+            fail("the rollout of version %llu is over, and %s is not ready in version %llu: heard of after %g s, in %llu",
+                 (unsigned long long)rollout->target, world.machines[i].name, (unsigned long long)version,
+                 member->heard_s - fleet.leader_s, (unsigned long long)member->version);
+        }
+    }
+}
+
 bool fleet_turned(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
@@ -580,6 +606,12 @@ bool fleet_turned(void)
     if (turned && (rollout->state == ROLLOUT_GOING_BACK ||
                    (rollout->state == ROLLOUT_IDLE && rollout->outcome == OUTCOME_NOT_BEGUN))) {
         check_reason(rollout);
+    }
+    /* Back from a live change worker 0 restores, and the others join again only then. */
+    const bool all_back = turned && rollout->outcome == OUTCOME_WENT_BACK && rollout->kind != ROLLOUT_LIVE;
+    const bool all_done = turned && rollout->outcome == OUTCOME_DONE && is_training();
+    if (turned && rollout->state == ROLLOUT_IDLE && (all_back || all_done)) {
+        check_members(rollout);
     }
     fleet.state = rollout != NULL ? rollout->state : fleet.state;
     return turned;

@@ -353,6 +353,33 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
 }
 
+/*
+ * ps 0 was started again while all went back, and has heard of nobody: worker 1 may just be slow to say that it still is in
+ * the target. It is waited for as long as a member may be silent, and no longer.
+ */
+static void a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over(void **state)
+{
+    (void)state;
+    const double now_s = 100;
+    rollout_resume(&rollout, ROLLOUT_GOING_BACK, &whole, 0.5, "the loss", now_s);
+    they_say(PHASE_NONE, 1, true, now_s + 0.5);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    say(last, PHASE_NONE, 2, now_s + 1);
+    they_say(PHASE_NONE, 1, true, now_s + 1);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    say(last, PHASE_NONE, 1, now_s + 2);
+    they_say(PHASE_NONE, 1, true, now_s + 2);
+    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
+
+    rollout_destroy(&rollout);
+    assert_true(rollout_create(&rollout, PS, WORKERS, ROOM));
+    rollout_resume(&rollout, ROLLOUT_GOING_BACK, &whole, 0.5, "the loss", now_s);
+    they_say(PHASE_NONE, 1, true, now_s + ROLLOUT_IDLE_TIMEOUT_S - 0.5);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    they_say(PHASE_NONE, 1, true, now_s + ROLLOUT_IDLE_TIMEOUT_S);
+    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
+}
+
 /* Whenever it comes back, it takes part as soon as it can, and keeps nobody if it goes again. */
 static void one_that_was_off_comes_back_meanwhile(void **state)
 {
@@ -529,6 +556,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(steps_are_asked_for_once_it_has_begun, enter, leave),
         cmocka_unit_test_setup_teardown(one_that_is_off_keeps_nobody, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_starts_anew_remembers_who_was_off, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over, enter, leave),
         cmocka_unit_test_setup_teardown(one_that_was_off_comes_back_meanwhile, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_that_would_wait_is_not_begun, enter, leave),
         cmocka_unit_test_setup_teardown(steps_may_wait_for_one_that_is_off, enter, leave),
