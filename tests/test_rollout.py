@@ -90,7 +90,7 @@ def test_what_is_refused(fleet, trainer):
     for new, message in (
         (fleet.candidate(2), "nothing differs"),
         (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, and the fleet runs version 1"),
-        (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start is each machine's own and can't be rolled out"),
+        (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start belongs to each machine and can't be rolled out"),
         (fleet.candidate(4, train_steps=2000000), "train.train_steps is set by a flag or TF_CONFIG here"),
     ):
         # What is a flag of the operator's machine wins over the file, too.
@@ -157,7 +157,7 @@ def test_without_a_checkpoint_to_go_back_to_nothing_is_begun(trainer, tmp_path):
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
         assert result.returncode == 1
-        assert "version 2 was not begun, version 1 stays: worker 0: worker 0 has no train_dir" in text_of(result)
+        assert "version 2 was not rolled out, version 1 stays: worker 0: worker 0 has no train_dir" in text_of(result)
         assert set(fleet.versions().values()) == {1}
 
 
@@ -377,7 +377,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
     fleet.start_and_train()
     result = fleet.rollout(fleet.candidate(2, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1")
     assert result.returncode == 1, text_of(result)
-    assert "version 2 was not begun, version 1 stays: worker 0: it would lose layer0/weights [784,32], which would be " \
+    assert "version 2 was not rolled out, version 1 stays: worker 0: it would lose layer0/weights [784,32], which would be " \
            "[784,24]" in text_of(result)
     fleet.goes_on()
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
@@ -538,7 +538,7 @@ def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
         result = fleet.rollout(fleet.candidate(2, train={"num_threads": 2}), "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result) + fleet.text("worker 3")
         assert "train.num_threads            each machine's own -> 2  (local)" in text_of(result)
-        assert "by machines that start anew one after the other" in text_of(result)
+        assert "by restarting machines one after the other" in text_of(result)
         assert "first the canary" in text_of(result) and "the canary is well" in text_of(result)
         assert set(fleet.versions().values()) == {2} and fleet.alive()
         for i in range(4):

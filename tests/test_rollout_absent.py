@@ -94,9 +94,9 @@ def test_the_others_change_without_it(trainer, tmp_path, issync):
         fleet.all_on(3)
 
 
-@pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "all start anew in", "watching"])
+@pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "all restart in", "watching"])
 def test_it_comes_back_meanwhile(fleet, full, phase):
-    if not full and phase not in ("worker 0 tries", "all start anew in"):
+    if not full and phase not in ("worker 0 tries", "all restart in"):
         pytest.skip("in make test-full")
     operator = fleet.begin(2, "--healthy_secs=5", train={"batch_size": 40})
     fleet.in_phase(f"{phase} version 2")
@@ -120,7 +120,7 @@ def test_all_go_back_without_it(fleet):
     fleet.all_on(1)
 
 
-@pytest.mark.parametrize("phase, version", [("staging", 1), ("all start anew in", 2), ("watching", 1)])
+@pytest.mark.parametrize("phase, version", [("staging", 1), ("all restart in", 2), ("watching", 1)])
 def test_the_leader_dies_meanwhile(fleet, full, phase, version):
     """It knows then who was off, and goes on without, or back."""
     if not full and phase == "staging":
@@ -168,7 +168,7 @@ def test_a_job_that_would_wait_for_it(trainer, tmp_path):
     with Absent(trainer, tmp_path / "fleet", cluster={"min_workers": 3}) as fleet:
         fleet.switch_off()
         done, output = ends(fleet.begin(2, "--healthy_secs=1", train={"batch_size": 40}))
-        assert not done and "worker 2 is off, and the job would start anew and wait for 3 workers" in output, output
+        assert not done and "worker 2 is off, and the job would restart and wait for 3 workers" in output, output
         fleet.goes_on()
         for version, sections in ((3, {"cluster": {"min_workers": 2}}), (4, {"train": {"batch_size": 40}})):
             done, output = ends(fleet.begin(version, "--healthy_secs=1", **sections))

@@ -61,7 +61,7 @@ def test_they_change_with_the_others(fleet):
     all_on(fleet, 2, *JOINED)
     # The canary is one of them: worker 5, whose machine has no such data.
     done, output = rolls(fleet, 3, "--data_dir=digits", data={"data_source": "idx"})
-    assert not done and "version 3 was not begun" in output, output
+    assert not done and "version 3 was not rolled out" in output, output
     done, output = rolls(fleet, 4, train={"learning_rate": 0.04, "num_threads": 2})
     assert done, output
     all_on(fleet, 4, *JOINED)
@@ -92,7 +92,7 @@ def test_one_that_can_not_says_why(fleet):
     begin(fleet)
     (fleet.folder / "worker-5" / "operator.pub").unlink()
     done, output = rolls(fleet, 2, train={"batch_size": 40})
-    assert not done and "version 2 was not begun, version 1 stays: worker 5: " in output and "operator.pub" in output, output
+    assert not done and "version 2 was not rolled out, version 1 stays: worker 5: " in output and "operator.pub" in output, output
     # It is nobody's that it goes: the next one is without it.
     fleet.kill("worker 5")
     wait_for(lambda: fleet.status()[1].get("worker 5", {"state": "lost"})["state"] == "lost", "loss of worker 5")
@@ -102,13 +102,13 @@ def test_one_that_can_not_says_why(fleet):
 
 @pytest.mark.parametrize("phase, sections", [("staging", {"learning_rate": 0.04}), ("switching to", {"learning_rate": 0.04}),
                                              ("watching", {"learning_rate": 0.04}), ("worker 0 tries", {"batch_size": 40}),
-                                             ("all start anew in", {"batch_size": 40}), ("watching", {"batch_size": 40}),
+                                             ("all restart in", {"batch_size": 40}), ("watching", {"batch_size": 40}),
                                              ("starting anew in", {"num_threads": 2})])
 def test_one_goes_and_one_comes_meanwhile(fleet, full, phase, sections):
     """For ever, without a word; and a new one that has only what the fleet began with."""
-    if not full and (phase, *sections) not in (("switching to", "learning_rate"), ("all start anew in", "batch_size")):
+    if not full and (phase, *sections) not in (("switching to", "learning_rate"), ("all restart in", "batch_size")):
         pytest.skip("in make test-full")
-    begin(fleet, issync=phase == "all start anew in")
+    begin(fleet, issync=phase == "all restart in")
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train=sections), "--yes",
                                  "--healthy_secs=3", *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

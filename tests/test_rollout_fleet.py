@@ -106,7 +106,7 @@ class Trial(OpenFleet):
         text = text_of(self.rollout("status"))
         return any(text.startswith(start) or f"\n{start}" in text for start in
                    ("no rollout since", *(f"version {v} is in force" for v in range(99)),
-                    *(f"version {v} was not begun" for v in range(99)), "went back from"))
+                    *(f"version {v} was not rolled out" for v in range(99)), "went back from"))
 
     def next(self, **sections):
         self.version += 1
@@ -199,10 +199,10 @@ def test_who_dies_in_a_live_one(fleet, full, who, phase):
 
 
 @pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "worker 0 saves the job before it starts anew in",
-                                   "all start anew in", "watching"])
+                                   "all restart in", "watching"])
 @pytest.mark.parametrize("who", ["worker 1", "worker 0", "ps 1", "ps 0"])
 def test_who_dies_in_one_of_the_whole_job(fleet, full, who, phase):
-    if not full and (who, phase) not in (("worker 0", "worker 0 tries"), ("ps 0", "all start anew in"), ("ps 1", "watching")):
+    if not full and (who, phase) not in (("worker 0", "worker 0 tries"), ("ps 0", "all restart in"), ("ps 1", "watching")):
         pytest.skip("in make test-full")
     operator, version = fleet.begin("--healthy_secs=3", train={"batch_size": 20 + fleet.version})
     fleet.in_phase(f"{phase} version {version}")

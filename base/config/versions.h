@@ -1,9 +1,9 @@
 /*
- * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each version
- * (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there; 00000003.local.json where keys of
- * single machines came with it), and `current`, which holds the
- * number of the one in force. After a power cut at any point `current` names the old version or the new, and the file of
- * the version that it names is whole.
+ * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each
+ * version (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there; 00000003.local.json
+ * where keys of single machines came with it), and `current`, which holds the number of the one in force. After a
+ * power cut at any point `current` names the old version or the new, and the file of the version that it names is
+ * whole.
  *
  * Several processes of one machine may share the folder: writing the same version twice is fine.
  */

@@ -13,8 +13,8 @@ void notify_stopping(void);
 void notify_restarting(void);
 
 /*
- * WATCHDOG=1, if the unit wants it (WATCHDOG_USEC, for this process) and half of that time has passed since the last one.
- * To be called by the loop whose progress is what matters, as often as it likes; cheap.
+ * WATCHDOG=1, if the unit wants it (WATCHDOG_USEC, for this process) and half of that time has passed since the last
+ * one. To be called by the loop whose progress is what matters, as often as it likes; cheap.
  */
 void notify_alive(void);
 

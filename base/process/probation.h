@@ -24,7 +24,9 @@ struct probation {
 /* This process is about to start anew in `target`, which is in the versions' folder, as is the fallback. */
 bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error);
 
-/* At the start of a process, before the config is read: counts, and goes back if it is time. config_path: NULL: none. */
+/*
+ * At the start of a process, before the config is read: counts, and goes back if it is time. config_path: NULL: none.
+ */
 void probation_check(const char *config_path);
 
 /* False: it is not on probation, and never failed one that has not been ended. */

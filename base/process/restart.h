@@ -13,18 +13,21 @@ enum { RESTART_STATUS = 75, RESTART_ID = 17 };
 /* Once, at the beginning of main. argv is borrowed. */
 void restart_remember(char *const *argv);
 
-/* What tells this process from others that run here, now and after it started anew: a hash of arguments and TF_CONFIG. */
+/*
+ * What tells this process from others that run here, now and after it started anew: a hash of arguments and
+ * TF_CONFIG.
+ */
 void restart_identity(char id[RESTART_ID]);
 
 /*
- * From now on a thread stands by to execute the program as things are now: what the caller asks of the scheduler later is
- * not inherited. False where no thread can be started: then who calls restart_now executes it. Once.
+ * From now on a thread stands by to execute the program as things are now: what the caller asks of the scheduler
+ * later is not inherited. False where no thread can be started: then who calls restart_now executes it. Once.
  */
 bool restart_stand_by(void);
 
 /*
- * The process is about to end in order, to start anew: if it has not done so within so many seconds, it does so at once,
- * wherever it is then.
+ * The process is about to end in order, to start anew: if it has not done so within so many seconds, it does so at
+ * once, wherever it is then.
  */
 void restart_within(unsigned seconds);
 

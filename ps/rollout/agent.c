@@ -168,8 +168,8 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
 }
 
 /*
- * How long until the next report. *missed_s doubles with each that does not reach ps 0; between half and the whole of it
- * passes, so that a fleet does not come back in step.
+ * How long until the next report. *missed_s doubles with each that does not reach ps 0; between half and the whole of
+ * it passes, so that a fleet does not come back in step.
  */
 static double pause_s(const struct agent *agent, bool reached, bool busy, double *missed_s)
 {

@@ -28,7 +28,7 @@ struct agent_options {
     struct member who;
     struct participant_host host;
     float (*loss)(void *context); /* as in the message `report`; NULL: none */
-    /* ps 0 is in this version, as it said just now, and has a model or not. NULL: no matter. The agent's thread calls. */
+    /* What ps 0 said just now: its version, and whether it has a model. NULL: no matter. On the agent's thread. */
     void (*heard)(void *context, uint64_t version, bool has_model);
     /* On ps 0: answers a report at once. NULL: ps 0 is asked by network. */
     bool (*ask)(void *context, const struct message_report *report, struct agent_answer *answer, struct error *error);
@@ -38,7 +38,10 @@ struct agent_options {
 bool agent_create(struct agent **agent, const struct agent_options *options, struct error *error);
 void agent_destroy(struct agent *agent); /* ends the thread; NULL is fine */
 
-/* Is a rollout being made or undone, as far as this member knows? Then a bad loss is for ps 0 to deal with. Any thread. */
+/*
+ * Is a rollout being made or undone, as far as this member knows? Then a bad loss is for ps 0 to deal with. Any
+ * thread.
+ */
 bool agent_is_rolling(struct agent *agent);
 
 /* The version in force, and its digest. Any thread. */

@@ -1,4 +1,23 @@
-#include "ps/rollout/internal.h"
+/*
+ * The leader's decisions. decide.h has the states and how they follow each other; here is why they do.
+ *
+ * One idea carries all of it: whatever can be lost must have been written down before it matters. So everybody has
+ * both versions on disk (staging) before anybody runs the new one, the host stores a change of state before it tells
+ * members of it, and going back needs neither a key nor the operator. What follows from it:
+ *
+ * - Until a member may run the target, giving up costs nothing and simply ends the rollout. From then on giving up
+ *   means to go back, and that has no time limit: half a fleet on each version would be worse than any wait.
+ * - A live change counts from one global step on, and that step must still lie ahead when the last member hears of
+ *   it. Members poll; the slowest one's interval, measured while it staged, says how far ahead is far enough.
+ * - In a restart of the whole job ps 0 goes last, since the others hear of it only from ps 0.
+ * - Silence is evidence only against those who owe an answer: listed members that were there when it began. Workers
+ *   that come and go, or were off, never hold up the others.
+ * - A leader that was itself started again, or stood still, has no evidence at all yet: it waits before it judges.
+ *
+ * In this file: members and who takes part; what a member is told; the states, one function for each. Words for
+ * people are in describe.c.
+ */
+#include "ps/rollout/decide.h"
 
 #include <limits.h>
 #include <math.h>
@@ -7,21 +26,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Orders travel in what members ask for several times a second; the step must not be over when the last one hears of it. */
+#include "base/config.h"
+
+/* A live change takes effect this far ahead, at least and at most; members report at very different intervals. */
 static const double MARGIN_S = 2.0, MOST_MARGIN_S = 20.0;
 static const int REPORTS = 3; /* of the slowest member: one may just be missed, another be late */
 enum { MARGIN_STEPS = 20 };
 
-/* Every member asks more often than that. */
+/* Every member polls more often than that. */
 static const double LEADER_WAITS_S = 1.0;
 
-/* train_steps or epochs, by what the job makes of them. */
+/* By train_steps or epochs, whichever ends the job. */
 #define ROLLOUT_OVER                                                                                                   \
-    "the job would be over after step %lld, by train.train_steps or train.epochs, and it is at step %lld by then: "    \
-    "let them be more, or to end the job now stop worker 0, which saves it"
+    "the job would be over after step %lld, by train.train_steps or train.epochs, and would be at step %lld by then: " \
+    "raise them; to end the job now, stop worker 0, which saves it"
 
-/* A loss counts as worse than before above this: single batches differ by much less. */
+/* A loss above this bound is worse than before: single batches differ by far less. */
 static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
+
+_Static_assert((int)ROLLOUT_MAX_LISTED >= (int)CONFIG_MAX_HOSTS, "every worker that can be listed has a bit");
+
+/* --- Members ------------------------------------------------------------------------------------------------------ */
 
 bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
 {
@@ -45,6 +70,248 @@ void rollout_destroy(struct rollout *rollout)
     *rollout = (struct rollout){.count = 0};
 }
 
+static bool is_chief(struct member who)
+{
+    return who.role == MEMBER_WORKER && who.index == 0;
+}
+
+static bool is_leader(struct member who)
+{
+    return who.role == MEMBER_PS && who.index == 0;
+}
+
+/* NULL: there is no such member. */
+static struct rollout_member *find_member(const struct rollout *rollout, struct member who)
+{
+    for (int i = 0; i < rollout->count; i++) {
+        if (rollout->members[i].who.role == who.role && rollout->members[i].who.index == who.index) {
+            return &rollout->members[i];
+        }
+    }
+    return NULL;
+}
+
+bool rollout_is_here(const struct rollout_member *member, double now_s)
+{
+    return member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_IDLE_TIMEOUT_S;
+}
+
+int rollout_count_members(const struct rollout *rollout)
+{
+    int count = 0;
+    for (int i = 0; i < rollout->count; i++) {
+        count += rollout->members[i].takes_part;
+    }
+    return count;
+}
+
+/* --- Who takes part, and whose silence counts --------------------------------------------------------------------- */
+
+static bool may_be_off(struct member who)
+{
+    return who.role == MEMBER_WORKER && !is_chief(who);
+}
+
+bool rollout_is_absent(const struct rollout_absent *absent, struct member who)
+{
+    return may_be_off(who) && who.index < ROLLOUT_MAX_LISTED &&
+           (absent->bits[who.index / 8] & (1 << who.index % 8)) != 0;
+}
+
+static bool is_off(const struct rollout_member *member, double now_s)
+{
+    return member->listed && may_be_off(member->who) && !rollout_is_here(member, now_s);
+}
+
+static void note_absent(struct rollout *rollout, double now_s)
+{
+    rollout->absent = (struct rollout_absent){{0}};
+    for (int i = 0; i < rollout->count; i++) {
+        const int worker = rollout->members[i].who.index;
+        if (is_off(&rollout->members[i], now_s) && worker < ROLLOUT_MAX_LISTED) {
+            rollout->absent.bits[worker / 8] |= (uint8_t)(1 << worker % 8);
+        }
+    }
+}
+
+/*
+ * known: false after a restart of the leader, which has heard of nobody yet. Nor does it know then who was there of a
+ * job that waited for workers, so that only the chief and the ps are awaited.
+ */
+static void choose_members(struct rollout *rollout, bool known, double now_s)
+{
+    for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
+        const bool here = known && rollout_is_here(member, now_s);
+        const bool may_miss =
+            rollout_is_absent(&rollout->absent, member->who) || (!known && rollout->waited && may_be_off(member->who));
+        member->awaited = member->listed && !may_miss;
+        member->takes_part = member->awaited || (here && member->version == rollout->fallback);
+    }
+}
+
+/* May a member that was not taking part do so from now on? concerns: its phase is of this rollout. */
+static bool joins_in(const struct rollout *rollout, const struct rollout_member *member, bool concerns)
+{
+    const bool has_it = concerns && member->phase != PHASE_NONE && member->phase != PHASE_FAILED;
+    return rollout->state != ROLLOUT_IDLE &&
+           (has_it || member->version == rollout->target ||
+            (rollout->state == ROLLOUT_STAGING && member->version == rollout->fallback));
+}
+
+/* A member that came by itself may leave without a word. */
+static void let_go_of_absent(struct rollout *rollout, double now_s)
+{
+    for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
+        member->takes_part = member->awaited || (member->takes_part && rollout_is_here(member, now_s));
+    }
+}
+
+/* Would a job that restarts wait for workers that are off, in the target or back in the fallback? */
+static bool would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s, char message[256])
+{
+    const struct rollout_demand *demands[] = {&plan->to, &plan->from};
+    for (int k = 0; k < 2; k++) {
+        int there = demands[k]->listed, first = -1;
+        for (int i = 0; i < rollout->count; i++) {
+            const struct rollout_member *member = &rollout->members[i];
+            if (is_off(member, now_s) && member->who.index < demands[k]->listed) {
+                there--;
+                first = first < 0 ? member->who.index : first;
+            }
+        }
+        if (first >= 0 && there < demands[k]->least) {
+            snprintf(
+                message, 256,
+                "worker %d is off, and the job would restart and wait for %d workers (min_workers), of which %d can "
+                "come: start it, or roll out a lower cluster.min_workers first",
+                first, demands[k]->least, there);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* --- Where a member is, and what it is told ----------------------------------------------------------------------- */
+
+bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
+{
+    const bool live = rollout->kind == ROLLOUT_LIVE;
+    const bool may_wait = rollout->waits && member->who.role == MEMBER_WORKER;
+    const bool ready = member->heard_s >= 0 && (member->ready || may_wait);
+    if (!member->takes_part) {
+        return true;
+    }
+    switch (rollout->state) {
+    case ROLLOUT_STAGING:
+        return member->phase == PHASE_STAGED;
+    case ROLLOUT_SWITCHING:
+        return live ? member->phase == PHASE_SWITCHED : ready && member->version == rollout->target;
+    case ROLLOUT_WATCHING:
+        return ready && (live ? member->phase == PHASE_SWITCHED : member->version == rollout->target);
+    case ROLLOUT_GOING_BACK:
+        return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
+                    : ready && member->version == rollout->fallback;
+    case ROLLOUT_RESTORING:
+        return member->phase == PHASE_RESTORED || !is_chief(member->who);
+    case ROLLOUT_TRYING:
+        return member->phase == PHASE_TRIED || !is_chief(member->who);
+    case ROLLOUT_SAVING:
+        return member->phase == PHASE_SAVED || !is_chief(member->who);
+    case ROLLOUT_IDLE:
+        break;
+    }
+    return true;
+}
+
+/*
+ * In a local rollout members restart in waves: the n-th belongs to the first wave of more than n. Workers go from the
+ * last one down to worker 0, then every ps, so that the canary is the member that would be missed least.
+ */
+static int place_of(const struct rollout *rollout, struct member who)
+{
+    int before = who.role == MEMBER_PS ? who.index : 0;
+    for (int i = 0; i < rollout->count; i++) {
+        const struct rollout_member *other = &rollout->members[i];
+        before += other->takes_part && other->who.role == MEMBER_WORKER &&
+                  (who.role == MEMBER_PS || other->who.index > who.index);
+    }
+    return before;
+}
+
+bool rollout_keeps_waiting(const struct rollout *rollout)
+{
+    return rollout->kind == ROLLOUT_LIVE && rollout->waited &&
+           (rollout->state == ROLLOUT_STAGING || (rollout->state == ROLLOUT_SWITCHING && rollout->at_once));
+}
+
+int64_t rollout_order_step(const struct rollout *rollout)
+{
+    return rollout->state == ROLLOUT_SWITCHING && !rollout->at_once ? rollout->step : 0;
+}
+
+/* While all restart. */
+static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
+{
+    const struct rollout_member *member = find_member(rollout, who);
+    const bool has_a_place = member != NULL && member->takes_part && place_of(rollout, who) < rollout->wave;
+    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
+        return ORDER_STAGE;
+    }
+    return rollout->kind == ROLLOUT_JOB && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
+}
+
+enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
+{
+    const bool live = rollout->kind == ROLLOUT_LIVE;
+    switch (rollout->state) {
+    case ROLLOUT_IDLE:
+        break;
+    case ROLLOUT_STAGING:
+        return ORDER_STAGE;
+    case ROLLOUT_TRYING:
+        return is_chief(who) ? ORDER_TRY : ORDER_STAGE;
+    case ROLLOUT_SAVING:
+        return is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
+    case ROLLOUT_SWITCHING:
+    case ROLLOUT_WATCHING:
+        return live ? ORDER_SWITCH : restart_order(rollout, who, ORDER_RESTART);
+    case ROLLOUT_GOING_BACK:
+        return live ? ORDER_BACK : restart_order(rollout, who, ORDER_RETURN);
+    case ROLLOUT_RESTORING:
+        return is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
+    }
+    return ORDER_NOTHING;
+}
+
+void rollout_told(struct rollout *rollout, struct member who)
+{
+    struct rollout_member *member = find_member(rollout, who);
+    if (member != NULL) {
+        member->told = true;
+    }
+}
+
+enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_force, uint64_t version)
+{
+    const bool live = rollout->kind == ROLLOUT_LIVE;
+    bool is_target = in_force == rollout->target, is_fallback = in_force == rollout->fallback;
+    if (version == in_force || (!is_target && !is_fallback)) {
+        return ORDER_NOTHING;
+    }
+    if (is_target && version < in_force) {
+        return live && version == rollout->fallback ? ORDER_SWITCH : ORDER_CATCH_UP;
+    }
+    if (is_fallback && version == rollout->target) {
+        return live ? ORDER_BACK : ORDER_CATCH_UP;
+    }
+    /* One between the two was gone back from while its member was away, which knows by its own manifest whereto. */
+    return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
+}
+
+/* --- From state to state ------------------------------------------------------------------------------------------ */
+
 bool rollout_state_is_risky(enum rollout_state state)
 {
     return state == ROLLOUT_SWITCHING || state == ROLLOUT_WATCHING || state == ROLLOUT_GOING_BACK ||
@@ -63,7 +330,7 @@ static void enter(struct rollout *rollout, enum rollout_state state, double now_
     rollout->changes++;
 }
 
-static void end(struct rollout *rollout, enum rollout_outcome outcome, double now_s)
+static void end_rollout(struct rollout *rollout, enum rollout_outcome outcome, double now_s)
 {
     rollout->outcome = outcome;
     rollout->absent = (struct rollout_absent){{0}};
@@ -79,13 +346,13 @@ static void give_reason(struct rollout *rollout, const char *format, ...)
     va_end(arguments);
 }
 
-/* Before anybody switched nothing needs undoing; afterwards everything does. */
+/* Before anybody has switched there is nothing to undo. */
 static void give_up(struct rollout *rollout, double now_s)
 {
     if (rollout->state == ROLLOUT_SWITCHING || rollout->state == ROLLOUT_WATCHING) {
         enter(rollout, ROLLOUT_GOING_BACK, now_s);
     } else {
-        end(rollout, OUTCOME_NOT_BEGUN, now_s);
+        end_rollout(rollout, OUTCOME_NOT_BEGUN, now_s);
     }
 }
 
@@ -118,19 +385,19 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
 {
     if (rollout->state != ROLLOUT_IDLE) {
         snprintf(message, 256,
-                 "the rollout of version %llu is under way (%s): one at a time; `trainer rollout abort` takes it back",
+                 "the rollout of version %llu is under way (%s): one at a time; `trainer rollout abort` ends it",
                  (unsigned long long)rollout->target, rollout_state_name(rollout->state));
         return false;
     }
     if (!vitals->training) {
-        snprintf(message, 256, "the job is not training now: try again when `trainer status` shows that it is");
+        snprintf(message, 256, "the job is not training now: try again once `trainer status` shows that it is");
         return false;
     }
     if (plan->last_step > 0 && vitals->global_step >= plan->last_step) {
         snprintf(message, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
         return false;
     }
-    if (plan->kind == ROLLOUT_JOB && !vitals->waits && participation_too_few(rollout, plan, now_s, message)) {
+    if (plan->kind == ROLLOUT_JOB && !vitals->waits && would_wait(rollout, plan, now_s, message)) {
         return false;
     }
     take_plan(rollout, plan, vitals->loss);
@@ -141,8 +408,8 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         rollout->members[i].message[0] = '\0';
     }
     rollout->waited = rollout->waits = vitals->waits;
-    participation_note_absent(rollout, now_s);
-    participation_choose(rollout, true, now_s);
+    note_absent(rollout, now_s);
+    choose_members(rollout, true, now_s);
     enter(rollout, ROLLOUT_STAGING, now_s);
     return true;
 }
@@ -151,7 +418,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
                     double loss_before, const char *reason, double now_s)
 {
     take_plan(rollout, plan, loss_before);
-    participation_choose(rollout, false, now_s);
+    choose_members(rollout, false, now_s);
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
         begin_switching(rollout, NULL, now_s);
@@ -159,14 +426,14 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
         give_reason(rollout, "%s", reason);
         enter(rollout, ROLLOUT_GOING_BACK, now_s);
     } else if (state != ROLLOUT_IDLE) {
-        give_reason(rollout, "ps 0 was started again while it was %s", rollout_state_name(state));
+        give_reason(rollout, "ps 0 was restarted while the rollout was %s", rollout_state_name(state));
         give_up(rollout, now_s);
     }
 }
 
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s)
 {
-    struct rollout_member *member = rollout_find(rollout, who);
+    struct rollout_member *member = find_member(rollout, who);
     if (member == NULL) {
         return;
     }
@@ -180,7 +447,7 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->message, sizeof member->message, "%s", report->message);
     const bool took_part = member->takes_part;
-    member->takes_part = took_part || participation_joins_in(rollout, member, concerns);
+    member->takes_part = took_part || joins_in(rollout, member, concerns);
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
     bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||
                    rollout->state == ROLLOUT_SAVING || rollout->state == ROLLOUT_SWITCHING || watched;
@@ -192,13 +459,37 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
 }
 
-/* Has everybody come so far whose place is below that? Else the first who has not, those first who are awaited. */
+bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
+{
+    if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {
+        snprintf(message, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
+        return false;
+    }
+    give_reason(rollout, "the operator aborted it");
+    give_up(rollout, now_s);
+    return true;
+}
+
+void rollout_stood_still(struct rollout *rollout, double seconds)
+{
+    rollout->began_s += seconds;
+    rollout->moved_s += seconds;
+    rollout->wave_s += seconds;
+    for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
+        member->heard_s += member->heard_s >= 0 ? seconds : 0;
+    }
+}
+
+/* --- What the states wait for ------------------------------------------------------------------------------------- */
+
+/* The first member below that place that is not where the state wants it, awaited ones before others; NULL: all are. */
 static const struct rollout_member *first_missing(const struct rollout *rollout, int places)
 {
     const struct rollout_member *missing = NULL;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        if (!rollout_is_in(rollout, member) && rollout_place(rollout, member->who) < places &&
+        if (!rollout_is_in(rollout, member) && place_of(rollout, member->who) < places &&
             (missing == NULL || (member->awaited && !missing->awaited))) {
             missing = member;
         }
@@ -206,8 +497,8 @@ static const struct rollout_member *first_missing(const struct rollout *rollout,
     return missing;
 }
 
-static void time_out(struct rollout *rollout, struct member who, const char *what, double limit_s, const char *message,
-                     double now_s)
+static void give_up_waiting(struct rollout *rollout, struct member who, const char *what, double limit_s,
+                            const char *message, double now_s)
 {
     char name[MEMBER_TEXT];
     member_format(&who, ' ', name);
@@ -216,14 +507,14 @@ static void time_out(struct rollout *rollout, struct member who, const char *wha
     give_up(rollout, now_s);
 }
 
-/* The same; whoever is late is a reason to give up, or, if it comes and goes, to go on without. */
-static bool have_come(struct rollout *rollout, int places, const char *what, double since_s, double limit_s,
-                      double now_s)
+/* The same, with a limit: an awaited member that is late is a reason to give up, any other is left behind. */
+static bool are_all_in(struct rollout *rollout, int places, const char *what, double since_s, double limit_s,
+                       double now_s)
 {
     const struct rollout_member *missing = first_missing(rollout, places);
     const bool late = now_s - since_s >= limit_s;
     if (missing != NULL && late && missing->awaited) {
-        time_out(rollout, missing->who, what, limit_s, missing->message, now_s);
+        give_up_waiting(rollout, missing->who, what, limit_s, missing->message, now_s);
         return false;
     }
     return missing == NULL || late;
@@ -240,70 +531,23 @@ static bool would_be_over(struct rollout *rollout, int64_t step, double now_s)
     return true;
 }
 
-static void tick_staging(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
-{
-    rollout->steps_per_s = fmax(rollout->steps_per_s, vitals->steps_per_s);
-    if (!have_come(rollout, INT_MAX, "stage it", rollout->began_s, ROLLOUT_STAGE_S, now_s)) {
-        return;
-    }
-    if (rollout->kind == ROLLOUT_JOB) {
-        enter(rollout, ROLLOUT_TRYING, now_s);
-        return;
-    }
-    rollout->at_once = rollout->waits;
-    if (rollout->kind == ROLLOUT_LIVE && rollout->waited && !vitals->training) {
-        if (now_s - rollout->began_s >= ROLLOUT_STAGE_S) {
-            time_out(rollout, (struct member){MEMBER_WORKER, 0}, "restore the model", ROLLOUT_STAGE_S, "", now_s);
-        }
-        return;
-    }
-    if (rollout->kind == ROLLOUT_LIVE && rollout->at_once) {
-        rollout->step = vitals->global_step;
-    } else if (rollout->kind == ROLLOUT_LIVE) {
-        double margin_s = fmin(MARGIN_S + REPORTS * rollout->slowest_s, MOST_MARGIN_S);
-        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * rollout->steps_per_s);
-    }
-    if (rollout->kind == ROLLOUT_LIVE && would_be_over(rollout, rollout->step, now_s)) {
-        return;
-    }
-    begin_switching(rollout, vitals, now_s);
-    rollout->moved_step = vitals->global_step;
-}
-
-/* Worker 0 has something to do. */
-static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vitals, const char *what, double limit_s,
-                       enum rollout_state next, double now_s)
-{
-    if (!have_come(rollout, INT_MAX, what, rollout->began_s, limit_s, now_s)) {
-        return;
-    }
-    if (next == ROLLOUT_SWITCHING && would_be_over(rollout, vitals->global_step, now_s)) {
-        return;
-    }
-    if (next == ROLLOUT_SWITCHING) {
-        begin_switching(rollout, vitals, now_s);
-    } else {
-        enter(rollout, next, now_s);
-    }
-}
-
-/* ps 0 starts anew as the last one, or else the others would not hear of it in time. */
+/* ps 0 restarts last, or else the others would not hear of it in time. */
 static void let_leader_go(struct rollout *rollout, double now_s)
 {
     bool all_told = true;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        all_told = all_told && (member->told || !member->takes_part || rollout_is_leader(member->who));
+        all_told = all_told && (member->told || !member->takes_part || is_leader(member->who));
     }
     rollout->leader_may_go = all_told || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
 
-/* What is wrong now, "" if nothing; *at_once: it needs no second look. */
-static void find_illness(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *at_once)
+/* What is wrong now, as the reason; "" if nothing is. *at_once: there is no need for a second look. */
+static void find_trouble(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *at_once)
 {
     *at_once = true;
     rollout->reason[0] = '\0';
-    if (vitals->global_step < rollout->moved_step) { /* restored since: it begins anew there */
+    if (vitals->global_step < rollout->moved_step) { /* restored since: the proof starts over there */
         rollout->proof_step = vitals->global_step + vitals->under_way + 1;
     }
     if (vitals->global_step != rollout->moved_step || rollout->waits) {
@@ -311,7 +555,7 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
         rollout->moved_s = now_s;
     }
     if (isnan(vitals->loss) || isinf(vitals->loss)) {
-        give_reason(rollout, "the loss is not finite any more, after step %lld", (long long)vitals->global_step);
+        give_reason(rollout, "the loss is no longer finite, after step %lld", (long long)vitals->global_step);
         return;
     }
     const double standing_s = ROLLOUT_STANDING_S + (rollout->kind == ROLLOUT_JOB ? vitals->may_come_s : 0);
@@ -321,7 +565,7 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
     }
     for (int i = 0; i < rollout->count; i++) {
         char name[MEMBER_TEXT];
-        /* Whoever is starting anew is waited for by the wave. */
+        /* A member that is restarting is the business of its wave. */
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, &rollout->members[i]);
         if (rollout->members[i].takes_part && !starts &&
             now_s - rollout->members[i].heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
@@ -338,32 +582,82 @@ static void find_illness(struct rollout *rollout, const struct rollout_vitals *v
 }
 
 /* True if it looks so bad that it was given up. */
-static bool look(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *ill)
+static bool look_for_trouble(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *trouble)
 {
     bool at_once;
-    find_illness(rollout, vitals, now_s, &at_once);
-    *ill = rollout->reason[0] != '\0';
-    rollout->bad_since_s = !*ill ? -1 : rollout->bad_since_s < 0 ? now_s : rollout->bad_since_s;
-    if (*ill && (at_once || now_s - rollout->bad_since_s >= WORSE_FOR_S)) {
+    find_trouble(rollout, vitals, now_s, &at_once);
+    *trouble = rollout->reason[0] != '\0';
+    rollout->bad_since_s = !*trouble ? -1 : rollout->bad_since_s < 0 ? now_s : rollout->bad_since_s;
+    if (*trouble && (at_once || now_s - rollout->bad_since_s >= WORSE_FOR_S)) {
         give_up(rollout, now_s);
         return true;
     }
     return false;
 }
 
-static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+/* --- The states --------------------------------------------------------------------------------------------------- */
+
+static void tick_staging(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    bool ill;
-    if (look(rollout, vitals, now_s, &ill)) {
+    rollout->steps_per_s = fmax(rollout->steps_per_s, vitals->steps_per_s);
+    if (!are_all_in(rollout, INT_MAX, "stage it", rollout->began_s, ROLLOUT_STAGE_S, now_s)) {
         return;
     }
-    if (!have_come(rollout, rollout->wave, "start anew", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
+    if (rollout->kind == ROLLOUT_JOB) {
+        enter(rollout, ROLLOUT_TRYING, now_s);
+        return;
+    }
+    rollout->at_once = rollout->waits;
+    if (rollout->kind == ROLLOUT_LIVE && rollout->waited && !vitals->training) {
+        if (now_s - rollout->began_s >= ROLLOUT_STAGE_S) {
+            give_up_waiting(rollout, (struct member){MEMBER_WORKER, 0}, "restore the model", ROLLOUT_STAGE_S, "",
+                            now_s);
+        }
+        return;
+    }
+    if (rollout->kind == ROLLOUT_LIVE && rollout->at_once) {
+        rollout->step = vitals->global_step;
+    } else if (rollout->kind == ROLLOUT_LIVE) {
+        double margin_s = fmin(MARGIN_S + REPORTS * rollout->slowest_s, MOST_MARGIN_S);
+        rollout->step = vitals->global_step + MARGIN_STEPS + (int64_t)(margin_s * rollout->steps_per_s);
+    }
+    if (rollout->kind == ROLLOUT_LIVE && would_be_over(rollout, rollout->step, now_s)) {
+        return;
+    }
+    begin_switching(rollout, vitals, now_s);
+    rollout->moved_step = vitals->global_step;
+}
+
+/* Trying and saving: worker 0 alone has something to do. */
+static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vitals, const char *what, double limit_s,
+                       enum rollout_state next, double now_s)
+{
+    if (!are_all_in(rollout, INT_MAX, what, rollout->began_s, limit_s, now_s)) {
+        return;
+    }
+    if (next == ROLLOUT_SWITCHING && would_be_over(rollout, vitals->global_step, now_s)) {
+        return;
+    }
+    if (next == ROLLOUT_SWITCHING) {
+        begin_switching(rollout, vitals, now_s);
+    } else {
+        enter(rollout, next, now_s);
+    }
+}
+
+static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+{
+    bool trouble;
+    if (look_for_trouble(rollout, vitals, now_s, &trouble)) {
+        return;
+    }
+    if (!are_all_in(rollout, rollout->wave, "restart", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
         rollout->settled_s = -1;
         return;
     }
     rollout->settled_s = rollout->settled_s < 0 ? now_s : rollout->settled_s;
     double watched_s = rollout->wave > 1 ? 0 : fmin(rollout->healthy_s, ROLLOUT_CANARY_S);
-    if (!ill && now_s - rollout->settled_s >= watched_s) {
+    if (!trouble && now_s - rollout->settled_s >= watched_s) {
         rollout->wave = 2 * rollout->wave + 1;
         rollout->wave_s = now_s;
         rollout->settled_s = -1;
@@ -372,8 +666,8 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
 
 static void tick_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    const char *what = rollout->kind == ROLLOUT_LIVE ? "switch" : "start anew";
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout_participation(rollout)) {
+    const char *what = rollout->kind == ROLLOUT_LIVE ? "switch" : "restart";
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->wave < rollout_count_members(rollout)) {
         tick_waves(rollout, vitals, now_s);
         return;
     }
@@ -382,14 +676,14 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         give_up(rollout, now_s);
         return;
     }
-    /* Whoever has switched makes no steps then, and those that wait for one never will. */
+    /* Members that have switched make no steps then, so those still waiting for their step would wait for ever. */
     if (!isfinite(vitals->loss) && first_missing(rollout, INT_MAX) != NULL) {
-        give_reason(rollout, "the loss is not finite any more, after step %lld", (long long)vitals->global_step);
+        give_reason(rollout, "the loss is no longer finite, after step %lld", (long long)vitals->global_step);
         give_up(rollout, now_s);
         return;
     }
     let_leader_go(rollout, now_s);
-    if (have_come(rollout, INT_MAX, what, rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
+    if (are_all_in(rollout, INT_MAX, what, rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
         enter(rollout, ROLLOUT_WATCHING, now_s);
         rollout->moved_step = vitals->global_step;
         rollout->proof_step = vitals->global_step + vitals->under_way + 1;
@@ -398,22 +692,22 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
 
 static void tick_watching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    bool ill;
+    bool trouble;
     if (vitals->over) {
-        end(rollout, OUTCOME_DONE, now_s);
+        end_rollout(rollout, OUTCOME_DONE, now_s);
         return;
     }
-    if (look(rollout, vitals, now_s, &ill)) {
+    if (look_for_trouble(rollout, vitals, now_s, &trouble)) {
         return;
     }
     if (rollout->waits) { /* only steps will tell */
         rollout->began_s = now_s;
     }
     const double limit_s = rollout->healthy_s + ROLLOUT_RETURN_S;
-    if (have_come(rollout, INT_MAX, "come back", rollout->began_s, limit_s, now_s) && !ill &&
+    if (are_all_in(rollout, INT_MAX, "come back", rollout->began_s, limit_s, now_s) && !trouble &&
         now_s - rollout->began_s >= rollout->healthy_s && vitals->training &&
         vitals->global_step >= rollout->proof_step) {
-        end(rollout, OUTCOME_DONE, now_s);
+        end_rollout(rollout, OUTCOME_DONE, now_s);
     }
 }
 
@@ -426,7 +720,7 @@ static bool must_go_back(const struct rollout *rollout, const struct rollout_mem
 {
     const double since_s = member->heard_s >= 0 ? member->heard_s : rollout->began_s;
     const bool may_be_there = member->heard_s >= 0 || member->awaited;
-    return rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
+    return is_chief(member->who) || member->who.role == MEMBER_PS ||
            (may_be_there && now_s - since_s < ROLLOUT_IDLE_TIMEOUT_S);
 }
 
@@ -443,22 +737,22 @@ static void tick_going_back(struct rollout *rollout, double now_s)
     if (rollout->kind == ROLLOUT_LIVE) {
         enter(rollout, ROLLOUT_RESTORING, now_s);
     } else {
-        end(rollout, OUTCOME_WENT_BACK, now_s);
+        end_rollout(rollout, OUTCOME_WENT_BACK, now_s);
     }
 }
 
 static void tick_restoring(struct rollout *rollout, double now_s)
 {
-    const struct rollout_member *chief = rollout_find(rollout, (struct member){MEMBER_WORKER, 0});
+    const struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
     if (chief != NULL && chief->phase == PHASE_RESTORED) {
-        end(rollout, OUTCOME_WENT_BACK, now_s);
+        end_rollout(rollout, OUTCOME_WENT_BACK, now_s);
     }
 }
 
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     rollout->waits = rollout->waited && vitals->waits;
-    participation_let_go(rollout, now_s);
+    let_go_of_absent(rollout, now_s);
     switch (rollout->state) {
     case ROLLOUT_IDLE:
         break;
@@ -484,26 +778,4 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
         tick_chief(rollout, vitals, "save the job", ROLLOUT_SAVE_S, ROLLOUT_SWITCHING, now_s);
         break;
     }
-}
-
-void rollout_stood_still(struct rollout *rollout, double seconds)
-{
-    rollout->began_s += seconds;
-    rollout->moved_s += seconds;
-    rollout->wave_s += seconds;
-    for (int i = 0; i < rollout->count; i++) {
-        struct rollout_member *member = &rollout->members[i];
-        member->heard_s += member->heard_s >= 0 ? seconds : 0;
-    }
-}
-
-bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
-{
-    if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {
-        snprintf(message, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
-        return false;
-    }
-    give_reason(rollout, "the operator aborted it");
-    give_up(rollout, now_s);
-    return true;
 }

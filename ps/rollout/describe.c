@@ -1,5 +1,5 @@
-/* A rollout in words. */
-#include "ps/rollout/internal.h"
+/* A rollout in words, for the log, the operator and the record on disk. */
+#include "ps/rollout/decide.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +7,8 @@
 static const char *const state_names[] = {"idle",       "staging",   "switching", "watching",
                                           "going back", "restoring", "trying",    "saving"};
 enum { STATES = sizeof state_names / sizeof *state_names };
+
+enum { ABSENT_TEXT = 128 };
 
 const char *rollout_state_name(enum rollout_state state)
 {
@@ -24,7 +26,7 @@ bool rollout_state_by_name(const char *name, enum rollout_state *state)
     return false;
 }
 
-/* The first who is not where all are to be, by name. */
+/* How many are where they should be; name: the first who is not, or "nobody". */
 static int count_in(const struct rollout *rollout, char name[MEMBER_TEXT])
 {
     int there = 0;
@@ -45,7 +47,7 @@ static void describe_last(const struct rollout *rollout, char *text, size_t size
     unsigned long long target = rollout->target, fallback = rollout->fallback;
     switch (rollout->outcome) {
     case OUTCOME_NONE:
-        snprintf(text, size, "no rollout since this ps was started");
+        snprintf(text, size, "no rollout since this ps started");
         break;
     case OUTCOME_DONE:
         if (rollout->kind == ROLLOUT_LIVE) {
@@ -55,7 +57,8 @@ static void describe_last(const struct rollout *rollout, char *text, size_t size
         }
         break;
     case OUTCOME_NOT_BEGUN:
-        snprintf(text, size, "version %llu was not begun, version %llu stays: %s", target, fallback, rollout->reason);
+        snprintf(text, size, "version %llu was not rolled out, version %llu stays: %s", target, fallback,
+                 rollout->reason);
         break;
     case OUTCOME_WENT_BACK:
         snprintf(text, size, "went back from version %llu to version %llu: %s", target, fallback, rollout->reason);
@@ -69,15 +72,15 @@ static void describe_switching(const struct rollout *rollout, int there, const c
     switch (rollout->kind) {
     case ROLLOUT_LIVE:
         snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
-                 (long long)rollout->step, there, rollout_participation(rollout), name);
+                 (long long)rollout->step, there, rollout_count_members(rollout), name);
         break;
     case ROLLOUT_LOCAL:
-        snprintf(text, size, "starting anew in version %llu in waves, %s: %d of %d members did", target,
-                 rollout->wave <= 1 ? "first the canary" : "the canary is well", there, rollout_participation(rollout));
+        snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members did", target,
+                 rollout->wave <= 1 ? "the canary first" : "the canary is well", there, rollout_count_members(rollout));
         break;
     case ROLLOUT_JOB:
-        snprintf(text, size, "all start anew in version %llu: %d of %d members did, waiting for %s", target, there,
-                 rollout_participation(rollout), name);
+        snprintf(text, size, "all restart in version %llu: %d of %d members did, waiting for %s", target, there,
+                 rollout_count_members(rollout), name);
         break;
     }
 }
@@ -93,38 +96,67 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
         break;
     case ROLLOUT_STAGING:
         snprintf(text, size, "staging version %llu: %d of %d members have it, waiting for %s", target, there,
-                 rollout_participation(rollout), name);
+                 rollout_count_members(rollout), name);
         break;
     case ROLLOUT_TRYING:
         snprintf(text, size, "worker 0 tries version %llu on a copy of the checkpoint", target);
         break;
     case ROLLOUT_SAVING:
-        snprintf(text, size, "worker 0 saves the job before it starts anew in version %llu", target);
+        snprintf(text, size, "worker 0 saves the job before all restart in version %llu", target);
         break;
     case ROLLOUT_SWITCHING:
         describe_switching(rollout, there, name, text, size);
         break;
     case ROLLOUT_WATCHING:
         snprintf(text, size, "watching version %llu for %g s%s", target, rollout->healthy_s,
-                 rollout->waits ? ", once there are enough workers" : "");
+                 rollout->waits ? ", once enough workers are there" : "");
         break;
     case ROLLOUT_GOING_BACK:
         snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
-                 rollout_participation(rollout), name, rollout->reason);
+                 rollout_count_members(rollout), name, rollout->reason);
         break;
     case ROLLOUT_RESTORING:
-        snprintf(text, size, "worker 0 restores the checkpoint of before version %llu; %s", target, rollout->reason);
+        snprintf(text, size, "worker 0 restores the checkpoint from before version %llu; %s", target, rollout->reason);
         break;
+    }
+}
+
+/* "; without worker 2, worker 5 and 3 more, which are off", or "". */
+static void describe_absent(const struct rollout *rollout, char text[ABSENT_TEXT])
+{
+    enum { NAMED = 3 };
+    char names[NAMED][MEMBER_TEXT];
+    int count = 0;
+    for (int i = 0; i < rollout->count; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        if (member->listed && !member->takes_part && rollout_is_absent(&rollout->absent, member->who)) {
+            if (count < NAMED) {
+                member_format(&member->who, ' ', names[count]);
+            }
+            count++;
+        }
+    }
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < count && i < NAMED; i++) {
+        const char *before = i == 0 ? "; without " : i == count - 1 ? " and " : ", ";
+        used += (size_t)snprintf(text + used, ABSENT_TEXT - used, "%s%s", before, names[i]);
+    }
+    if (count > NAMED) {
+        used += (size_t)snprintf(text + used, ABSENT_TEXT - used, " and %d more", count - NAMED);
+    }
+    if (count > 0) {
+        snprintf(text + used, ABSENT_TEXT - used, ", which %s off", count == 1 ? "is" : "are");
     }
 }
 
 void rollout_describe(const struct rollout *rollout, char *text, size_t size)
 {
-    char absent[PARTICIPATION_TEXT];
+    char absent[ABSENT_TEXT];
     describe_state(rollout, text, size);
     if (rollout->state != ROLLOUT_IDLE) {
         const size_t used = strlen(text);
-        participation_describe_absent(rollout, absent);
+        describe_absent(rollout, absent);
         snprintf(text + used, size - used, "%s", absent);
     }
 }

@@ -1,3 +1,10 @@
+/*
+ * Manifests: their bytes, and which config may follow which.
+ *
+ * What is signed is bytes, so bytes are what is checked: the signature first, over all of them, and only then does
+ * any of them mean anything. Decoding takes what it needs from the front and must come out at the end exactly; there
+ * is one way to write a manifest, and no other is read.
+ */
 #include "ps/rollout/manifest.h"
 
 #include <stdlib.h>
@@ -5,11 +12,14 @@
 
 #include <sodium.h>
 
+#include "base/config/diff.h"
 #include "net/bytes.h"
 
 static const char magic[] = "trainer rollout manifest 2\n";
 
 enum { MAGIC = sizeof magic - 1, DIGEST = CONFIG_DIGEST_HEX / 2, FLAG_MAY_LOSE = 1 };
+
+/* --- Decoding ----------------------------------------------------------------------------------------------------- */
 
 /* Bytes not yet taken. */
 struct rest {
@@ -37,7 +47,7 @@ static bool take_u64(struct rest *rest, uint64_t *number)
     return bytes != NULL;
 }
 
-/* u32 size, and so many bytes: at most `limit`. */
+/* A u32 size, at most `limit`, and that many bytes. */
 static const char *take_text(struct rest *rest, size_t limit, size_t *size)
 {
     const uint8_t *bytes = take(rest, sizeof(uint32_t));
@@ -71,7 +81,7 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
     }
     config->text = digest != NULL ? take_text(rest, MANIFEST_MAX_CONFIG, &config->text_size) : NULL;
     if (config->text == NULL) {
-        return error_set(error, "the manifest is torn: it ends in its %s, or holds too large a one", what);
+        return error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
     }
     digest_of(config->text, config->text_size, computed);
     if (memcmp(computed, digest, DIGEST) != 0) {
@@ -80,7 +90,7 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
     config->local = take_text(rest, MANIFEST_MAX_LOCAL, &config->local_size);
     return config->local != NULL ||
-           error_set(error, "the manifest is torn: it ends in its %s, or holds too large a one", what);
+           error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
 }
 
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error)
@@ -89,7 +99,7 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     memset(manifest, 0, sizeof *manifest);
     const uint8_t *head = take(&rest, MAGIC);
     if (head == NULL || memcmp(head, magic, MAGIC) != 0) {
-        return error_set(error, "the manifest is none: it does not begin as one");
+        return error_set(error, "the manifest is none: it does not begin like one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
         !take_u64(&rest, &manifest->signed_s) || (head = take(&rest, sizeof(uint32_t))) == NULL) {
@@ -97,7 +107,7 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     }
     const uint32_t flags = get_le32(head);
     if ((flags & ~(uint32_t)FLAG_MAY_LOSE) != 0) {
-        return error_set(error, "the manifest has flags %u, which this program does not know: is it an older one?",
+        return error_set(error, "the manifest has flags %u, which this program does not know: is the program too old?",
                          flags);
     }
     manifest->may_lose = (flags & FLAG_MAY_LOSE) != 0;
@@ -106,11 +116,11 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
         return false;
     }
     if (rest.size != MANIFEST_SIGNATURE) {
-        return error_set(error, "the manifest is torn: %zu bytes stand where a signature of %d is due", rest.size,
+        return error_set(error, "the manifest is torn: %zu bytes where a signature of %d should be", rest.size,
                          MANIFEST_SIGNATURE);
     }
     if (manifest->target.version <= manifest->fallback.version) {
-        return error_set(error, "the manifest leads from version %llu to version %llu, and versions only go up",
+        return error_set(error, "the manifest leads from version %llu to version %llu, but versions only go up",
                          (unsigned long long)manifest->fallback.version, (unsigned long long)manifest->target.version);
     }
     return true;
@@ -123,7 +133,7 @@ bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t siz
         return error_set(error, "the manifest is torn: %zu bytes are too few for one", size);
     }
     if (size > MANIFEST_MAX_BYTES) {
-        return error_set(error, "the manifest is too large: %zu bytes, and at most %d are allowed", size,
+        return error_set(error, "the manifest is too large: %zu bytes, at most %d are allowed", size,
                          MANIFEST_MAX_BYTES);
     }
     size_t signed_bytes = size - MANIFEST_SIGNATURE;
@@ -133,6 +143,8 @@ bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t siz
     }
     return manifest_decode_unsigned(manifest, bytes, size, error);
 }
+
+/* --- Encoding ----------------------------------------------------------------------------------------------------- */
 
 static uint8_t *put(uint8_t *to, const void *bytes, size_t size)
 {
@@ -195,18 +207,150 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
                    struct error *error)
 {
     if (strcmp(manifest->fleet, fleet) != 0) {
-        return error_set(error, "the manifest is for fleet \"%s\", and this is fleet \"%s\"", manifest->fleet, fleet);
+        return error_set(error, "the manifest is for fleet \"%s\", but this is fleet \"%s\"", manifest->fleet, fleet);
     }
     if (manifest->target.version <= version || manifest->target.version <= highest) {
         return error_set(error,
-                         "the manifest is old: it leads to version %llu, and version %llu was here already; give the "
+                         "the manifest is old: it leads to version %llu, but version %llu was here already; give the "
                          "new config a higher fleet.version",
                          (unsigned long long)manifest->target.version,
                          (unsigned long long)(version > highest ? version : highest));
     }
     if (manifest->fallback.version != version) {
-        return error_set(error, "the manifest goes back to version %llu, and this fleet runs version %llu",
+        return error_set(error, "the manifest goes back to version %llu, but this fleet runs version %llu",
                          (unsigned long long)manifest->fallback.version, (unsigned long long)version);
     }
     return true;
+}
+
+/* --- What a change is --------------------------------------------------------------------------------------------- */
+
+static bool is_one_of(const struct config_key *key, const char *const *names, size_t count)
+{
+    bool found = false;
+    for (size_t i = 0; i < count && !found; i++) {
+        found = strcmp(key->name, names[i]) == 0;
+    }
+    return found;
+}
+
+bool change_goes_to_machines(const struct config_key *key)
+{
+    static const char *const names[] = {"recovery_wait_secs", "num_threads", "device",     "cpu_kernels",
+                                        "data_dir",           "memory_mb",   "log_format", "progress"};
+    return key->scope == SCOPE_MACHINE && is_one_of(key, names, sizeof names / sizeof *names);
+}
+
+static int find_host(const struct string_list *hosts, const char *host)
+{
+    for (int i = 0; i < hosts->count; i++) {
+        if (strcmp(hosts->items[i], host) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/*
+ * Members find each other, and hear of rollouts and of going back, by the addresses of the ps: one that missed a move
+ * would look where nobody is any more.
+ */
+static bool check_ps(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    int common = before->count < after->count ? before->count : after->count;
+    for (int i = 0; i < common; i++) {
+        if (strcmp(before->items[i], after->items[i]) != 0) {
+            return error_set(
+                error,
+                "cluster.ps_hosts: entry %d is %s and would be %s: the others find a ps by its address, so a "
+                "rollout can only add or remove ps at the end of the list; to move one, stop the job and start it "
+                "again (it resumes from its checkpoint), or give the new machine the old name",
+                i, before->items[i], after->items[i]);
+        }
+    }
+    return common > 0 || before->count == 0 || error_set(error, "cluster.ps_hosts: would be empty");
+}
+
+/*
+ * A worker is its number, and its address little more than a name: under another one the same process goes on. But if
+ * another worker's address comes to an entry, one was taken out of the middle of the list, and the process that would
+ * go on under that number is not the one that is meant.
+ */
+static bool check_workers(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    for (int i = 0; i < before->count && i < after->count; i++) {
+        int other = find_host(before, after->items[i]);
+        if (other >= 0 && other != i) {
+            return error_set(
+                error,
+                "cluster.worker_hosts: entry %d is %s and would be %s, which is worker %d now: a worker is "
+                "known by its place in the list, so none can be taken out before the end; put another address "
+                "there, or stop the job and start it again",
+                i, before->items[i], after->items[i], other);
+        }
+    }
+    return after->count > 0 || before->count == 0 || error_set(error, "cluster.worker_hosts: would be empty");
+}
+
+static bool check_key(const struct config_change *change, const struct config *before, const struct config *after,
+                      struct error *error)
+{
+    static const char *const fixed[] = {"name", "insecure"};
+    char path[CONFIG_PATH_SIZE];
+    config_key_path(change->key, path);
+    if (is_one_of(change->key, fixed, sizeof fixed / sizeof *fixed)) {
+        return error_set(error, "%s can't be changed by a rollout: stop the job and start it again", path);
+    }
+    if (strcmp(change->key->name, "ps_hosts") == 0) {
+        return check_ps(&before->cluster.ps_hosts, &after->cluster.ps_hosts, error);
+    }
+    if (strcmp(change->key->name, "worker_hosts") == 0) {
+        return check_workers(&before->cluster.worker_hosts, &after->cluster.worker_hosts, error);
+    }
+    return true;
+}
+
+bool change_kind(const struct config *before, const struct config *after, bool local_differs, enum rollout_kind *kind,
+                 struct error *error)
+{
+    struct config_diff diff;
+    if (!config_diff(&diff, before, after, SCOPE_JOB, error)) {
+        return false;
+    }
+    bool can = true;
+    *kind = local_differs ? ROLLOUT_LOCAL : ROLLOUT_LIVE;
+    for (int i = 0; i < diff.count && can; i++) {
+        can = check_key(&diff.changes[i], before, after, error);
+        if (local_differs || diff.changes[i].key->change != CHANGE_LIVE) {
+            *kind = ROLLOUT_JOB;
+        }
+    }
+    config_diff_free(&diff);
+    return can;
+}
+
+bool change_is_free(const struct config *here, const struct config *after, struct error *error)
+{
+    struct config_diff diff;
+    if (!config_diff(&diff, here, after, SCOPE_JOB, error)) {
+        return false;
+    }
+    bool can = true;
+    for (int i = 0; i < diff.count && can; i++) {
+        char path[CONFIG_PATH_SIZE];
+        config_key_path(diff.changes[i].key, path);
+        can = config_origin_of(here, diff.changes[i].key)->source <= SOURCE_VERSION ||
+              error_set(error,
+                        "%s is set by a flag or TF_CONFIG here, which would win again at the next start: remove that "
+                        "first",
+                        path);
+    }
+    config_diff_free(&diff);
+    return can;
+}
+
+bool change_has_member(const struct config *config, struct member who)
+{
+    const struct config_cluster *cluster = &config->cluster;
+    return who.index < (who.role == MEMBER_PS ? cluster->ps_hosts.count : config_worker_room(cluster));
 }

@@ -1,6 +1,6 @@
 /*
  * A rollout, as the operator signed it: which fleet, which version it is to have, and which it goes back to if that one
- * does no good. So going back needs no key.
+ * does no good, so that going back needs no key. And what it takes to go from one config to another.
  *
  * Canonical bytes, numbers little-endian:
  *
@@ -26,8 +26,11 @@
 #include <stdint.h>
 
 #include "base/config.h"
+#include "base/config/keys.h"
 #include "base/error.h"
+#include "net/member.h"
 #include "net/operator_key.h"
+#include "ps/rollout/decide.h"
 
 enum {
     MANIFEST_SIGNATURE = 64,        /* bytes */
@@ -56,13 +59,13 @@ struct manifest {
 };
 
 /*
- * Checks size and signature, then decodes. Refused are bytes too few or too many, a text that is not what its digest
- * says, and a target that is not above the fallback; the error begins with "the manifest". The manifest borrows from bytes.
+ * Checks size and signature, then decodes. Refuses too few or too many bytes, a text that does not match its digest,
+ * and a target that is not above the fallback; the error begins with "the manifest". The manifest borrows from bytes.
  */
 bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size,
                      const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
 
-/* The part of it that asks no key; for those who check the signature themselves, and for tests. */
+/* Without the signature, for bytes that were checked when they came, and for tests. */
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error);
 
 /* The caller frees *bytes. */
@@ -70,10 +73,30 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
                      size_t *size, struct error *error);
 
 /*
- * May a member of this fleet, whose config has this version, and which knows of versions up to `highest`, take it? The
- * error names the fleet or the numbers.
+ * May a member of this fleet take it that is in this version and knows of versions up to `highest`? The error names the
+ * fleet or the numbers.
  */
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
                    struct error *error);
+
+/* --- What a change is ---- */
+
+/*
+ * The kind of rollout that leads from one job config to the other: live if every key that differs is live by its
+ * table (base/config/keys.c); local if only keys of single machines differ; else job. Fails, naming the key, if no
+ * rollout leads there: a fleet's name and whether it is encrypted can't change under it, and ps and workers come and
+ * go only at the end of their lists, though a worker may go on under another address.
+ */
+bool change_kind(const struct config *before, const struct config *after, bool local_differs, enum rollout_kind *kind,
+                 struct error *error);
+
+/* Fails if a flag or TF_CONFIG of this process overrides a key that changes: it would win again at the next start. */
+bool change_is_free(const struct config *here, const struct config *after, struct error *error);
+
+/* May this key of single machines be rolled out? Not if it says who a machine is or where it keeps things. */
+bool change_goes_to_machines(const struct config_key *key);
+
+/* Is there such a member in this config, or room for it? */
+bool change_has_member(const struct config *config, struct member who);
 
 #endif

@@ -1,16 +1,37 @@
+/*
+ * A member's side of a rollout. Three parts:
+ *
+ * Drift: whether config.json was edited by hand. Staging: everything that may speak against a version is found out
+ * before anybody changes over, since a refusal costs nothing then: the signature, what flags and the file here make
+ * of the config, disk, memory, names of hosts. Acting: orders are those of a poll, so the same one comes many times;
+ * each is carried out once, or goes on, and what is done is kept on disk first.
+ */
 #include "ps/rollout/participant.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
-#include "base/process/probation.h"
+#include <cJSON.h>
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "base/config/keys.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "ps/rollout/audit.h"
-#include "ps/rollout/change.h"
-#include "ps/rollout/lineage.h"
-#include "ps/rollout/stage.h"
+#include "base/process/probation.h"
+#include "base/text/address.h"
+#include "net/resolver.h"
+#include "ps/rollout/history.h"
 
-enum { TRIES = 100 /* orders that pass before what was refused is tried again: its reason may be gone */ };
+enum {
+    MAX_FILE = 1 << 20,   /* bytes of config.json */
+    SPARE_DISK = 1 << 20, /* bytes for versions and logs */
+    TRIES = 100           /* orders that pass before what was refused is tried again: its reason may be gone */
+};
+
+static const double RESOLVE_S = 5.0;
 
 static void audit_of(const struct rollout_participant *participant, const char *what, uint64_t version,
                      const char *outcome)
@@ -25,6 +46,12 @@ static void audit(const struct rollout_participant *participant, const char *wha
     audit_of(participant, what, participant->target, outcome);
 }
 
+static void fail(struct rollout_participant *participant, const char *why)
+{
+    participant->phase = PHASE_FAILED;
+    snprintf(participant->message, sizeof participant->message, "%.255s", why);
+}
+
 bool participant_key_path(const struct config *config, char *path, size_t size, struct error *error)
 {
     const char *slash = strrchr(config->path, '/');
@@ -32,6 +59,323 @@ bool participant_key_path(const struct config *config, char *path, size_t size, 
     return (size_t)snprintf(path, size, "%.*soperator.pub", folder, config->path) < size ||
            error_set(error, "%s: the path is too long", config->path);
 }
+
+/* --- Drift -------------------------------------------------------------------------------------------------------- */
+
+static cJSON *read_json(const char *path)
+{
+    uint8_t *bytes;
+    size_t size;
+    struct error ignored;
+    if (path == NULL || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
+        return NULL;
+    }
+    cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
+    free(bytes);
+    return root;
+}
+
+/* White space does not count. A file that is no JSON has a digest of its own, "". */
+static void digest_file(const char *path, char digest[DRIFT_HEX + 1])
+{
+    uint8_t hash[DRIFT_HEX / 2];
+    cJSON *root = read_json(path);
+    char *text = root != NULL ? cJSON_PrintUnformatted(root) : NULL;
+    digest[0] = '\0';
+    if (text != NULL) {
+        crypto_generichash(hash, sizeof hash, (const uint8_t *)text, strlen(text), NULL, 0);
+        sodium_bin2hex(digest, DRIFT_HEX + 1, hash, sizeof hash);
+    }
+    cJSON_free(text);
+    cJSON_Delete(root);
+}
+
+/* fleet.version of the file as it is now; 0 if it says nothing or can't be read. */
+static int64_t drift_file_version(const struct config *config)
+{
+    cJSON *root = read_json(config->path);
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "fleet"), "version");
+    int64_t number = cJSON_IsNumber(version) ? (int64_t)version->valuedouble : 0;
+    cJSON_Delete(root);
+    return number;
+}
+
+/* Does a version that was rolled out count here, and not the file? */
+static bool is_in_version(const struct config *config)
+{
+    const struct config_key *key = config_key_by_path("fleet", "version");
+    return config_origin_of(config, key)->source == SOURCE_VERSION;
+}
+
+static bool name_base(const struct config *config, char path[VERSIONS_PATH])
+{
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/base", config->path) < VERSIONS_PATH;
+}
+
+static bool read_base(struct drift *drift)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *text;
+    size_t size;
+    struct error ignored;
+    if (!name_base(drift->config, path) || !file_exists(path) || !file_read(path, DRIFT_HEX, &text, &size, &ignored)) {
+        return false;
+    }
+    snprintf(drift->base, sizeof drift->base, "%s", (const char *)text);
+    free(text);
+    return size == DRIFT_HEX;
+}
+
+/* Where there is a folder of versions: the next process must know it, too. */
+static void drift_keep(const struct drift *drift)
+{
+    char path[VERSIONS_PATH], folder[VERSIONS_PATH];
+    struct error ignored;
+    if (drift->base[0] != '\0' && name_base(drift->config, path) &&
+        (size_t)snprintf(folder, sizeof folder, "%s.d", drift->config->path) < sizeof folder && file_exists(folder)) {
+        (void)file_keep(path, drift->base, DRIFT_HEX, &ignored); /* a full disk is for others to complain about */
+    }
+}
+
+/* Looks at the file again if it was touched; cheap. */
+static void drift_look(struct drift *drift)
+{
+    struct stat now;
+    char digest[DRIFT_HEX + 1];
+    const char *path = drift->config->path;
+    if (path == NULL || stat(path, &now) != 0 ||
+        (now.st_mtim.tv_sec == drift->seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == drift->seen.st_mtim.tv_nsec &&
+         now.st_size == drift->seen.st_size && now.st_ino == drift->seen.st_ino)) {
+        return;
+    }
+    drift->seen = now;
+    digest_file(path, digest);
+    bool differs = strcmp(digest, drift->base) != 0;
+    snprintf(drift->text, sizeof drift->text, "%s%.128s%s", differs ? "drift: " : "", differs ? path : "",
+             differs ? " was edited by hand and is not in force: roll it out or undo the edit" : "");
+}
+
+static void drift_begin(struct drift *drift, const struct config *config)
+{
+    *drift = (struct drift){.config = config};
+    if (config->path == NULL) {
+        return;
+    }
+    if (!is_in_version(config) || !read_base(drift)) {
+        digest_file(config->path, drift->base);
+        drift_keep(drift);
+    }
+    drift_look(drift);
+}
+
+/* --- Staging ------------------------------------------------------------------------------------------------------ */
+
+/* The operator's key, and a place for versions; or why this member can't take part. */
+static bool find_means(struct rollout_participant *participant, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    if (participant->config->path == NULL) {
+        return error_set(error, "it runs without a config file, so there is no place to keep versions");
+    }
+    if (!participant_key_path(participant->config, path, sizeof path, error) ||
+        !operator_key_read_public(path, participant->public_key, error)) {
+        return false;
+    }
+    if (!versions_open(&participant->versions, participant->config->path, error)) {
+        return false;
+    }
+    drift_keep(&participant->drift);
+    return true;
+}
+
+/* The last manifest, and by which one each version came, for the next process. */
+static bool store_manifest(const struct rollout_participant *participant, const struct participant_order *order,
+                           uint64_t target, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return lineage_path(participant->config, target, path, error) &&
+           file_keep(path, order->manifest, order->manifest_size, error) &&
+           file_join(path, sizeof path, participant->versions.folder, "manifest", error) &&
+           file_keep(path, order->manifest, order->manifest_size, error);
+}
+
+static bool add_version(const struct rollout_participant *participant, const struct manifest_config *config,
+                        struct error *error)
+{
+    return versions_add_local(&participant->versions, config->version, config->local, config->local_size, error) &&
+           versions_add(&participant->versions, config->version, config->text, config->text_size, error);
+}
+
+/* A member that is in neither version has another config than the fleet. */
+static bool check_digest(const struct rollout_participant *participant, const struct manifest *manifest,
+                         struct error *error)
+{
+    const struct manifest_config *same =
+        participant->version == manifest->target.version ? &manifest->target : &manifest->fallback;
+    return strcmp(participant->digest, same->digest) == 0 ||
+           error_set(error, "what runs here is not version %llu of the manifest: the configs differ",
+                     (unsigned long long)same->version);
+}
+
+static bool parse_one(const struct manifest_config *from, const char *name, struct config *config, struct error *error)
+{
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
+        !config_digest(config, digest, error)) {
+        return false;
+    }
+    return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
+           error_set(
+               error,
+               "the manifest's %s means something else to this program than to the one that signed it: are both of "
+               "the same version?",
+               name);
+}
+
+/* Hosts that are new, or moved, must have addresses: half a fleet that waits for a misspelt name is no fleet. */
+static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    const double deadline_s = clock_monotonic_s() + RESOLVE_S;
+    bool done = true;
+    for (int i = 0; i < after->count && done; i++) {
+        struct address address;
+        struct endpoints endpoints;
+        if (i < before->count && strcmp(before->items[i], after->items[i]) == 0) {
+            continue;
+        }
+        done = address_parse(after->items[i], &address, error) &&
+               resolver_find(&address, NULL, deadline_s, &endpoints, error);
+    }
+    return done;
+}
+
+static bool check_disk(const struct rollout_participant *participant, struct error *error)
+{
+    struct statvfs disk;
+    if (statvfs(participant->versions.folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < SPARE_DISK) {
+        return error_set(error, "%s: less than %d KiB are left on that disk", participant->versions.folder,
+                         SPARE_DISK >> 10);
+    }
+    return true;
+}
+
+/* Would the file, which counts if its version is not lower, or a flag make something else of the version? */
+static bool check_file(struct rollout_participant *participant, const struct manifest_config *target,
+                       struct error *error)
+{
+    struct config_texts texts = {
+        .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
+    char digest[CONFIG_DIGEST_HEX + 1];
+    int64_t file_version = drift_file_version(participant->config);
+    const bool is_it = file_version == (int64_t)target->version;
+    if (is_it) { /* nothing of the version's counts then */
+        texts = (struct config_texts){.job = NULL};
+    }
+    bool parsed = config_in_version(&participant->then, participant->config, &texts, error) &&
+                  config_digest(&participant->then, digest, error);
+    if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
+        return error_set(error,
+                         "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
+                         participant->config->path, (long long)file_version, (unsigned long long)target->version);
+    }
+    return parsed && (strcmp(digest, target->digest) == 0 ||
+                      error_set(error, "flags or TF_CONFIG of this process change it: see `trainer config show`"));
+}
+
+static bool check_machine(struct rollout_participant *participant, const struct manifest_config *target,
+                          struct error *error)
+{
+    const struct config_cluster *before = &participant->configs[1].cluster, *after = &participant->configs[0].cluster;
+    if (!change_is_free(participant->config, &participant->configs[0], error) ||
+        !check_file(participant, target, error) || !check_disk(participant, error) ||
+        !resolve_new(&before->ps_hosts, &after->ps_hosts, error) ||
+        !resolve_new(&before->worker_hosts, &after->worker_hosts, error)) {
+        return false;
+    }
+    if (!change_has_member(&participant->then, participant->who)) {
+        return true;
+    }
+    return config_check_role(&participant->then, error) &&
+           (participant->host.check == NULL ||
+            participant->host.check(participant->host.context, &participant->then, error));
+}
+
+static bool store_all(struct rollout_participant *participant, const struct participant_order *order,
+                      const struct manifest *manifest, struct error *error)
+{
+    return add_version(participant, &manifest->fallback, error) && add_version(participant, &manifest->target, error) &&
+           store_manifest(participant, order, manifest->target.version, error);
+}
+
+/* Verifies the order's manifest, keeps both versions, and prepares. The participant has forgotten the last one. */
+static bool stage_manifest(struct rollout_participant *participant, const struct participant_order *order,
+                           struct error *error)
+{
+    struct manifest manifest;
+    if (!find_means(participant, error) ||
+        !manifest_decode(&manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+        return false;
+    }
+    snprintf(participant->author, sizeof participant->author, "%s", manifest.author);
+    const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
+    const bool is_behind = participant->version != to->version;
+    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
+    participant->may_lose = manifest.may_lose;
+    bool done =
+        (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
+        check_digest(participant, &manifest, error) && parse_one(to, "target", &participant->configs[0], error) &&
+        parse_one(from, "fallback", &participant->configs[1], error) &&
+        change_kind(&participant->configs[1], &participant->configs[0], local, &participant->kind, error) &&
+        (!is_behind || check_machine(participant, to, error)) && store_all(participant, order, &manifest, error);
+    if (done) {
+        const bool mixes = participant->kind != ROLLOUT_JOB;
+        snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
+        snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
+    }
+    if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare != NULL) {
+        done = participant->host.prepare(participant->host.context, error);
+        participant->prepared = done;
+    }
+    return done;
+}
+
+/* Down only where this manifest says so, or the one by which the version here came: that was signed, too. */
+static bool goes_back_to(const struct rollout_participant *participant, const struct manifest *manifest,
+                         const struct manifest_config *now)
+{
+    struct lineage own;
+    return participant->version == manifest->target.version ||
+           (lineage_of(participant->config, participant->version, &own) && own.fallback == now->version &&
+            strcmp(own.digests[1], now->digest) == 0);
+}
+
+/* Verifies it for a member that was away, keeps the version that is in force, and switches to it. */
+static bool stage_catch_up(struct rollout_participant *participant, const struct participant_order *order,
+                           struct error *error)
+{
+    struct manifest manifest;
+    if (!find_means(participant, error) ||
+        !manifest_decode(&manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+        return false;
+    }
+    snprintf(participant->author, sizeof participant->author, "%s", manifest.author);
+    const bool is_back = order->in_force == manifest.fallback.version;
+    const struct manifest_config *now = is_back ? &manifest.fallback : &manifest.target;
+    if (strcmp(manifest.fleet, participant->config->fleet.name) != 0 || now->version != order->in_force) {
+        return error_set(error, "the manifest is for fleet \"%s\" and version %llu, not for \"%s\" and version %llu",
+                         manifest.fleet, (unsigned long long)now->version, participant->config->fleet.name,
+                         (unsigned long long)order->in_force);
+    }
+    if (now->version <= participant->version && !(is_back && goes_back_to(participant, &manifest, now))) {
+        return error_set(error, "the manifest is old: version %llu, but version %llu is here",
+                         (unsigned long long)now->version, (unsigned long long)participant->version);
+    }
+    return parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
+           check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
+           versions_switch(&participant->versions, now->version, error);
+}
+
+/* --- Life --------------------------------------------------------------------------------------------------------- */
 
 /* What the last rollout left here. A version that came by it may not be settled yet. */
 static void recall(struct rollout_participant *participant)
@@ -72,11 +416,7 @@ void participant_destroy(struct rollout_participant *participant)
     forget(participant);
 }
 
-static void fail(struct rollout_participant *participant, const char *why)
-{
-    participant->phase = PHASE_FAILED;
-    snprintf(participant->message, sizeof participant->message, "%.255s", why);
-}
+/* --- Acting ------------------------------------------------------------------------------------------------------- */
 
 static void take_manifest(struct rollout_participant *participant, const struct participant_order *order)
 {
@@ -111,7 +451,7 @@ static void change_over(struct rollout_participant *participant, int which, int6
     }
     if (result == SWITCH_LATE) {
         participant->phase = PHASE_LATE;
-        snprintf(participant->message, sizeof participant->message, "step %lld was over when it was told of it",
+        snprintf(participant->message, sizeof participant->message, "step %lld was over when it heard of it",
                  (long long)step);
         return;
     }
@@ -127,7 +467,7 @@ static void change_over(struct rollout_participant *participant, int which, int6
     log_info("version %llu of the config is in force%s", (unsigned long long)number, which == 0 ? "" : ": went back");
 }
 
-/* Local keys that are taken up by the next start: nothing but the version changes now. */
+/* Local keys count from the next start on: nothing but the version changes now. */
 static void note_version(struct rollout_participant *participant, int which)
 {
     struct error error;
@@ -139,7 +479,7 @@ static void note_version(struct rollout_participant *participant, int which)
     participant->version = number;
     memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
     audit(participant, which == 0 ? "switch" : "go back", "done");
-    log_info("version %llu of the config is in force; its local keys count from the next start on",
+    log_info("version %llu of the config is in force; its local keys take effect at the next start",
              (unsigned long long)number);
 }
 
@@ -150,17 +490,17 @@ static bool has_failed(const struct rollout_participant *participant, uint64_t v
     return probation_read(participant->config->path, &probation) && probation.failed && probation.target == version;
 }
 
-static void start_anew(struct rollout_participant *participant, int which)
+static void restart(struct rollout_participant *participant, int which)
 {
     struct error error;
     const char *path = participant->config->path;
     uint64_t number = (uint64_t)participant->configs[which].fleet.version;
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
-        return; /* it is not a part of the target, and ends once that is settled */
+        return; /* it has no place in the target, and ends once that is settled */
     }
     if (which == 0 && has_failed(participant, number)) {
-        snprintf(error.text, sizeof error.text, "it ended badly %d times when it was started in version %llu",
-                 PROBATION_STARTS, (unsigned long long)number);
+        snprintf(error.text, sizeof error.text, "it failed %d times when started in version %llu", PROBATION_STARTS,
+                 (unsigned long long)number);
         fail(participant, error.text);
         return;
     }
@@ -174,12 +514,12 @@ static void start_anew(struct rollout_participant *participant, int which)
         return;
     }
     audit(participant, which == 0 ? "start anew" : "go back", "begun");
-    log_info("this process starts anew in version %llu of the config", (unsigned long long)number);
+    log_info("restarting in version %llu of the config", (unsigned long long)number);
     participant->leaving = true;
     participant->host.leave(participant->host.context, false);
 }
 
-/* Worker 0's: a trial, or a checkpoint; once for each rollout. */
+/* Worker 0: a trial, or a checkpoint; once for each rollout. */
 static void do_once(struct rollout_participant *participant, enum rollout_order order)
 {
     struct error error = {"only worker 0 can do that"};
@@ -216,7 +556,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     forget(participant);
     bool done = stage_catch_up(participant, order, &error);
     participant->tried = ORDER_CATCH_UP;
-    if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* as was said before */
+    if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* as it said before */
         fail(participant, error.text);
         return;
     }
@@ -229,7 +569,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
         return;
     }
     log_info("the fleet is at version %llu of the config: this process %s", (unsigned long long)order->in_force,
-             stays_out ? "is no part of it any more and ends" : "starts anew in it");
+             stays_out ? "has no place in it any more and ends" : "restarts in it");
     participant->leaving = true;
     participant->host.leave(participant->host.context, stays_out);
 }
@@ -264,7 +604,7 @@ static void go_back(struct rollout_participant *participant, const struct partic
 {
     if (order->order == ORDER_RETURN) {
         if (participant->version != participant->fallback) {
-            start_anew(participant, 1);
+            restart(participant, 1);
         } else {
             participant->phase = PHASE_BACK;
         }
@@ -276,8 +616,9 @@ static void go_back(struct rollout_participant *participant, const struct partic
 }
 
 /*
- * The target was refused here, so that there is nothing to undo but the model; unless this process is in the target
- * already, and was refused as it came back (by a full disk, say): then it is to try again, for ever, but not all the time.
+ * The target was refused here, so that there is nothing to undo but the model. Unless this process is in the target
+ * already and was refused when it came back, by a full disk, say: then it tries again, for ever, but not all the
+ * time.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
@@ -335,7 +676,7 @@ void participant_act(struct rollout_participant *participant, const struct parti
         if (participant->version == participant->target) {
             participant->phase = PHASE_SWITCHED;
         } else {
-            start_anew(participant, 0);
+            restart(participant, 0);
         }
         break;
     case ORDER_BACK:

@@ -1,9 +1,14 @@
 /*
- * A member's side of a rollout: verifies what it is told, keeps both versions beside its config, changes over when it is
- * ordered to, and says how far it is. What a change means to training is its host's business.
+ * A member's side of a rollout: verifies what it is told, keeps both versions beside its config, changes over when it
+ * is ordered to, and says how far it is. What a change means to training is its host's business.
  *
- * Orders are idempotent and may come in any number and after restarts on either side; a member that was away does at once
- * what the others did one after the other. One thread at a time.
+ * Orders are idempotent and may come any number of times and after restarts on either side; a member that was away
+ * does at once what the others did one after the other. One thread at a time.
+ *
+ * It also looks for drift: has somebody edited config.json by hand? A version that was rolled out counts for more
+ * than the file until that has a higher fleet.version, so the edit has no effect, and somebody should know. It is not
+ * undone. CONFIG.d/base holds the digest of the file as it was when its version, or the first one after it, came into
+ * force.
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -11,37 +16,46 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "ps/rollout/decide.h"
-#include "ps/rollout/drift.h"
 #include "ps/rollout/manifest.h"
 
-/* Whether a member took a config that it was told of. */
+/* Did a member take the config that it was told of? */
 enum participant_switch { SWITCH_PENDING, SWITCH_DONE, SWITCH_LATE };
 
 struct participant_host {
     void *context;
-    /* Can this machine bear it: memory, disk? NULL: it can. `then` is what this process would run with. */
+    /* Has this machine the memory and disk for it? NULL: yes. `then` is what this process would run with. */
     bool (*check)(void *context, const struct config *then, struct error *error);
-    /* Before anything changes: what must be safe to go back to. NULL: nothing. */
+    /* Before anything changes: saves what may have to be restored. NULL: nothing. */
     bool (*prepare)(void *context, struct error *error);
     /* Worker 0: a trial of it, and one more checkpoint. NULL for others. */
     bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
     bool (*save)(void *context, struct error *error);
-    /* Takes `config` from this global step on (0: at once); asked again until it is done. config stays until the next one. */
+    /* Takes `config`, which lives until the next one, from this global step on (0: at once); asked until that is done. */
     enum participant_switch (*switch_to)(void *context, const struct config *config, int64_t step);
     /* Worker 0: restores what was prepared. NULL for others. */
     bool (*restore)(void *context, struct error *error);
-    /* The rollout is over, or never began: what was prepared is not needed any more. NULL: nothing to do. */
+    /* The rollout is over, or never began: what was prepared is no longer needed. NULL: nothing to do. */
     void (*settle)(void *context);
     /* Does it take part in training? NULL: it does. */
     bool (*ready)(void *context);
-    /* The process is to end in order, and to start anew unless it is for good. Returns at once. */
+    /* The process is to shut down in order, and then to restart unless it is for good. Returns at once. */
     void (*leave)(void *context, bool for_good);
-    bool stays; /* local keys need no restart before the next one that comes anyway */
+    bool stays; /* local keys are no reason for a restart; they wait for the next one */
+};
+
+enum { DRIFT_HEX = 64, DRIFT_TEXT = 256 };
+
+struct drift {
+    const struct config *config; /* as the process was started; borrowed */
+    char base[DRIFT_HEX + 1];
+    struct stat seen;
+    char text[DRIFT_TEXT]; /* what to tell people; "": no drift */
 };
 
 struct rollout_participant {
@@ -49,7 +63,7 @@ struct rollout_participant {
     struct participant_host host;
     struct member who;
     bool prepared; /* and not settled yet */
-    bool leaving;  /* the host was told to leave: nothing more is to be done */
+    bool leaving;  /* the host was told to leave: there is nothing more to do */
     struct drift drift;
     struct versions versions;
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
@@ -59,12 +73,12 @@ struct rollout_participant {
     uint64_t fallback;
     enum rollout_kind kind;
     bool may_lose;
-    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members of the other version may come in meanwhile */
-    struct config configs[2];               /* both; freed with the participant, or when the next is staged */
+    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members of the other version are let in */
+    struct config configs[2];               /* both; freed with the participant or when the next is staged */
     struct config then;                     /* what this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
-    uint32_t refusals;        /* of what will be tried again */
+    uint32_t refusals;        /* of what is tried again */
     enum rollout_order tried; /* the last order of its phase that ended badly, or well */
     char message[256];
 };
@@ -80,7 +94,7 @@ struct participant_order {
     size_t manifest_size;
 };
 
-/* For want of a config file or of operator.pub it takes part in no rollout, and says so when it is asked to. */
+/* Without a config file or operator.pub it takes part in no rollout, and says so when it is asked to. */
 bool participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
                         const struct participant_host *host, struct error *error);
 void participant_destroy(struct rollout_participant *participant); /* also one that is all zeros */

@@ -106,7 +106,7 @@ static struct content *content_of(uint64_t version)
     return &fleet.versions[version];
 }
 
-/* --- The machines at the beginning ------------------------------------------------------------------------------------- */
+/* --- The machines at the beginning -------------------------------------------------------------------------------- */
 
 static bool is_for_all(const struct config_key *key, const void *context)
 {
@@ -181,7 +181,7 @@ void fleet_begin(const struct config_setting *settings, int count)
     put_key(fleet.operator, "/etc/operator.key", "secret", fleet.secret_key, sizeof fleet.secret_key);
 }
 
-/* --- Members ----------------------------------------------------------------------------------------------------------- */
+/* --- Members ------------------------------------------------------------------------------------------------------ */
 
 bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
                 struct error *error)
@@ -253,7 +253,7 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
     return done;
 }
 
-/* --- What members keep and take ---------------------------------------------------------------------------------------- */
+/* --- What members keep and take ----------------------------------------------------------------------------------- */
 
 WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const char *text, size_t size,
      struct error *error)
@@ -335,7 +335,7 @@ void fleet_check_push(int worker, uint64_t incarnation)
     }
 }
 
-/* --- The operator ------------------------------------------------------------------------------------------------------ */
+/* --- The operator ------------------------------------------------------------------------------------------------- */
 
 /* What the operator signs; the program's own command does it. */
 WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
@@ -458,7 +458,7 @@ static void start_operator(bool aborts)
     world.here = NULL;
 }
 
-/* --- The intruder ------------------------------------------------------------------------------------------------------ */
+/* --- The intruder ------------------------------------------------------------------------------------------------- */
 
 enum intrusion { INTRUSION_KEY, INTRUSION_FLEET, INTRUSION_AGAIN, INTRUSION_TORN, INTRUSIONS };
 
@@ -543,7 +543,7 @@ static int run_intruder(struct machine *machine)
     return 0;
 }
 
-/* --- The run ----------------------------------------------------------------------------------------------------------- */
+/* --- The run ------------------------------------------------------------------------------------------------------ */
 
 static bool is_idle(void)
 {
@@ -572,8 +572,9 @@ static void check_reason(const struct rollout *rollout)
 }
 
 /*
- * Nobody may be left behind when all have taken a version, or gone back from it: whoever runs, and was to be waited for,
- * is in the version and ready. One that ps 0 has not heard of for long may be cut off; since it was started, not since ever.
+ * Nobody may be left behind when all have taken a version, or gone back from it: whoever runs, and was to be waited
+ * for, is in the version and ready. One that ps 0 has not heard of for long may be cut off; since it was started, not
+ * since ever.
  */
 static void check_members(const struct rollout *rollout)
 {
@@ -588,7 +589,7 @@ static void check_members(const struct rollout *rollout)
             continue;
         }
         if (member->heard_s < 0 || member->version != version || !(member->ready || rollout->waits)) {
-            fail("the rollout of version %llu is over, and %s is not ready in version %llu: heard of after %g s, in %llu",
+            fail("the rollout of version %llu is over, and %s is not ready in version %llu: heard after %g s, in %llu",
                  (unsigned long long)rollout->target, world.machines[i].name, (unsigned long long)version,
                  member->heard_s - fleet.leader_s, (unsigned long long)member->version);
         }

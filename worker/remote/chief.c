@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "net/handshake.h"
-#include "ps/rollout/lineage.h"
+#include "ps/rollout/history.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 

@@ -18,7 +18,7 @@
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
 #include "ps/rollout/agent.h"
-#include "ps/rollout/lineage.h"
+#include "ps/rollout/history.h"
 #include "worker/remote/trial.h"
 
 enum { LEAVE_S = 15 };
@@ -82,9 +82,9 @@ static void settle(void *context)
 /* ---- Starting anew ---- */
 
 /*
- * Parameters and gradients, each as computed, as sent and as received, what parameters are known to be where they travel as
- * changes (worker/remote/exchange/push_pull.h), and what a batch passes through, forward and back.
- * About: a machine that is short by little is not what this is for.
+ * Parameters and gradients, each as computed, as sent and as received, what parameters are known to be where they
+ * travel as changes (worker/remote/exchange/push_pull.h), and what a batch passes through, forward and back. About: a
+ * machine that is short by little is not what this is for.
  */
 static uint64_t memory_wanted(const struct config *then, const struct model *model)
 {

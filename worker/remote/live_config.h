@@ -1,7 +1,7 @@
 /*
- * Live keys at a worker: what a rollout changes in its config while it trains, and, for the chief, the checkpoint before
- * and the way back to it. The agent's thread (ps/rollout/agent.h) brings a new config; the thread that trains takes it up
- * between two steps.
+ * Live keys at a worker: what a rollout changes in its config while it trains, and, for the chief, the checkpoint
+ * before and the way back to it. The agent's thread (ps/rollout/agent.h) brings a new config; the thread that trains
+ * takes it up between two steps.
  */
 #ifndef WORKER_REMOTE_LIVE_CONFIG_H
 #define WORKER_REMOTE_LIVE_CONFIG_H
@@ -17,7 +17,9 @@
 
 struct live_config;
 
-/* Before any link is tried: where this process may be in another version than ps 0 yet, its links are held (traffic). */
+/*
+ * Before any link is tried: where this process may be in another version than ps 0 yet, its links are held (traffic).
+ */
 void live_config_hold(struct traffic *traffic, const struct config *config);
 
 /* chief: NULL but for worker 0. All is borrowed. It lets go of the links once ps 0 is in this
@@ -28,7 +30,8 @@ void live_config_destroy(struct live_config *live); /* NULL is fine */
 
 /*
  * By the thread that trains, after every step: takes up what is due at this step, into its config; true if there was
- * something, and what was made of the config has to be made anew. finite: false while steps fail because the loss is not.
+ * something, and what was made of the config has to be made anew. finite: false while steps fail because the loss is
+ * not.
  */
 bool live_config_look(struct live_config *live, struct config *config, int64_t global_step, float loss, bool finite);
 

@@ -1,4 +1,7 @@
-/* What workers that are not there are to a rollout: those that are not listed come and go, others are waited for by the job. */
+/*
+ * What workers that are not there are to a rollout: those that are not listed come and go, others are waited for by
+ * the job.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -136,7 +139,7 @@ static void one_that_comes_later_takes_part_once_it_can(void **state)
     until(ROLLOUT_WATCHING, PHASE_SWITCHED, 2, &now_s, now_s + 1);
     say(guest, PHASE_STAGED, 1, now_s);
     assert_int_equal(rollout_order(&rollout, guest), ORDER_SWITCH);
-    assert_int_equal(rollout_participation(&rollout), PS + WORKERS + 1);
+    assert_int_equal(rollout_count_members(&rollout), PS + WORKERS + 1);
     for (int i = 0; i < 7; i++) {
         all_say(PHASE_SWITCHED, 2, ++now_s);
         say(guest, PHASE_STAGED, 1, now_s);
@@ -339,7 +342,7 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
     they_say(PHASE_NONE, 2, true, now_s + 1);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     rollout_tick(&rollout, &vitals, now_s + ROLLOUT_SWITCH_S);
-    assert_string_equal(rollout.reason, "worker 1 did not start anew within 60 s");
+    assert_string_equal(rollout.reason, "worker 1 did not restart within 60 s");
 
     /* Nobody waits for it while all go back, either, and the next rollout asks anew who is off. */
     rollout.state = ROLLOUT_IDLE;
@@ -354,8 +357,8 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
 }
 
 /*
- * ps 0 was started again while all went back, and has heard of nobody: worker 1 may just be slow to say that it still is in
- * the target. It is waited for as long as a member may be silent, and no longer.
+ * ps 0 was started again while all went back, and has heard of nobody: worker 1 may just be slow to say that it still
+ * is in the target. It is waited for as long as a member may be silent, and no longer.
  */
 static void a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over(void **state)
 {
@@ -389,7 +392,7 @@ static void one_that_was_off_comes_back_meanwhile(void **state)
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", now_s);
     say(last, PHASE_NONE, 1, ++now_s);
     assert_int_equal(rollout_order(&rollout, last), ORDER_RESTART);
-    assert_int_equal(rollout_participation(&rollout), PS + WORKERS - 1);
+    assert_int_equal(rollout_count_members(&rollout), PS + WORKERS - 1);
     say(last, PHASE_STAGED, 1, ++now_s);
     they_say(PHASE_NONE, 2, true, now_s);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING); /* until it has started anew */
@@ -415,7 +418,7 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     say(chief, PHASE_NONE, 1, 100);
     assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
     assert_string_equal(message,
-                        "worker 1 is off, and the job would start anew and wait for 2 workers (min_workers), where 1 "
+                        "worker 1 is off, and the job would restart and wait for 2 workers (min_workers), of which 1 "
                         "can come: start it, or roll out a lower cluster.min_workers first");
     assert_int_equal(rollout.target, 0); /* what is known of the one before stays */
     plan.kind = ROLLOUT_LIVE;            /* which does not start anew */
@@ -487,8 +490,9 @@ static void obey(struct test_random *random, struct member who, uint64_t *versio
 }
 
 /*
- * Whatever members of a job say and however often its leader starts anew: nobody is told to start anew before all have staged
- * it who were there, nothing is given up for the silence of one that was off, and some get through without.
+ * Whatever members of a job say and however often its leader starts anew: nobody is told to start anew before all
+ * have staged it who were there, nothing is given up for the silence of one that was off, and some get through
+ * without.
  */
 static void anything_may_happen_to_a_job(void **state)
 {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "ps/rollout/change.h"
+#include "ps/rollout/manifest.h"
 
 static void parse(struct config *config, const char *text)
 {

@@ -504,7 +504,7 @@ static void a_job_that_does_no_good_goes_back(void **state)
     save_whole_at_1();
     rollout_tick(&rollout, &fine, 1 + ROLLOUT_SWITCH_S);
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_non_null(strstr(rollout.reason, "did not start anew"));
+    assert_non_null(strstr(rollout.reason, "did not restart"));
 }
 
 /* Those who are told to start anew, now. */

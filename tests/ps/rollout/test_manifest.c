@@ -117,13 +117,13 @@ static void versions_only_go_up(void **state)
     assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_true(manifest_fits(&manifest, "north", 4, 4, &error));
     assert_false(manifest_fits(&manifest, "south", 4, 4, &error));
-    assert_non_null(strstr(error.text, "for fleet \"north\", and this is fleet \"south\""));
+    assert_non_null(strstr(error.text, "for fleet \"north\", but this is fleet \"south\""));
     assert_false(manifest_fits(&manifest, "north", 5, 4, &error));
     assert_non_null(strstr(error.text, "is old"));
     assert_false(manifest_fits(&manifest, "north", 4, 5, &error)); /* tried before, and gone back from */
     assert_non_null(strstr(error.text, "version 5 was here already"));
     assert_false(manifest_fits(&manifest, "north", 3, 3, &error));
-    assert_non_null(strstr(error.text, "goes back to version 4, and this fleet runs version 3"));
+    assert_non_null(strstr(error.text, "goes back to version 4, but this fleet runs version 3"));
     free(bytes);
 }
 

@@ -255,10 +255,10 @@ static void what_is_refused(void **state)
     refused(&order, "the manifest is");
     order = order_of(ORDER_STAGE, 0, 0.5, 1, 0.25, "", secret_key);
     participant_act(&participant, &order);
-    says(PHASE_FAILED, 1, "its config differs");
+    says(PHASE_FAILED, 1, "the configs differ");
     start();
     order = order_of(ORDER_STAGE, 3, 0.5, 4, 0.25, "", secret_key);
-    refused(&order, "the manifest goes back to version 3, and this fleet runs version 1");
+    refused(&order, "the manifest goes back to version 3, but this fleet runs version 1");
     order = order_of(ORDER_STAGE, 1, 0.75, 2, 0.25, "", secret_key);
     refused(&order, "what runs here is not version 1 of the manifest");
 }
@@ -330,7 +330,7 @@ static void a_late_comer_catches_up(void **state)
     order = order_of(ORDER_CATCH_UP, 4, 0.5, 9, 0.125, "", secret_key);
     order.in_force = 4;
     participant_act(&participant, &order);
-    says(PHASE_FAILED, 6, "the manifest is old: version 4, and version 6 is here");
+    says(PHASE_FAILED, 6, "the manifest is old: version 4, but version 6 is here");
     assert_int_equal(host.left, 0);
 }
 

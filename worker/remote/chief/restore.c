@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
-#include "ps/rollout/lineage.h"
+#include "ps/rollout/history.h"
 #include "worker/initial.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"

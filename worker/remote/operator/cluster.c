@@ -1,9 +1,10 @@
 /*
  * trainer cluster: parameter servers and workers as processes of this machine, shown as one program.
  *
- * Each member is this program once more (/proc/self/exe) in the role that it would have on a machine of its own; it gets
- * the training flags as they were given, addresses on loopback with ports that the system chose, and the path of a key
- * that is made for this one run. What members say comes through pipes, line by line, with their names before it.
+ * Each member is this program once more (/proc/self/exe) in the role that it would have on a machine of its own; it
+ * gets the training flags as they were given, addresses on loopback with ports that the system chose, and the path of
+ * a key that is made for this one run. What members say comes through pipes, line by line, with their names before
+ * it.
  */
 #include <errno.h>
 #include <fcntl.h>

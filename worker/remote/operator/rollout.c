@@ -1,32 +1,204 @@
 /*
- * trainer rollout: a new config for a fleet that trains. It checks, shows what would change, signs and proposes; ps 0
- * leads from there, so this process may end at any moment.
+ * trainer rollout: a new config for a fleet that trains. This command reads the candidate, shows what would change,
+ * signs it and proposes it. From there ps 0 leads, so that this process may end at any moment; it only follows what
+ * ps 0 says.
  */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <sodium.h>
+
+#include "base/cli/command.h"
 #include "base/clock.h"
+#include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
-#include "worker/remote/operator/candidate.h"
+#include "ps/rollout/decide.h"
+#include "ps/rollout/manifest.h"
 #include "worker/remote/operator/commands.h"
 #include "worker/remote/operator/rollout_client.h"
 
-enum { MAX_AUDIT = 64 << 20 };
+enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
 static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
-static const double ARRIVE_S = 10.0; /* after ps 0 answers again, what it was sent before may take so long to count */
+static const double ARRIVE_S = 10.0; /* once ps 0 answers again, what it was sent before may take this long to count */
 
-/* --- Proposing and following ------------------------------------------------------------------------------------------- */
+/* --- The candidate: read, compared with what the fleet runs, signed ----------------------------------------------- */
 
-/* Until it is decided. ps 0 may be gone for a while: it is what goes back. arrive_s: so long it may not know of it yet. */
-static int follow(struct rollout_client *link, uint64_t target, double arrive_s)
+/*
+ * The keys of single machines that come with the new version: those that the new file sets to something else than the
+ * config file here does, and those that came with the version in force and are still in the new file. Keys that say
+ * who a machine is, or where it keeps things, can't come.
+ */
+struct candidate_keys {
+    const struct config *here, *new, *before; /* before: with what came with the version in force */
+};
+
+/* What the fleet runs, and what it is to run. */
+struct candidate {
+    const struct config *running, *new;
+    const char *job, *local; /* as they run */
+    const char *new_local;
+    bool may_lose;
+};
+
+/* The file at path, under the same flags as this command. */
+static bool candidate_load(struct config *new, const struct config *here, const char *path, struct error *error)
+{
+    struct config_setting settings[MAX_SETTINGS];
+    char *texts[MAX_SETTINGS];
+    int count = 0;
+    bool done = true;
+    for (const struct config_key *key = config_keys; done && key->section != NULL && count < MAX_SETTINGS; key++) {
+        if (config_origin_of(here, key)->source == SOURCE_FLAG) {
+            texts[count] = config_key_text(key, here);
+            settings[count] = (struct config_setting){key->name, texts[count]};
+            done = texts[count] != NULL || error_set(error, "out of memory");
+            count++;
+        }
+    }
+    done = done && config_load(new, path, settings, count, error);
+    for (int i = 0; i < count; i++) {
+        free(texts[i]);
+    }
+    return done;
+}
+
+static bool differs(const struct config_key *key, const struct config *one, const struct config *other)
+{
+    char *a = config_key_text(key, one), *b = config_key_text(key, other);
+    bool differ = a == NULL || b == NULL || strcmp(a, b) != 0;
+    free(a);
+    free(b);
+    return differ;
+}
+
+static bool comes_along(const struct config_key *key, const void *context)
+{
+    const struct candidate_keys *keys = context;
+    return key->scope == SCOPE_MACHINE && config_origin_of(keys->new, key)->source == SOURCE_FILE &&
+           (config_origin_of(keys->before, key)->source == SOURCE_FILE || differs(key, keys->here, keys->new));
+}
+
+/* *text: "" if none come; the caller frees it. */
+static bool candidate_local(const struct candidate_keys *keys, char **text, struct error *error)
+{
+    bool any = false;
+    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE];
+        if (!comes_along(key, keys)) {
+            continue;
+        }
+        any = true;
+        if (!change_goes_to_machines(key)) {
+            config_key_path(key, path);
+            return error_set(error, "%s: %s belongs to each machine and can't be rolled out: leave it out",
+                             keys->new->path, path);
+        }
+    }
+    *text = any ? config_keys_text(keys->new, comes_along, keys) : strdup("");
+    return *text != NULL || error_set(error, "out of memory");
+}
+
+static void candidate_show_local(const struct candidate_keys *keys, bool differ)
+{
+    for (const struct config_key *key = config_keys; differ && key->section != NULL; key++) {
+        char path[CONFIG_PATH_SIZE];
+        bool comes = comes_along(key, keys);
+        bool came = key->scope == SCOPE_MACHINE && config_origin_of(keys->before, key)->source == SOURCE_FILE;
+        if (!comes && !came) {
+            continue;
+        }
+        char *before = came ? config_key_text(key, keys->before) : NULL;
+        char *after = comes ? config_key_text(key, keys->new) : NULL;
+        config_key_path(key, path);
+        if (before == NULL || after == NULL || strcmp(before, after) != 0) {
+            log_info("%-28s %s -> %s  (local)", path, before != NULL ? before : "each machine's own",
+                     after != NULL ? after : "each machine's own");
+        }
+        free(before);
+        free(after);
+    }
+}
+
+/* Shows what changes, and refuses what can't. */
+static bool candidate_check(const struct config *running, const struct config *new, bool local_differs,
+                            enum rollout_kind *kind, struct error *error)
+{
+    struct config_diff diff;
+    if (!config_diff(&diff, running, new, SCOPE_JOB, error)) {
+        return false;
+    }
+    int count = diff.count;
+    for (int i = 0; i < count; i++) {
+        char line[1024];
+        config_diff_line(&diff.changes[i], line, sizeof line);
+        log_info("%s", line);
+    }
+    config_diff_free(&diff);
+    if (count == 0 && !local_differs) {
+        return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
+    }
+    if (new->fleet.version <= running->fleet.version) {
+        return error_set(error, "%s: fleet.version is %lld, but the fleet runs version %lld: give it a higher one",
+                         new->path, (long long)new->fleet.version, (long long)running->fleet.version);
+    }
+    return change_kind(running, new, local_differs, kind, error);
+}
+
+/* user@host */
+static void candidate_author(char author[MANIFEST_MAX_NAME + 1])
+{
+    char host[128] = "";
+    const char *user = getenv("USER");
+    gethostname(host, sizeof host - 1);
+    snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user != NULL ? user : "unknown", host);
+}
+
+/* The manifest; the caller frees *bytes. */
+static bool candidate_sign(const char *key_path, const struct candidate *both, uint8_t **bytes, size_t *size,
+                           struct error *error)
+{
+    uint8_t key[OPERATOR_SECRET_KEY];
+    char *target = config_job_text(both->new);
+    if (target == NULL) {
+        return error_set(error, "out of memory");
+    }
+    struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
+                                .may_lose = both->may_lose,
+                                .target = {.version = (uint64_t)both->new->fleet.version,
+                                           .text = target,
+                                           .text_size = strlen(target),
+                                           .local = both->new_local,
+                                           .local_size = strlen(both->new_local)},
+                                .fallback = {.version = (uint64_t)both->running->fleet.version,
+                                             .text = both->job,
+                                             .text_size = strlen(both->job),
+                                             .local = both->local,
+                                             .local_size = strlen(both->local)}};
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
+    candidate_author(manifest.author);
+    bool done = operator_key_read_secret(key_path, key, error) && manifest_encode(&manifest, key, bytes, size, error);
+    sodium_memzero(key, sizeof key);
+    free(target);
+    return done;
+}
+
+/* --- Proposing and following -------------------------------------------------------------------------------------- */
+
+/*
+ * Until the outcome is known. ps 0 may be gone for a while: a restart of it is part of many rollouts. arrive_s: it
+ * may take this long to know of the rollout.
+ */
+static int follow(struct rollout_client *client, uint64_t target, double arrive_s)
 {
     char told[1024] = "";
     double heard_s = clock_monotonic_s(), first_s = -1;
@@ -34,7 +206,7 @@ static int follow(struct rollout_client *link, uint64_t target, double arrive_s)
     signals_catch();
     while (signals_pending() == 0) {
         double now_s = clock_monotonic_s();
-        const struct message_rollout *news = rollout_client_ask(link, &error);
+        const struct message_rollout *news = rollout_client_ask(client, &error);
         if (news != NULL) {
             heard_s = now_s;
             first_s = first_s < 0 ? now_s : first_s;
@@ -46,13 +218,14 @@ static int follow(struct rollout_client *link, uint64_t target, double arrive_s)
                 return news->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;
             }
             if (news->target != target && news->state == ROLLOUT_IDLE && now_s - first_s >= arrive_s) {
-                log_error("ps 0 knows nothing of version %" PRIu64 ": it never got it, or was started again before it "
-                          "had told anybody of it, so roll it out again",
+                log_error("ps 0 knows nothing of version %" PRIu64
+                          ": it never got it, or restarted before it told anybody; "
+                          "roll it out again",
                           target);
                 return COMMAND_FAILED;
             }
         } else if (now_s - heard_s >= LOST_S) {
-            log_error("ps 0 was not heard of for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
+            log_error("no answer from ps 0 for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
             return COMMAND_FAILED;
         }
         shard_link_pause(now_s + LOOK_S);
@@ -68,7 +241,7 @@ static bool confirm(const struct command_call *call, struct error *error)
         return true;
     }
     if (!isatty(STDIN_FILENO)) {
-        return error_set(error, "nobody is there to say yes: add --yes, or --dry-run to see only what would change");
+        return error_set(error, "no terminal to ask on: add --yes, or --dry-run to see only what would change");
     }
     printf("Roll this out? [y/N] ");
     fflush(stdout);
@@ -90,9 +263,9 @@ struct fleet_texts {
     uint64_t highest;
 };
 
-static bool ask_texts(struct rollout_client *link, struct fleet_texts *texts, struct error *error)
+static bool ask_texts(struct rollout_client *client, struct fleet_texts *texts, struct error *error)
 {
-    const struct message_rollout *news = rollout_client_ask(link, error);
+    const struct message_rollout *news = rollout_client_ask(client, error);
     *texts = (struct fleet_texts){.job = NULL};
     if (news == NULL) {
         return false;
@@ -116,18 +289,18 @@ static void free_texts(struct fleet_texts *texts)
 
 static const char *describe_kind(enum rollout_kind kind)
 {
-    static const char *const texts[] = {"while the job runs", "by machines that start anew one after the other",
+    static const char *const texts[] = {"while the job runs", "by restarting machines one after the other",
                                         "by a checkpoint and a restart of the whole job"};
     return texts[kind];
 }
 
-/* ps 0 may have taken what it was too slow to answer: then it is followed like any other. */
-static int propose_and_follow(struct rollout_client *link, const struct candidate *both, const uint8_t *bytes,
+/* If ps 0 was too slow to answer, it may still have taken it: then it is followed like any other. */
+static int propose_and_follow(struct rollout_client *client, const struct candidate *both, const uint8_t *bytes,
                               size_t size, double healthy_s, struct error *error)
 {
     const uint64_t target = (uint64_t)both->new->fleet.version;
     double arrive_s = 0;
-    switch (rollout_client_propose(link, bytes, size, healthy_s, error)) {
+    switch (rollout_client_propose(client, bytes, size, healthy_s, error)) {
     case PROPOSAL_REFUSED:
         return COMMAND_FAILED;
     case PROPOSAL_UNANSWERED:
@@ -138,12 +311,12 @@ static int propose_and_follow(struct rollout_client *link, const struct candidat
         break;
     }
     error->text[0] = '\0';
-    return follow(link, target, arrive_s);
+    return follow(client, target, arrive_s);
 }
 
 /* From what is known of both to the end of the rollout. */
-static int decide_and_follow(const struct command_call *call, struct rollout_client *link, const struct candidate *both,
-                             double healthy_s, struct error *error)
+static int decide_and_follow(const struct command_call *call, struct rollout_client *client,
+                             const struct candidate *both, double healthy_s, struct error *error)
 {
     char secret[PATH_MAX];
     uint8_t *bytes = NULL;
@@ -161,7 +334,7 @@ static int decide_and_follow(const struct command_call *call, struct rollout_cli
     }
     key_path(call, secret);
     if (confirm(call, error) && candidate_sign(secret, both, &bytes, &size, error)) {
-        status = propose_and_follow(link, both, bytes, size, healthy_s, error);
+        status = propose_and_follow(client, both, bytes, size, healthy_s, error);
     }
     free(bytes);
     return status;
@@ -180,7 +353,7 @@ static int end(int status, const struct error *error)
     return status;
 }
 
-static int roll_out(const struct command_call *call, struct rollout_client *link, const struct config *new,
+static int roll_out(const struct command_call *call, struct rollout_client *client, const struct config *new,
                     double healthy_s)
 {
     struct config running = {.path = NULL}, before = {.path = NULL};
@@ -189,7 +362,7 @@ static int roll_out(const struct command_call *call, struct rollout_client *link
     struct candidate_keys keys = {call->config, new, &before};
     char *local = NULL;
     int status = COMMAND_FAILED;
-    if (ask_texts(link, &texts, &error) && parse_text(&running, "the fleet's config", texts.job, &error) &&
+    if (ask_texts(client, &texts, &error) && parse_text(&running, "the fleet's config", texts.job, &error) &&
         parse_text(&before, "the fleet's local keys", texts.local[0] != '\0' ? texts.local : "{}", &error) &&
         candidate_local(&keys, &local, &error)) {
         const struct candidate both = {.running = &running,
@@ -199,7 +372,7 @@ static int roll_out(const struct command_call *call, struct rollout_client *link
                                        .new_local = local,
                                        .may_lose = command_switch(call, "may_lose")};
         candidate_show_local(&keys, strcmp(local, texts.local) != 0);
-        status = decide_and_follow(call, link, &both, healthy_s, &error);
+        status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
     free(local);
     free_texts(&texts);
@@ -209,16 +382,16 @@ static int roll_out(const struct command_call *call, struct rollout_client *link
 }
 
 /* What was in force before, as a new version. */
-static int revert(const struct command_call *call, struct rollout_client *link, double healthy_s)
+static int revert(const struct command_call *call, struct rollout_client *client, double healthy_s)
 {
     struct config running = {.path = NULL}, earlier = {.path = NULL};
     struct error error = {""};
     struct fleet_texts texts;
     int status = COMMAND_FAILED;
-    if (!ask_texts(link, &texts, &error) || !parse_text(&running, "the fleet's config", texts.job, &error)) {
+    if (!ask_texts(client, &texts, &error) || !parse_text(&running, "the fleet's config", texts.job, &error)) {
         /* said below */
     } else if (texts.earlier[0] == '\0') {
-        error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that ended well",
+        error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that succeeded",
                   (long long)running.fleet.version);
     } else if (parse_text(&earlier, "the config before", texts.earlier, &error)) {
         log_info("version %lld would be what version %lld was", (long long)texts.highest + 1,
@@ -230,7 +403,7 @@ static int revert(const struct command_call *call, struct rollout_client *link, 
                                        .local = texts.local,
                                        .new_local = texts.earlier_local,
                                        .may_lose = command_switch(call, "may_lose")};
-        status = decide_and_follow(call, link, &both, healthy_s, &error);
+        status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
     free_texts(&texts);
     config_free(&earlier);
@@ -238,12 +411,12 @@ static int revert(const struct command_call *call, struct rollout_client *link, 
     return end(status, &error);
 }
 
-/* --- The others -------------------------------------------------------------------------------------------------------- */
+/* --- The other verbs ---------------------------------------------------------------------------------------------- */
 
-static int show_status(struct rollout_client *link)
+static int show_status(struct rollout_client *client)
 {
     struct error error;
-    const struct message_rollout *news = rollout_client_ask(link, &error);
+    const struct message_rollout *news = rollout_client_ask(client, &error);
     if (news == NULL) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
@@ -257,16 +430,16 @@ static int show_status(struct rollout_client *link)
     return COMMAND_DONE;
 }
 
-static int abort_it(struct rollout_client *link)
+static int abort_it(struct rollout_client *client)
 {
     char author[MANIFEST_MAX_NAME + 1];
     struct error error;
     candidate_author(author);
-    if (!rollout_client_abort(link, author, &error)) {
+    if (!rollout_client_abort(client, author, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    log_info("the rollout is given up; see `trainer rollout status`");
+    log_info("the rollout is aborted; see `trainer rollout status`");
     return COMMAND_DONE;
 }
 
@@ -278,7 +451,7 @@ static int show_history(const struct config *config)
     size_t size;
     struct error error;
     if (config->path == NULL) {
-        log_error("there is no config file here, and histories are kept beside it");
+        log_error("there is no config file here, and the history is kept beside it");
         return COMMAND_FAILED;
     }
     snprintf(path, sizeof path, "%.4000s.d/audit.log", config->path);
@@ -294,6 +467,8 @@ static int show_history(const struct config *config)
     free(bytes);
     return COMMAND_DONE;
 }
+
+/* --- The command -------------------------------------------------------------------------------------------------- */
 
 static int misuse(const char *what)
 {
@@ -316,7 +491,7 @@ static int run_rollout(const struct command_call *call)
 {
     const char *what = call->operand_count > 0 ? call->operands[0] : NULL;
     struct config new = {.path = NULL};
-    struct rollout_client link;
+    struct rollout_client client;
     struct error error;
     double healthy_s;
     if (what == NULL) {
@@ -329,7 +504,7 @@ static int run_rollout(const struct command_call *call)
         return show_history(call->config);
     }
     if (call->config->cluster.ps_hosts.count == 0) {
-        return misuse("which cluster? Its ps_hosts and worker_hosts stand in config.json, or in flags");
+        return misuse("which cluster? Give its ps_hosts and worker_hosts, in config.json or as flags");
     }
     bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0 && strcmp(what, "revert") != 0;
     if (is_file && !candidate_load(&new, call->config, what, &error)) {
@@ -337,25 +512,25 @@ static int run_rollout(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     int status = COMMAND_FAILED;
-    if (!rollout_client_open(&link, call->config, &error) || !rollout_client_reach(&link, &error)) {
+    if (!rollout_client_open(&client, call->config, &error) || !rollout_client_reach(&client, &error)) {
         log_error("%s", error.text);
     } else {
-        status = is_file                       ? roll_out(call, &link, &new, healthy_s)
-                 : strcmp(what, "abort") == 0  ? abort_it(&link)
-                 : strcmp(what, "revert") == 0 ? revert(call, &link, healthy_s)
-                                               : show_status(&link);
+        status = is_file                       ? roll_out(call, &client, &new, healthy_s)
+                 : strcmp(what, "abort") == 0  ? abort_it(&client)
+                 : strcmp(what, "revert") == 0 ? revert(call, &client, healthy_s)
+                                               : show_status(&client);
     }
-    rollout_client_close(&link);
+    rollout_client_close(&client);
     config_free(&new);
     return status;
 }
 
 static const struct command_flag flags[] = {
     {"dry-run", NULL, "check it and show what would change, and change nothing"},
-    {"yes", NULL, "don't ask"},
+    {"yes", NULL, "don't ask for confirmation"},
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
-    {"may_lose", NULL, "a checkpoint that does not fit the new layers is taken over as far as it does"},
-    {"healthy_secs", "SECONDS", "all must be well for so long, or the fleet goes back (10)"},
+    {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
+    {"healthy_secs", "SECONDS", "the fleet must be healthy for this long, or it goes back (10)"},
     {NULL, NULL, NULL},
 };
 
@@ -363,23 +538,23 @@ const struct command command_rollout = {
     .name = "rollout",
     .operands = "NEW.json|status|history|abort|revert",
     .max_operands = 1,
-    .summary = "give a cluster that trains a new config, or go back if it does no good",
-    .details = "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with "
-               "the operator's key (`trainer keygen --operator=operator.key`; every machine has its "
-               "operator.key.pub as operator.pub beside its config.json) and given to ps 0, which leads: all "
-               "members verify and keep it, worker 0 writes a checkpoint, and all change over. Learning rates "
-               "and what else belongs to one step (`trainer config schema` calls such keys live) change at one "
-               "global step, while training goes on. Keys of single machines (num_threads, device, cpu_kernels, "
-               "data_dir, log_format, progress, recovery_wait_secs) are taken up by workers that start anew one "
-               "after the other, the last one first, and by a ps at its next start. Any other key of the job is "
-               "tried by worker 0 on a copy of the checkpoint; then all members start anew and worker 0 "
-               "restores: what fits of the checkpoint is kept. Hosts are added or taken away at the end of their "
-               "lists. If then a loss is not finite or far worse, a member is lost, or steps stop, all go back "
-               "to the old values and that checkpoint, by themselves. A worker that is off when it begins, other "
-               "than worker 0, is waited for by nobody and catches up when it is back, unless the job, started "
-               "anew, would wait for it (cluster.min_workers). Workers of an elastic cluster that are not listed "
-               "take part while they are there. status: how far it is, member by member. abort: go back. "
-               "revert: what was in force before, as a new version. history: this machine's audit log.",
+    .summary = "give a running cluster a new config, and go back if training gets worse",
+    .details =
+        "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with the "
+        "operator's "
+        "key (`trainer keygen --operator=operator.key`; every machine has operator.key.pub as operator.pub beside "
+        "its config.json) and given to ps 0, which leads: all members verify and keep it, worker 0 writes a "
+        "checkpoint, and all change over. Live keys, such as learning rates (see `trainer config schema`), change "
+        "at one global step while training goes on. Keys of single machines (num_threads, device, cpu_kernels, "
+        "data_dir, log_format, progress, recovery_wait_secs) take effect as workers restart one after the other, "
+        "the last one first; a ps takes them at its next start. Any other key of the job is first tried by worker "
+        "0 on a copy of the checkpoint; then all members restart, and worker 0 restores what fits of the "
+        "checkpoint. Hosts can be added or removed at the end of their lists. If after that a loss is not finite "
+        "or far worse, a member is lost, or steps stop, the whole fleet goes back to the old values and that "
+        "checkpoint by itself. Workers other than worker 0 that are off when it begins hold up nobody and catch up "
+        "when they are back, unless the restarted job would wait for them (cluster.min_workers). Unlisted workers "
+        "of an elastic cluster take part while they are there. status: how far it is, member by member. abort: go "
+        "back. revert: what was in force before, as a new version. history: this machine's audit log.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

@@ -1,0 +1,361 @@
+/* What a machine remembers of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
+#include "ps/rollout/history.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cJSON.h>
+#include <sodium.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "ps/rollout/manifest.h"
+
+/* --- Where the config of this process comes from ------------------------------------------------------------------ */
+
+static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
+{
+    const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
+    struct config before, after = {.path = NULL};
+    struct error ignored;
+    bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
+    if (!config_parse(&before, "fallback", (const uint8_t *)from->text, from->text_size, NULL, 0, &ignored)) {
+        return false;
+    }
+    bool done = config_parse(&after, "target", (const uint8_t *)to->text, to->text_size, NULL, 0, &ignored) &&
+                change_kind(&before, &after, local, kind, &ignored);
+    config_free(&after);
+    config_free(&before);
+    return done;
+}
+
+static bool read_manifest(const char *path, struct lineage *lineage)
+{
+    struct manifest manifest;
+    struct error ignored;
+    uint8_t *bytes;
+    size_t size;
+    if (!file_exists(path) || !file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &ignored)) {
+        return false;
+    }
+    *lineage = (struct lineage){.target = 0};
+    bool done = manifest_decode_unsigned(&manifest, bytes, size, &ignored) && find_kind(&manifest, &lineage->kind);
+    if (done) {
+        lineage->target = manifest.target.version;
+        lineage->fallback = manifest.fallback.version;
+        lineage->may_lose = manifest.may_lose;
+        memcpy(lineage->digests[0], manifest.target.digest, sizeof lineage->digests[0]);
+        memcpy(lineage->digests[1], manifest.fallback.digest, sizeof lineage->digests[1]);
+    }
+    free(bytes);
+    return done;
+}
+
+bool lineage_read(const struct config *config, struct lineage *lineage)
+{
+    char path[VERSIONS_PATH];
+    return config->path != NULL && (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) < sizeof path &&
+           read_manifest(path, lineage);
+}
+
+bool lineage_path(const struct config *config, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+{
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/%08" PRIu64 ".manifest", config->path, version) <
+               VERSIONS_PATH ||
+           error_set(error, "%s: the path is too long", config->path);
+}
+
+bool lineage_is_fresh(const struct config *config)
+{
+    struct lineage lineage;
+    return lineage_read(config, &lineage) && lineage.target == (uint64_t)config->fleet.version;
+}
+
+bool lineage_of(const struct config *config, uint64_t version, struct lineage *lineage)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    return lineage_path(config, version, path, &ignored) && read_manifest(path, lineage) && lineage->target == version;
+}
+
+/* Back from here, from each version to the one that it came after. Versions only go down this way, so it ends. */
+static bool leads_here(const struct config *config, const char *digest, bool *may_lose)
+{
+    struct lineage step;
+    uint64_t version = (uint64_t)config->fleet.version;
+    while (lineage_of(config, version, &step) && step.fallback < version) {
+        *may_lose = *may_lose || step.may_lose;
+        if (strcmp(digest, step.digests[1]) == 0) {
+            return true;
+        }
+        version = step.fallback;
+    }
+    return false;
+}
+
+bool lineage_adopts(const struct config *config, const char *digest, bool *may_lose)
+{
+    struct lineage last;
+    *may_lose = false;
+    if (config->path == NULL) {
+        return false;
+    }
+    if (lineage_read(config, &last) && (uint64_t)config->fleet.version == last.fallback &&
+        strcmp(digest, last.digests[0]) == 0) {
+        *may_lose = last.may_lose;
+        return true;
+    }
+    return leads_here(config, digest, may_lose);
+}
+
+/* --- The leader's state ------------------------------------------------------------------------------------------- */
+
+enum { MAX_RECORD = 16 << 10 };
+
+static const char *const kind_names[] = {"live", "local", "job"}; /* by enum rollout_kind */
+
+static bool name_record(const struct versions *versions, const char *name, char path[VERSIONS_PATH],
+                        struct error *error)
+{
+    return file_join(path, VERSIONS_PATH, versions->folder, name, error);
+}
+
+/* cJSON itself writes numbers only as exactly as 15 digits go. */
+static void add_number(cJSON *root, const char *name, double number)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", number);
+    cJSON_AddRawToObject(root, name, isfinite(number) ? text : "null");
+}
+
+static cJSON *record_as_json(const struct record *record)
+{
+    const struct rollout_plan *plan = &record->plan;
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "state", rollout_state_name(record->state));
+    cJSON_AddStringToObject(root, "kind", kind_names[plan->kind]);
+    add_number(root, "target", (double)plan->target);
+    add_number(root, "fallback", (double)plan->fallback);
+    add_number(root, "highest", (double)record->highest);
+    add_number(root, "healthy_s", plan->healthy_s);
+    add_number(root, "loss_before", record->loss_before); /* null: it was not finite */
+    cJSON_AddBoolToObject(root, "job_waited", plan->waited);
+    cJSON *absent = cJSON_AddArrayToObject(root, "absent_workers");
+    for (int i = 0; i < ROLLOUT_MAX_LISTED; i++) {
+        if (rollout_is_absent(&plan->absent, (struct member){MEMBER_WORKER, i})) {
+            cJSON_AddItemToArray(absent, cJSON_CreateNumber(i));
+        }
+    }
+    cJSON_AddStringToObject(root, "reason", record->reason);
+    return root;
+}
+
+bool record_store(const struct versions *versions, const struct record *record, struct error *error)
+{
+    char path[VERSIONS_PATH], former[VERSIONS_PATH];
+    cJSON *root = record_as_json(record);
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    if (text == NULL) {
+        return error_set(error, "out of memory");
+    }
+    const struct file_part parts[] = {{text, strlen(text)}, {"\n", 1}};
+    bool done = name_record(versions, "rollout.json", path, error) && name_record(versions, "rollout", former, error) &&
+                file_write_atomic(path, parts, 2, error);
+    if (done && file_exists(former)) {
+        unlink(former); /* if that fails: the new one counts */
+    }
+    cJSON_free(text);
+    return done;
+}
+
+/* A whole number from 0 on, as far as a double holds it exactly. */
+static bool get_count(const cJSON *root, const char *name, uint64_t *count)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    const double most = 9007199254740992.0;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= most) ||
+        floor(item->valuedouble) != item->valuedouble) { /* NOLINT: exactly */
+        return false;
+    }
+    *count = (uint64_t)item->valuedouble;
+    return true;
+}
+
+static bool get_real(const cJSON *root, const char *name, double *number)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    *number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return cJSON_IsNumber(item) || cJSON_IsNull(item);
+}
+
+static bool get_kind(const cJSON *root, enum rollout_kind *kind)
+{
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "kind"));
+    for (int i = 0; name != NULL && i <= ROLLOUT_JOB; i++) {
+        if (strcmp(name, kind_names[i]) == 0) {
+            *kind = (enum rollout_kind)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool get_absent(const cJSON *root, struct rollout_absent *absent)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "absent_workers"), *item;
+    bool done = cJSON_IsArray(list);
+    cJSON_ArrayForEach(item, list)
+    {
+        const int worker = cJSON_IsNumber(item) ? item->valueint : 0;
+        done = done && worker > 0 && worker < ROLLOUT_MAX_LISTED; /* the chief is never left out */
+        if (done) {
+            absent->bits[worker / 8] |= (uint8_t)(1 << worker % 8);
+        }
+    }
+    return done;
+}
+
+/* Not by base/text/json.h: a reason may be cut in the middle of a character, and must not keep ps 0 from starting. */
+static bool parse_record(const char *text, struct record *record)
+{
+    struct rollout_plan *plan = &record->plan;
+    cJSON *root = cJSON_ParseWithOpts(text, NULL, true);
+    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "state"));
+    const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "reason"));
+    const cJSON *waited = cJSON_GetObjectItemCaseSensitive(root, "job_waited");
+    const bool done = state != NULL && rollout_state_by_name(state, &record->state) && get_kind(root, &plan->kind) &&
+                      get_count(root, "target", &plan->target) && get_count(root, "fallback", &plan->fallback) &&
+                      get_count(root, "highest", &record->highest) && get_real(root, "healthy_s", &plan->healthy_s) &&
+                      isfinite(plan->healthy_s) && get_real(root, "loss_before", &record->loss_before) &&
+                      cJSON_IsBool(waited) && get_absent(root, &plan->absent) && reason != NULL;
+    plan->waited = cJSON_IsTrue(waited);
+    snprintf(record->reason, sizeof record->reason, "%s", done ? reason : "");
+    cJSON_Delete(root);
+    return done;
+}
+
+/*
+ * As programs up to 0.1 wrote it; to be dropped in the release after that one.
+ *
+ * "5 4 5 2 10 0.31 switching, of a job that waited, without 0400\n": target, fallback, highest, kind, healthy_s, loss
+ * before, state, what WAITED says, and which workers are off, if any are: bit i % 8 of byte i / 8 is worker i's. Then
+ * a line that says why it goes back.
+ */
+static const char WAITED[] = ", of a job that waited", ABSENT[] = ", without ";
+
+/* Cuts the text off before this word, and returns what follows it. NULL: it is not there. */
+static char *cut_at(char *text, const char *word)
+{
+    char *at = strstr(text, word);
+    if (at == NULL) {
+        return NULL;
+    }
+    *at = '\0';
+    return at + strlen(word);
+}
+
+static bool parse_absent(const char *text, struct rollout_absent *absent)
+{
+    const char *end;
+    size_t used;
+    return sodium_hex2bin(absent->bits, sizeof absent->bits, text, strlen(text), NULL, &used, &end) == 0 &&
+           *end == '\0' && used > 0 && (absent->bits[0] & 1) == 0;
+}
+
+static bool parse_former_state(char *line, struct record *record)
+{
+    struct rollout_plan *plan = &record->plan;
+    int kind = -1, length = 0;
+    if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %d %lg %lg %n", &plan->target, &plan->fallback,
+               &record->highest, &kind, &plan->healthy_s, &record->loss_before, &length) < 6 ||
+        length == 0 || kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB) {
+        return false;
+    }
+    const char *absent = cut_at(line + length, ABSENT);
+    plan->kind = (enum rollout_kind)kind;
+    plan->waited = cut_at(line + length, WAITED) != NULL;
+    return (absent == NULL || parse_absent(absent, &plan->absent)) &&
+           rollout_state_by_name(line + length, &record->state);
+}
+
+static bool parse_former(char *line, struct record *record)
+{
+    char *reason = cut_at(line, "\n");
+    if (reason == NULL || !parse_former_state(line, record)) {
+        return false;
+    }
+    snprintf(record->reason, sizeof record->reason, "%.*s", (int)strcspn(reason, "\n"), reason);
+    return true;
+}
+
+bool record_read(const struct versions *versions, bool *there, struct record *record, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *bytes;
+    size_t size;
+    *there = false;
+    if (!name_record(versions, "rollout.json", path, error)) {
+        return false;
+    }
+    const bool is_former = !file_exists(path);
+    if (is_former && !name_record(versions, "rollout", path, error)) {
+        return false;
+    }
+    *there = file_exists(path);
+    if (!*there) {
+        return true;
+    }
+    *record = (struct record){.state = ROLLOUT_IDLE};
+    if (!file_read(path, MAX_RECORD, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done = is_former ? parse_former((char *)bytes, record) : parse_record((char *)bytes, record);
+    free(bytes);
+    return done || error_set(error, "%s: is damaged; remove it if no rollout was under way", path);
+}
+
+/* --- The audit log ------------------------------------------------------------------------------------------------ */
+
+static void append(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    size_t size = strlen(text);
+    if (fd < 0 || write(fd, text, size) != (ssize_t)size || fsync(fd) != 0) {
+        log_warning("%s: can't append to the audit log: %s", path, strerror(errno));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void audit_write(const struct versions *versions, const char *member, const char *who, const char *what,
+                 uint64_t version, const char *outcome)
+{
+    char path[VERSIONS_PATH], when[32], text[2048];
+    struct error error;
+    struct tm date;
+    time_t now = time(NULL);
+    cJSON *line = cJSON_CreateObject();
+    gmtime_r(&now, &date);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &date);
+    cJSON_AddStringToObject(line, "when", when);
+    cJSON_AddStringToObject(line, "member", member);
+    cJSON_AddStringToObject(line, "who", who);
+    cJSON_AddStringToObject(line, "what", what);
+    cJSON_AddNumberToObject(line, "version", (double)version);
+    cJSON_AddStringToObject(line, "outcome", outcome);
+    bool printed = cJSON_PrintPreallocated(line, text, sizeof text - 1, false) != 0;
+    cJSON_Delete(line);
+    if (printed && file_join(path, sizeof path, versions->folder, "audit.log", &error)) {
+        strcat(text, "\n"); /* NOLINT: a byte was kept for it */
+        append(path, text);
+    }
+}

@@ -1,0 +1,263 @@
+/* What the leader of rollouts keeps for its next process. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "ps/rollout/history.h"
+#include "tests/random.h"
+
+static struct versions versions;
+static char path[VERSIONS_PATH], former[VERSIONS_PATH];
+static struct error error;
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(versions.folder, sizeof versions.folder, "/tmp/record.XXXXXX");
+    return mkdtemp(versions.folder) == NULL || !file_join(path, sizeof path, versions.folder, "rollout.json", &error) ||
+           !file_join(former, sizeof former, versions.folder, "rollout", &error);
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    unlink(path);
+    unlink(former);
+    return rmdir(versions.folder);
+}
+
+static void put(const char *file, const char *text, size_t size)
+{
+    const struct file_part part = {text, size};
+    assert_true(file_write_atomic(file, &part, 1, &error));
+}
+
+static void assert_same(const struct record *record)
+{
+    struct record read;
+    bool there;
+    if (!record_read(&versions, &there, &read, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(there);
+    assert_int_equal(read.state, record->state);
+    assert_int_equal(read.plan.target, record->plan.target);
+    assert_int_equal(read.plan.fallback, record->plan.fallback);
+    assert_int_equal(read.plan.kind, record->plan.kind);
+    assert_int_equal(read.plan.waited, record->plan.waited);
+    assert_true(read.plan.healthy_s == record->plan.healthy_s); /* NOLINT: bits */
+    assert_true(read.loss_before == record->loss_before ||      /* NOLINT: bits */
+                (isnan(read.loss_before) && isnan(record->loss_before)));
+    assert_int_equal(read.highest, record->highest);
+    assert_string_equal(read.reason, record->reason);
+    assert_memory_equal(&read.plan.absent, &record->plan.absent, sizeof read.plan.absent);
+}
+
+static void assert_kept(const struct record *record)
+{
+    assert_true(record_store(&versions, record, &error));
+    assert_same(record);
+}
+
+static void it_is_read_as_it_was_stored(void **state)
+{
+    (void)state;
+    bool there = true;
+    struct record record = {
+        .state = ROLLOUT_SWITCHING,
+        .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4, 128}}},
+        .loss_before = 0.3,
+        .highest = 6};
+    assert_true(record_read(&versions, &there, &record, &error));
+    assert_false(there);
+    assert_kept(&record);
+    record.plan.waited = true;
+    assert_kept(&record);
+    snprintf(record.reason, sizeof record.reason,
+             "worker 3: \"/a\\b\": \t\x01 can't, without 01, of a job that waited");
+    assert_kept(&record);
+    record.plan.absent = (struct rollout_absent){{0}};
+    record.loss_before = NAN;
+    assert_kept(&record);
+    snprintf(record.reason, sizeof record.reason, "cut in the middle of a character: \xc3");
+    assert_kept(&record);
+}
+
+/* As much as there can be, in as many characters as that takes. */
+static void all_may_be_off(void **state)
+{
+    (void)state;
+    struct record record = {.state = ROLLOUT_GOING_BACK,
+                            .plan = {.target = 1ull << 53,
+                                     .fallback = (1ull << 53) - 1,
+                                     .kind = ROLLOUT_JOB,
+                                     .healthy_s = 86399.000000000015,
+                                     .waited = true},
+                            .loss_before = -1.2345678901234567e-300,
+                            .highest = 1ull << 53};
+    memset(record.plan.absent.bits, 0xff, sizeof record.plan.absent.bits);
+    record.plan.absent.bits[0] = 0xfe;
+    memset(record.reason, '\x01', sizeof record.reason - 1);
+    assert_kept(&record);
+    struct test_random random = test_random_begin("all_may_be_off");
+    for (int run = 0; run < 50; run++) {
+        const int most = 1 + test_random_below(&random, ROLLOUT_MAX_LISTED / 8);
+        record.plan.absent = (struct rollout_absent){{0}};
+        for (int i = 1; i < most; i++) {
+            record.plan.absent.bits[i] = (uint8_t)test_random_below(&random, 256);
+        }
+        record.reason[test_random_below(&random, 511)] = (char)('a' + test_random_below(&random, 26));
+        assert_kept(&record);
+    }
+}
+
+/*
+ * A fleet is upgraded in the middle of a rollout: the lines of programs up to 0.1, the oldest of which did not say
+ * who is off.
+ */
+static void what_programs_before_wrote_is_read(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"5 4 7 2 10 0.25 going back, of a job that waited\nps 1: can't\n",
+                                        "5 4 5 1 0.5 0.25 watching\n\n",
+                                        "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n"};
+    const struct record records[] = {
+        {.state = ROLLOUT_GOING_BACK,
+         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true},
+         .loss_before = 0.25,
+         .highest = 7,
+         .reason = "ps 1: can't"},
+        {.state = ROLLOUT_WATCHING,
+         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_LOCAL, .healthy_s = 0.5},
+         .loss_before = 0.25,
+         .highest = 5},
+        {.state = ROLLOUT_SWITCHING,
+         .plan =
+             {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true, .absent = {{4, 128}}},
+         .loss_before = NAN,
+         .highest = 5}};
+    for (int i = 0; i < 3; i++) {
+        put(former, texts[i], strlen(texts[i]));
+        assert_same(&records[i]);
+    }
+    /* It goes once there is something newer, and does not count before it has gone. */
+    struct record record = records[2];
+    record.state = ROLLOUT_WATCHING;
+    assert_kept(&record);
+    assert_false(file_exists(former));
+    put(former, texts[0], strlen(texts[0]));
+    assert_same(&record);
+}
+
+static void assert_damaged(const char *file, const char *text, size_t size)
+{
+    struct record record;
+    bool there;
+    char whole[VERSIONS_PATH + 80];
+    snprintf(whole, sizeof whole, "%s: is damaged; remove it if no rollout was under way", file);
+    put(file, text, size);
+    assert_false(record_read(&versions, &there, &record, &error));
+    assert_string_equal(error.text, whole);
+}
+
+static void a_damaged_one_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "",
+        "\n",
+        "5 4 5 2 10 0.25 switching", /* torn */
+        "5 4 5 2 10 switching\n\n",
+        "5 4 5 3 10 0.25 switching\n\n",
+        "5 4 5 2 10 0.25 sailing\n\n",
+        "5 4 5 2 10 0.25 switching, without \n\n",
+        "5 4 5 2 10 0.25 switching, without 4\n\n",
+        "5 4 5 2 10 0.25 switching, without 0g\n\n",
+        "5 4 5 2 10 0.25 switching, without 04 \n\n",
+        "5 4 5 2 10 0.25 switching, without 01\n\n", /* the chief */
+        "5 4 5 2 10 0.25 switching, without 04, of a job that waited\n\n",
+    };
+    char text[2 * 16384];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_damaged(former, texts[i], strlen(texts[i]));
+    }
+    int size =
+        snprintf(text, sizeof text, "5 4 5 2 10 0.25 switching, without 04%0256d\n\n", 0); /* of one worker too many */
+    assert_damaged(former, text, (size_t)size);
+    memset(text, 'x', sizeof text);
+    put(former, text, sizeof text);
+    struct record record;
+    bool there;
+    assert_false(record_read(&versions, &there, &record, &error));
+    assert_non_null(strstr(error.text, former));
+}
+
+/* Every value missing, or of another type, or out of range; and the whole torn at every byte. */
+static void a_damaged_json_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"state\":\"switching\",\"kind\":\"job\",\"target\":5,\"fallback\":4,\"highest\":6,"
+                               "\"healthy_s\":10,\"loss_before\":0.5,\"job_waited\":false,\"absent_workers\":[2],"
+                               "\"reason\":\"\"}";
+    static const char *const others[][2] = {
+        {"\"switching\"", "\"sailing\""},
+        {"\"switching\"", "2"},
+        {"\"job\"", "\"jobs\""},
+        {"\"job\"", "2"},
+        {"5,", "-5,"},
+        {"5,", "5.5,"},
+        {"5,", "1e300,"},
+        {"5,", "\"5\","},
+        {"4,", "null,"},
+        {"6,", "true,"},
+        {"10,", "null,"},
+        {"0.5", "\"0.5\""},
+        {"false", "0"},
+        {"[2]", "[0]"},
+        {"[2]", "[1024]"},
+        {"[2]", "[\"2\"]"},
+        {"[2]", "2"},
+        {"\"\"}", "null}"},
+        {"\"\"}", "\"\"} {}"},
+        {"\"target\"", "\"Target\""},
+        {"\"reason\"", "\"why\""},
+    };
+    char text[512];
+    put(path, good, sizeof good - 1);
+    assert_same(
+        &(struct record){.state = ROLLOUT_SWITCHING,
+                         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4}}},
+                         .loss_before = 0.5,
+                         .highest = 6});
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const char *at = strstr(good, others[i][0]);
+        assert_non_null(at);
+        int size =
+            snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, others[i][1], at + strlen(others[i][0]));
+        assert_damaged(path, text, (size_t)size);
+    }
+    for (size_t size = 0; size < sizeof good - 1; size++) {
+        assert_damaged(path, good, size);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
+        cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
+        cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),
+        cmocka_unit_test_setup_teardown(a_damaged_one_is_refused_by_name, enter, leave),
+        cmocka_unit_test_setup_teardown(a_damaged_json_is_refused_by_name, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
