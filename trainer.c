@@ -2,16 +2,7 @@
  * The commands and roles of trainer: one table that parses the command line and documents it. Each row hands off at once
  * to the room that does the work.
  */
-#include "base/cli/command.h"
-#include "base/cli/help.h"
-#include "base/config/commands.h"
-#include "net/commands.h"
-#include "worker/commands.h"
-#include "worker/data/commands.h"
-#include "worker/export/commands.h"
-#include "worker/profile/commands.h"
-#include "worker/remote/operator/commands.h"
-#include "worker/version.h"
+#include "base/cli/commands.h"
 
 /* The first one is meant where none is named. */
 /* clang-format off */

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
 #include "base/log.h"
-#include "net/commands.h"
 #include "net/credentials.h"
 #include "net/member.h"
 #include "net/operator_key.h"

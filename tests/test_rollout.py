@@ -89,7 +89,7 @@ def test_what_is_refused(fleet, trainer):
     assert result.returncode == 2 and "did you mean train.learning_rate?" in text_of(result)
     for new, message in (
         (fleet.candidate(2), "nothing differs"),
-        (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, and the fleet runs version 1"),
+        (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, but the fleet runs version 1"),
         (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start belongs to each machine and can't be rolled out"),
         (fleet.candidate(4, train_steps=2000000), "train.train_steps is set by a flag or TF_CONFIG here"),
     ):
@@ -143,7 +143,7 @@ def test_a_manifest_that_is_sent_again_or_elsewhere(trainer, tmp_path):
         assert result.returncode == 0, text_of(result)
         manifest = (north.folder / "config.json.d" / "manifest").read_bytes()
         name, message = propose(south, manifest)
-        assert name == "error" and 'for fleet "north", and this is fleet "south"' in message
+        assert name == "error" and 'for fleet "north", but this is fleet "south"' in message
         name, message = propose(north, manifest)
         assert name == "error" and "the manifest is old" in message
         for torn in (manifest[:-1], manifest[:100], b"", bytes(manifest[:40]) + b"x" + bytes(manifest[41:])):
@@ -435,7 +435,7 @@ def test_a_config_that_is_the_death_of_a_member(open_fleet):
     result = fleet.rollout(fleet.candidate(2, data={"data_source": "idx"}), "--yes", "--healthy_secs=5",
                            "--data_dir=digits")
     assert result.returncode == 1, text_of(result)
-    assert "went back from version 2 to version 1: worker 1: it ended badly 2 times when it was started in version 2" \
+    assert "went back from version 2 to version 1: worker 1: it failed 2 times when started in version 2" \
         in text_of(result)
     assert set(fleet.versions().values()) == {1} and fleet.alive()
     assert fleet.goes_on()["global_step"] >= before
@@ -463,7 +463,7 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
     fleet.until("worker 1", lambda text: text.count('"event":"step"') > 1, "steps in version 3")
     text = fleet.text("worker 1")
-    assert "the fleet is at version 3 of the config: this process starts anew in it" in text
+    assert "the fleet is at version 3 of the config: this process restarts in it" in text
     assert fleet.events("worker 1", "start")[-1]["config_version"] == 3
     assert (old / "config.json.d" / "current").read_text() == "3\n"
     # Without the operator's key it does not believe that, and says so.
@@ -539,7 +539,7 @@ def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
         assert result.returncode == 0, text_of(result) + fleet.text("worker 3")
         assert "train.num_threads            each machine's own -> 2  (local)" in text_of(result)
         assert "by restarting machines one after the other" in text_of(result)
-        assert "first the canary" in text_of(result) and "the canary is well" in text_of(result)
+        assert "the canary first" in text_of(result) and "the canary is well" in text_of(result)
         assert set(fleet.versions().values()) == {2} and fleet.alive()
         for i in range(4):
             fleet.until(f"worker {i}", lambda text: text.count('"event":"start"') == 2, "a second start")
@@ -565,7 +565,7 @@ def test_a_bad_local_version_reaches_the_canary_only(trainer, tmp_path):
         fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
         result = fleet.rollout(fleet.candidate(2, data={"data_dir": "nowhere"}), "--yes", "--healthy_secs=1")
         assert result.returncode == 1, text_of(result)
-        assert "went back from version 2 to version 1: worker 2: it ended badly 2 times" in text_of(result)
+        assert "went back from version 2 to version 1: worker 2: it failed 2 times" in text_of(result)
         assert set(fleet.versions().values()) == {1}
         fleet.goes_on()
         for name in ("worker 0", "worker 1"):
@@ -652,5 +652,5 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         result = fleet.rollout(fleet.candidate(3, cluster={"worker_hosts": everybody[:2]}), "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)
         fleet.wait("worker 2", 0)
-        assert "is no part of it any more" in fleet.text("worker 2")
+        assert "has no place in it any more" in fleet.text("worker 2")
         fleet.goes_on()

@@ -87,7 +87,7 @@ def test_the_others_change_without_it(trainer, tmp_path, issync):
         assert fleet.kept() == 1
         fleet.come()
         fleet.all_on(2)
-        assert "the fleet is at version 2 of the config: this process starts anew in it" in fleet.text(AWAY)
+        assert "the fleet is at version 2 of the config: this process restarts in it" in fleet.text(AWAY)
         # It is there, so that the next one is with it.
         done, output = ends(fleet.begin(3, "--healthy_secs=1", train={"batch_size": 30}))
         assert done and "which is off" not in output, output
@@ -159,7 +159,7 @@ def test_lists_of_workers_change_meanwhile(trainer, tmp_path):
         assert done, output
         fleet.come()
         fleet.wait(AWAY, 0)
-        assert "is no part of it any more" in fleet.text(AWAY)
+        assert "has no place in it any more" in fleet.text(AWAY)
         fleet.goes_on()
 
 

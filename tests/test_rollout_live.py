@@ -124,7 +124,7 @@ def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, train=keys), "--yes")
         assert result.returncode == 1 and f"the job would be over after step {last}, by train.train_steps or train.epochs, " \
-            "and it is at step" in text_of(result) and "stop worker 0, which saves it" in text_of(result), text_of(result)
+            "and would be at step" in text_of(result) and "stop worker 0, which saves it" in text_of(result), text_of(result)
         fleet.goes_on()
         assert set(fleet.versions().values()) == {1} and fleet.alive()
         assert len(fleet.events("worker 0", "start")) == 1

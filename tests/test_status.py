@@ -55,6 +55,8 @@ def test_a_dead_ps_is_missing(cluster):
     cluster.kill("ps 1")
     status, members = cluster.status()
     assert status == 1 and members["ps 1"]["missing"] and members["ps 1"]["message"]
+    assert members["ps 1"]["config_version"] is None  # not known, which is not version 0
+    assert members["ps 0"]["config_version"] == 0
     assert not members["ps 0"]["missing"] and not members["worker 0"]["missing"]
 
 
@@ -62,6 +64,7 @@ def test_nobody_at_all(trainer, tmp_path):
     with Cluster(trainer, tmp_path) as cluster:
         status, members = cluster.status()
         assert status == 1 and all(member["missing"] for member in members.values())
+        assert all(member["config_version"] is None for member in members.values())
 
 
 def test_the_table(cluster, trainer):

@@ -124,7 +124,7 @@ def test_the_unit_under_systemd(machine):
     # A config that worker 1 dies of: systemd starts it again, twice, and then it is back on the version before.
     result = machine.fleet.rollout(machine.fleet.candidate(2, data={"data_source": "idx"}), "--yes", "--healthy_secs=5",
                                    "--data_dir=digits")
-    assert result.returncode == 1 and "worker 1: it ended badly 2 times when it was started in version 2" in text_of(result), \
+    assert result.returncode == 1 and "worker 1: it failed 2 times when started in version 2" in text_of(result), \
         text_of(result) + machine.said("worker-1")
     go_on(machine, "worker-1")
     assert [int(machine.show(name, "NRestarts")) for name in ("ps-0", "worker-0", "worker-1")] == [0, 0, 3]

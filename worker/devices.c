@@ -1,10 +1,10 @@
 /* The command `trainer devices`: what --device can name on this machine, or why there is no GPU among it. */
-#include "worker/commands.h"
 
 #include <stdio.h>
 
 #include <cJSON.h>
 
+#include "base/cli/commands.h"
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/threads.h"

@@ -9,12 +9,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "ps/checkpoint/folder.h"
-#include "worker/commands.h"
 #include "worker/dataset.h"
 #include "worker/evaluate.h"
 #include "worker/export/trained.h"

@@ -5,14 +5,15 @@
  */
 #include <stdio.h>
 
+#include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/profile.h"
 #include "base/process/signals.h"
 #include "base/process/supervise.h"
+#include "base/profile.h"
+#include "base/random/sampler.h"
 #include "ps/job/plan.h"
 #include "ps/server.h"
-#include "worker/commands.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/eval.h"
@@ -20,7 +21,6 @@
 #include "worker/load.h"
 #include "worker/remote/worker.h"
 #include "worker/report.h"
-#include "base/random/sampler.h"
 #include "worker/training.h"
 
 static const double EVALUATOR_INTERVAL_S = 1;

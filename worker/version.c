@@ -1,5 +1,4 @@
 /* Versions are asked from the linked libraries themselves, where they can tell: what runs is what counts. */
-#include "worker/version.h"
 
 #include <stdio.h>
 #include <sys/utsname.h>
@@ -9,6 +8,7 @@
 #include <sodium.h>
 #include <zlib.h>
 
+#include "base/cli/commands.h"
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/version.h"

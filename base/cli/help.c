@@ -1,9 +1,9 @@
 /* Help is printed to standard output, so that `trainer help config | less` works. */
-#include "base/cli/help.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
 #include "base/config/keys.h"
 #include "base/log.h"
 #include "base/text/suggest.h"

@@ -1,11 +1,11 @@
 /* config check, show and schema: what a configuration is, said to people and to programs. */
-#include "base/config/commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <cJSON.h>
 
+#include "base/cli/commands.h"
 #include "base/config/keys.h"
 #include "base/config/schema.h"
 #include "base/log.h"

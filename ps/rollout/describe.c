@@ -102,7 +102,7 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
         snprintf(text, size, "worker 0 tries version %llu on a copy of the checkpoint", target);
         break;
     case ROLLOUT_SAVING:
-        snprintf(text, size, "worker 0 saves the job before all restart in version %llu", target);
+        snprintf(text, size, "worker 0 saves the job before the restart in version %llu", target);
         break;
     case ROLLOUT_SWITCHING:
         describe_switching(rollout, there, name, text, size);

@@ -8,10 +8,10 @@
 
 #include <sodium.h>
 
-#include "base/cli/command.h"
+#include "base/cli/commands.h"
 #include "base/config/keys.h"
-#include "base/process/probation.h"
 #include "base/config/versions.h"
+#include "base/process/probation.h"
 #include "net/handshake.h"
 #include "net/operator_key.h"
 #include "ps/job/job.h"
@@ -19,7 +19,6 @@
 #include "ps/rollout/manifest.h"
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/world.h"
-#include "worker/remote/operator/commands.h"
 #include "worker/remote/operator/rollout_client.h"
 
 #define WRAP(type, name, ...)                                                                                          \
@@ -76,7 +75,7 @@ static struct fleet {
     struct machine *small;        /* a member without memory, for this candidate */
     const struct rollout *leader; /* ps 0's */
     int leader_life;
-    double leader_s; /* when its process was started */
+    double leader_s;          /* when its process was started */
     enum rollout_state state; /* seen last */
     uint64_t switched;        /* the last version to whose step a ps came */
     double since_s;           /* all is as it should be at the end */

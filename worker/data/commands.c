@@ -1,5 +1,4 @@
 /* data info and data synth. Both work without regard to the model: they are asked when something does not fit it. */
-#include "worker/data/commands.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <cJSON.h>
 #include <sodium.h>
 
+#include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/data/convert/write.h"

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "ps/checkpoint/safetensors.h"
-#include "worker/export/commands.h"
 #include "worker/export/npz.h"
 #include "worker/export/onnx.h"
 #include "worker/export/trained.h"

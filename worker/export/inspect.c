@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
 #include "base/log.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
-#include "worker/export/commands.h"
 #include "worker/export/operands.h"
 #include "worker/export/tensor_norms.h"
 #include "worker/export/tensor_text.h"

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/data/idx.h"
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
 #include "worker/data/stream.h"
-#include "worker/export/commands.h"
 #include "worker/export/trained.h"
 
 enum { MOST_FILES = 1 << 20, BATCH = 256, HEAD_BYTES = 64, DEFAULT_TOP = 3 };

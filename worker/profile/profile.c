@@ -6,9 +6,9 @@
 
 #include <cJSON.h>
 
+#include "base/cli/commands.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "worker/profile/commands.h"
 #include "worker/profile/trace.h"
 
 /* What all spans of one name come to. */

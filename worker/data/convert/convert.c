@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text/count.h"
-#include "worker/data/commands.h"
 #include "worker/data/convert/write.h"
 #include "worker/dataset.h"
 

@@ -1,10 +1,9 @@
 /*
  * trainer cluster: parameter servers and workers as processes of this machine, shown as one program.
  *
- * Each member is this program once more (/proc/self/exe) in the role that it would have on a machine of its own; it
- * gets the training flags as they were given, addresses on loopback with ports that the system chose, and the path of
- * a key that is made for this one run. What members say comes through pipes, line by line, with their names before
- * it.
+ * Each member is this program again (/proc/self/exe), in the role that it would have on a machine of its own. It gets
+ * the training flags as given, addresses on loopback with ports that the system chose, and the path of a key made for
+ * this run. Its output comes through pipes, line by line, and is shown with its name in front.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,18 +17,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/process/signals.h"
+#include "base/progress.h"
 #include "base/threads.h"
 #include "net/credentials.h"
 #include "net/socket.h"
-#include "worker/remote/operator/commands.h"
 #include "worker/profile/trace.h"
-#include "worker/remote/operator/status_query.h"
+#include "worker/remote/operator/status.h"
 
 enum {
     MOST_MEMBERS = 256,
@@ -39,8 +38,8 @@ enum {
 
 static const double LOOK_S = 0.2; /* between two looks at the cluster for the progress line */
 static const double STATUS_TIMEOUT_S = 0.5;
-static const double LEAVE_S = 20.0; /* members have so long to leave when they are asked to */
-static const double END_S = 6.0;    /* and to leave by themselves at the end of the job */
+static const double LEAVE_S = 20.0; /* for members to leave once they are told to */
+static const double END_S = 6.0;    /* for them to leave by themselves at the end of the job */
 
 /* One stream of a member, cut into lines. */
 struct log_stream {
@@ -67,12 +66,12 @@ struct cluster {
     char **flags; /* for all members */
     int flag_count;
     char *done_line; /* the chief's, held back to be the last */
-    struct config roll_config;
-    struct status_query *roll;
+    struct config query_config;
+    struct status_query *query;
     struct progress progress;
     double looked_s;
     bool leaving;     /* it is over */
-    double leaving_s; /* when those who are still there are asked to leave */
+    double leaving_s; /* when members that are still there are told to leave */
     bool workers_told, ps_told;
     int result;
 };
@@ -139,7 +138,7 @@ static bool make_flags(struct cluster *cluster, struct error *error)
 
 /* ---- What a cluster needs before its members ---- */
 
-/* Ports that were free a moment ago: all are held at once, so that they differ, and then let go. */
+/* Ports that were free a moment ago: all are held at once, so that they differ, and then released. */
 static bool choose_ports(struct cluster *cluster, struct error *error)
 {
     int *fds = calloc((size_t)cluster->count, sizeof *fds);
@@ -179,14 +178,14 @@ static bool make_key(struct cluster *cluster, struct error *error)
 }
 
 /* The config of an operator of this cluster. */
-static bool make_roll(struct cluster *cluster, struct error *error)
+static bool make_query(struct cluster *cluster, struct error *error)
 {
     const struct config_setting settings[] = {{"ps_hosts", cluster->ps_hosts},
                                               {"worker_hosts", cluster->worker_hosts},
                                               {"fleet_key", cluster->key},
                                               {"insecure", cluster->config->security.insecure ? "true" : "false"}};
-    return config_parse(&cluster->roll_config, "the cluster", NULL, 0, settings, 4, error) &&
-           status_query_create(&cluster->roll, &cluster->roll_config, error);
+    return config_parse(&cluster->query_config, "the cluster", NULL, 0, settings, 4, error) &&
+           status_query_create(&cluster->query, &cluster->query_config, error);
 }
 
 /* ---- Processes ---- */
@@ -207,7 +206,7 @@ static void exec_member(const struct cluster *cluster, const struct process *pro
     char *profile = profile_path(cluster, process), *flag;
     static char name[] = "trainer";
     setpgid(0, 0);                    /* Ctrl-C is for the one that shows the cluster to pass on, in order */
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* and nobody outlives it */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* and no member outlives it */
     if (argv && dup2(out[1], STDOUT_FILENO) >= 0 && dup2(err[1], STDERR_FILENO) >= 0) {
         int n = 0;
         snprintf(role, sizeof role, "--job_name=%s", process->member.role == MEMBER_PS ? "ps" : "worker");
@@ -260,7 +259,7 @@ static void tell_all(struct cluster *cluster, enum member_role role, int number)
     }
 }
 
-/* It is over; who has not left by himself after that many seconds is asked to. */
+/* It is over: members that have not left by themselves after that many seconds are told to. */
 static void leave(struct cluster *cluster, int result, double timeout_s)
 {
     if (!cluster->leaving) {
@@ -280,7 +279,7 @@ static bool any_left(const struct cluster *cluster, enum member_role role)
     return false;
 }
 
-/* Workers are asked first, so that the chief can still save what the ps hold. */
+/* Workers are told first, so that the chief can still save what the ps hold. */
 static void escalate_shutdown(struct cluster *cluster)
 {
     double late_s = clock_monotonic_s() - cluster->leaving_s;
@@ -312,7 +311,7 @@ static void describe_status(int status, char *text, size_t size)
     }
 }
 
-/* A member is gone: who, and what that means for the others. */
+/* A member is gone: what does that mean for the others? */
 static void take_death(struct cluster *cluster, struct process *process, int status)
 {
     char how[96];
@@ -330,7 +329,7 @@ static void take_death(struct cluster *cluster, struct process *process, int sta
     }
     describe_status(status, how, sizeof how);
     if (is_chief || process->member.role == MEMBER_PS) {
-        log_error("%s (process %d) died: %s; the cluster ends", process->name, (int)pid, how);
+        log_error("%s (process %d) died: %s; the cluster stops", process->name, (int)pid, how);
         leave(cluster, is_chief && WIFEXITED(status) ? WEXITSTATUS(status) : COMMAND_FAILED, 0);
     } else {
         log_warning("%s (process %d) died: %s; the others go on", process->name, (int)pid, how);
@@ -453,7 +452,7 @@ static void look(struct cluster *cluster)
     if (!cluster->progress.active || cluster->leaving || now_s - cluster->looked_s < LOOK_S) {
         return;
     }
-    const struct roll_entry *entries = status_query_ask(cluster->roll, STATUS_TIMEOUT_S, &count);
+    const struct status_entry *entries = status_query_ask(cluster->query, STATUS_TIMEOUT_S, &count);
     cluster->looked_s = clock_monotonic_s();
     if (entries[0].global_step >= 0) {
         progress_update(&cluster->progress, &(struct progress_view){.step = entries[0].global_step,
@@ -480,7 +479,7 @@ static bool open_cluster(struct cluster *cluster, struct error *error)
         member_format(&process->member, ' ', process->name);
     }
     if (!make_key(cluster, error) || !choose_ports(cluster, error) || !make_flags(cluster, error) ||
-        !make_roll(cluster, error)) {
+        !make_query(cluster, error)) {
         return false;
     }
     for (int i = 0; i < cluster->count; i++) {
@@ -532,8 +531,8 @@ static void join_profiles(struct cluster *cluster)
 
 static void close_cluster(struct cluster *cluster)
 {
-    status_query_destroy(cluster->roll);
-    config_free(&cluster->roll_config);
+    status_query_destroy(cluster->query);
+    config_free(&cluster->query_config);
     if (cluster->folder[0] != '\0') {
         unlink(cluster->key);
         rmdir(cluster->folder);
@@ -595,17 +594,18 @@ static int run_cluster(const struct command_call *call)
 }
 
 static const struct command_flag cluster_flags[] = {
-    {"ps", "N", "parameter servers; 1 unless given"},
-    {"workers", "N", "workers, the first being the chief; 2 unless given"},
+    {"ps", "N", "number of parameter servers (1)"},
+    {"workers", "N", "number of workers, the first being the chief (2)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_cluster = {
     .name = "cluster",
-    .summary = "train with parameter servers and workers on this box, as processes of their own",
-    .details = "Starts a cluster of real processes on loopback, with a key made for the occasion, and shows it as one: "
-               "lines carry the name of the member that wrote them. All training flags pass through to every member; "
-               "the CPUs are shared among the workers unless num_threads says otherwise. Ctrl-C ends all of it.",
+    .summary = "train with parameter servers and workers as processes on this machine",
+    .details =
+        "Starts a cluster of real processes on loopback, with a key made for this run, and shows it as one: each "
+        "line carries the name of the member that wrote it. All training flags are passed to every member; the "
+        "workers share the CPUs unless num_threads says otherwise. Ctrl-C stops all of it.",
     .flags = cluster_flags,
     .takes_config = true,
     .run = run_cluster,

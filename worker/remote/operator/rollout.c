@@ -13,7 +13,7 @@
 
 #include <sodium.h>
 
-#include "base/cli/command.h"
+#include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/config/diff.h"
 #include "base/config/keys.h"
@@ -23,7 +23,6 @@
 #include "base/process/signals.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
-#include "worker/remote/operator/commands.h"
 #include "worker/remote/operator/rollout_client.h"
 
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };

@@ -1,23 +1,258 @@
-/* trainer status: how the members of a running cluster are, as a table or as JSON. */
+/*
+ * trainer status: how the members of a running cluster are, as a table or as JSON; and the query behind it.
+ *
+ * All ps are asked at once, each on a thread of its own, since one that hangs must not hold up the others. Each says
+ * how it is and what it knows of the workers; of what several say about one worker the freshest counts, and ps 0
+ * knows best which version of the config it is in.
+ */
+#include "worker/remote/operator/status.h"
+
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/cli/commands.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/text/count.h"
-#include "worker/remote/operator/commands.h"
-#include "worker/remote/operator/status_query.h"
+#include "worker/remote/shard_link.h"
 
-static const double TIMEOUT_S = 2.0;
+static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
 
-static int missing(const struct roll_entry *entries, int count)
+/* --- The query ---------------------------------------------------------------------------------------------------- */
+
+/* What one ps is asked, on a thread of its own. */
+struct member_query {
+    struct status_query *query;
+    struct shard_link link;
+    struct status_entry *entries; /* [members] */
+    double timeout_s;
+    pthread_t thread;
+    bool has_thread;
+};
+
+struct status_query {
+    const struct config *config;
+    struct identity identity;
+    struct traffic traffic;
+    struct member_query *asked;   /* [ps_count] */
+    struct status_entry *answers; /* [ps_count, members]: who says what */
+    struct status_entry *entries; /* [members] */
+    int ps_count, members;
+};
+
+const char *status_state_name(enum member_state state)
+{
+    static const char *const names[] = {"absent", "starting", "ready", "training", "waiting",
+                                        "saving", "done",     "lost",  "failed"};
+    return (size_t)state < sizeof names / sizeof names[0] ? names[state] : "unknown";
+}
+
+bool status_query_create(struct status_query **out, const struct config *config, struct error *error)
+{
+    struct status_query *query = calloc(1, sizeof *query);
+    if (!query) {
+        return error_set(error, "out of memory");
+    }
+    query->config = config;
+    query->ps_count = config->cluster.ps_hosts.count;
+    /* This machine's config may not say that the job is elastic. */
+    query->members = query->ps_count + config->cluster.worker_hosts.count + CONFIG_ELASTIC_WORKERS;
+    query->asked = calloc((size_t)query->ps_count, sizeof *query->asked);
+    query->answers = calloc((size_t)query->ps_count * (size_t)query->members, sizeof *query->answers);
+    query->entries = calloc((size_t)query->members, sizeof *query->entries);
+    bool done = (query->asked && query->answers && query->entries) || error_set(error, "out of memory");
+    done = done && identity_create(&query->identity, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error);
+    /* Asking takes no config of the job. */
+    query->identity.hello.digest = "";
+    query->identity.hello.job = "";
+    for (int i = 0; done && i < query->ps_count; i++) {
+        struct member_query *one = &query->asked[i];
+        one->query = query;
+        one->entries = query->answers + (size_t)i * (size_t)query->members;
+        done = shard_link_create(&one->link, config, i, &query->identity, &query->traffic, NULL, error);
+        one->link.quiet = true;
+    }
+    if (!done) {
+        status_query_destroy(query);
+        return false;
+    }
+    *out = query;
+    return true;
+}
+
+void status_query_destroy(struct status_query *query)
+{
+    if (query) {
+        for (int i = 0; query->asked && i < query->ps_count; i++) {
+            shard_link_destroy(&query->asked[i].link);
+        }
+        identity_destroy(&query->identity);
+        free(query->asked);
+        free(query->answers);
+        free(query->entries);
+        free(query);
+    }
+}
+
+/* As if nobody had answered. */
+static void clear_entries(const struct status_query *query, struct status_entry *entries)
+{
+    for (int i = 0; i < query->members; i++) {
+        bool is_ps = i < query->ps_count;
+        int index = is_ps ? i : i - query->ps_count;
+        const struct config_cluster *cluster = &query->config->cluster;
+        entries[i] = (struct status_entry){.member = {is_ps ? MEMBER_PS : MEMBER_WORKER, index},
+                                           .address = is_ps ? cluster->ps_hosts.items[index]
+                                                            : config_worker_host(cluster, index),
+                                           .state = STATE_ABSENT,
+                                           .is_missing = true,
+                                           .silent_ms = UINT32_MAX,
+                                           .global_step = -1,
+                                           .local_step = -1,
+                                           .loss = NAN};
+    }
+}
+
+static void take_answer(const struct status_query *query, struct status_entry *entries,
+                        const struct message_status *status)
+{
+    int count = status->role == MEMBER_PS ? query->ps_count : query->members - query->ps_count;
+    if ((status->role != MEMBER_PS && status->role != MEMBER_WORKER) || status->index < 0 || status->index >= count) {
+        return; /* it was given other hosts than we were; the missing ones will show */
+    }
+    struct status_entry *entry = &entries[status->index + (status->role == MEMBER_PS ? 0 : query->ps_count)];
+    entry->state = (enum member_state)status->state;
+    entry->is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST;
+    entry->silent_ms = status->silent_ms;
+    entry->generation = status->generation;
+    entry->staleness = status->staleness;
+    entry->dropped = status->dropped;
+    entry->global_step = status->global_step;
+    entry->local_step = status->local_step;
+    entry->steps_per_s = status->steps_per_s;
+    entry->loss = status->loss;
+    entry->retries = status->retries;
+    entry->bytes_in = status->bytes_in;
+    entry->bytes_out = status->bytes_out;
+    entry->config_version = status->fleet_version;
+    snprintf(entry->host, sizeof entry->host, "%s", status->host);
+    snprintf(entry->device, sizeof entry->device, "%s", status->device);
+    snprintf(entry->program, sizeof entry->program, "%s", status->program);
+    snprintf(entry->digest, sizeof entry->digest, "%s", status->digest);
+    snprintf(entry->message, sizeof entry->message, "%.255s", status->message);
+}
+
+static bool ask(struct member_query *one, struct error *error)
+{
+    double deadline_s = clock_monotonic_s() + one->timeout_s;
+    struct channel *channel = &one->link.channel;
+    struct message_get_status request = {.members = 1};
+    one->link.timeout_s = one->timeout_s;
+    one->link.next_try_s = 0;
+    if (shard_link_try(&one->link, error) != LINK_OPEN ||
+        !channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
+        return false;
+    }
+    take_answer(one->query, one->entries, &channel->message.status);
+    while (!(channel->frame.flags & FRAME_LAST)) {
+        if (!channel_receive(channel, deadline_s, error)) {
+            return false;
+        }
+        if (channel->frame.type != MESSAGE_status) {
+            return error_set(error, "%s: answered get_status by %s", one->link.name, message_name(channel->frame.type));
+        }
+        take_answer(one->query, one->entries, &channel->message.status);
+    }
+    return true;
+}
+
+static void *ask_one(void *context)
+{
+    struct member_query *one = context;
+    struct error error;
+    clear_entries(one->query, one->entries);
+    if (!ask(one, &error)) {
+        shard_link_close(&one->link);
+        struct status_entry *own = &one->entries[one->link.member.index];
+        own->state = STATE_ABSENT;
+        own->is_missing = true;
+        snprintf(own->message, sizeof own->message, "%.255s", error.text);
+    }
+    return NULL;
+}
+
+static void ask_all(struct status_query *query, double timeout_s)
+{
+    for (int i = 0; i < query->ps_count; i++) {
+        struct member_query *one = &query->asked[i];
+        one->timeout_s = timeout_s;
+        one->has_thread = query->ps_count > 1 && pthread_create(&one->thread, NULL, ask_one, one) == 0;
+        if (!one->has_thread) {
+            ask_one(one);
+        }
+    }
+    for (int i = 0; i < query->ps_count; i++) {
+        if (query->asked[i].has_thread) {
+            pthread_join(query->asked[i].thread, NULL);
+        }
+    }
+}
+
+/* Of what the ps say: each about itself, and the freshest about each worker. */
+static void merge_answers(struct status_query *query)
+{
+    clear_entries(query, query->entries);
+    for (int i = 0; i < query->ps_count; i++) {
+        const struct status_entry *told = query->asked[i].entries;
+        query->entries[i] = told[i];
+        for (int k = query->ps_count; k < query->members; k++) {
+            if (told[k].silent_ms < query->entries[k].silent_ms) {
+                query->entries[k] = told[k];
+            }
+        }
+    }
+    for (int k = query->ps_count; k < query->members;
+         k++) { /* ps 0 hears of versions by reports, others at hello only */
+        const struct status_entry *told = &query->asked[0].entries[k];
+        if (told->silent_ms != UINT32_MAX) {
+            query->entries[k].config_version = told->config_version;
+            memcpy(query->entries[k].digest, told->digest, sizeof told->digest);
+        }
+    }
+}
+
+const struct status_entry *status_query_ask(struct status_query *query, double timeout_s, int *count)
+{
+    ask_all(query, timeout_s);
+    merge_answers(query);
+    *count = query->ps_count + query->config->cluster.worker_hosts.count;
+    for (int i = *count; i < query->members; i++) { /* of workers that are not listed, those that joined */
+        if (query->entries[i].state != STATE_ABSENT) {
+            query->entries[(*count)++] = query->entries[i];
+        }
+    }
+    return query->entries;
+}
+
+/* --- As JSON ------------------------------------------------------------------------------------------------------ */
+
+static int missing(const struct status_entry *entries, int count)
 {
     int number = 0;
     for (int i = 0; i < count; i++) {
         number += entries[i].is_missing;
     }
     return number;
+}
+
+/* Is it known which config this member is in? A version comes with a digest. */
+static bool has_version(const struct status_entry *entry)
+{
+    return entry->digest[0] != '\0';
 }
 
 static void add_number(cJSON *object, const char *name, double value)
@@ -29,14 +264,14 @@ static void add_number(cJSON *object, const char *name, double value)
     }
 }
 
-static cJSON *entry_as_json(const struct roll_entry *entry)
+static cJSON *entry_as_json(const struct status_entry *entry)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "role", entry->member.role == MEMBER_PS ? "ps" : "worker");
     cJSON_AddNumberToObject(object, "task", entry->member.index);
     cJSON_AddStringToObject(object, "address", entry->address);
     cJSON_AddStringToObject(object, "host", entry->host);
-    cJSON_AddStringToObject(object, "state", roll_state_name(entry->state));
+    cJSON_AddStringToObject(object, "state", status_state_name(entry->state));
     cJSON_AddBoolToObject(object, "missing", entry->is_missing);
     add_number(object, "silent_ms", entry->silent_ms == UINT32_MAX ? NAN : (double)entry->silent_ms);
     cJSON_AddNumberToObject(object, "generation", (double)entry->generation);
@@ -51,13 +286,13 @@ static cJSON *entry_as_json(const struct roll_entry *entry)
     cJSON_AddNumberToObject(object, "bytes_out", (double)entry->bytes_out);
     cJSON_AddStringToObject(object, "device", entry->device);
     cJSON_AddStringToObject(object, "program", entry->program);
-    cJSON_AddNumberToObject(object, "config_version", (double)entry->config_version);
+    add_number(object, "config_version", has_version(entry) ? (double)entry->config_version : NAN);
     cJSON_AddStringToObject(object, "config_digest", entry->digest);
     cJSON_AddStringToObject(object, "message", entry->message);
     return object;
 }
 
-static void show_json(const struct roll_entry *entries, int count)
+static void show_json(const struct status_entry *entries, int count)
 {
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddNumberToObject(fields, "missing", missing(entries, count));
@@ -67,6 +302,8 @@ static void show_json(const struct roll_entry *entries, int count)
     }
     log_event("status", fields, NULL);
 }
+
+/* --- As a table --------------------------------------------------------------------------------------------------- */
 
 /* 1536 as "1.5K". */
 static void format_bytes(char text[16], uint64_t bytes)
@@ -81,7 +318,7 @@ static void format_bytes(char text[16], uint64_t bytes)
     snprintf(text, 16, unit == 0 || number >= 100 ? "%.0f%c" : "%.1f%c", number, units[unit]);
 }
 
-static void show_entry(const struct roll_entry *entry)
+static void show_entry(const struct status_entry *entry)
 {
     char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[16], out[16];
     member_format(&entry->member, ' ', name);
@@ -90,7 +327,7 @@ static void show_entry(const struct roll_entry *entry)
     }
     format_bytes(in, entry->bytes_in);
     format_bytes(out, entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16.16s %s\n", name, roll_state_name(entry->state),
+    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16.16s %s\n", name, status_state_name(entry->state),
            step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
            (unsigned long long)entry->retries, in, out, entry->address, entry->host, entry->device);
     if (entry->message[0] != '\0') {
@@ -98,8 +335,8 @@ static void show_entry(const struct roll_entry *entry)
     }
 }
 
-/* Members of one version need not say so each. */
-static void show_versions(const struct roll_entry *entries, int count)
+/* Once for all members of the same program and config. */
+static void show_versions(const struct status_entry *entries, int count)
 {
     for (int i = 0; i < count; i++) {
         char name[MEMBER_TEXT];
@@ -111,13 +348,17 @@ static void show_versions(const struct roll_entry *entries, int count)
         }
         if (!told) {
             member_format(&entries[i].member, ' ', name);
-            printf("%s, config version %llu, digest %.16s: %s and all like it\n", entries[i].program,
-                   (unsigned long long)entries[i].config_version, entries[i].digest, name);
+            char version[24] = "-";
+            if (has_version(&entries[i])) {
+                snprintf(version, sizeof version, "%llu", (unsigned long long)entries[i].config_version);
+            }
+            printf("%s, config version %s, digest %.16s: %s and all like it\n", entries[i].program, version,
+                   has_version(&entries[i]) ? entries[i].digest : "-", name);
         }
     }
 }
 
-static void show_table(const struct roll_entry *entries, int count)
+static void show_table(const struct status_entry *entries, int count)
 {
     int absent = missing(entries, count);
     printf("%-11s %-9s %11s %8s %5s %7s %7s %7s %7s  %-22s %-16s %s\n", "MEMBER", "STATE", "STEP", "STEPS/S", "STALE",
@@ -131,32 +372,49 @@ static void show_table(const struct roll_entry *entries, int count)
     }
 }
 
+/* --- The command -------------------------------------------------------------------------------------------------- */
+
+/* A ps did not answer in time, or somebody has just joined. A second look is cheap, and tells more often than not. */
+static bool is_incomplete(const struct status_entry *entries, int count)
+{
+    bool incomplete = false;
+    for (int i = 0; i < count; i++) {
+        const bool may_be_gone = entries[i].is_missing && entries[i].member.role == MEMBER_WORKER;
+        incomplete = incomplete || (!may_be_gone && !has_version(&entries[i]));
+    }
+    return incomplete;
+}
+
 static int run_status(const struct command_call *call)
 {
     struct error error;
-    struct status_query *roll;
+    struct status_query *query;
     int count;
     bool json = command_switch(call, "json");
     if (json) {
         log_setup(LOG_JSON, LOG_INFO);
     }
     if (call->config->cluster.ps_hosts.count == 0) {
-        log_error("which cluster? Its ps_hosts and worker_hosts stand in config.json, or in --ps_hosts and "
-                  "--worker_hosts");
+        log_error(
+            "which cluster? Give its ps_hosts and worker_hosts, in config.json or as --ps_hosts and --worker_hosts");
         return COMMAND_MISUSED;
     }
-    if (!status_query_create(&roll, call->config, &error)) {
+    if (!status_query_create(&query, call->config, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    const struct roll_entry *entries = status_query_ask(roll, TIMEOUT_S, &count);
+    const struct status_entry *entries = status_query_ask(query, TIMEOUT_S, &count);
+    if (is_incomplete(entries, count)) {
+        shard_link_pause(clock_monotonic_s() + RETRY_AFTER_S);
+        entries = status_query_ask(query, TIMEOUT_S, &count);
+    }
     if (json || call->config->output.log_format == LOG_JSON) {
         show_json(entries, count);
     } else {
         show_table(entries, count);
     }
     int status = missing(entries, count) > 0 ? COMMAND_FAILED : COMMAND_DONE;
-    status_query_destroy(roll);
+    status_query_destroy(query);
     return status;
 }
 
@@ -169,8 +427,8 @@ const struct command command_status = {
     .name = "status",
     .summary = "show how the members of a running cluster are",
     .details = "Asks every ps in ps_hosts, with the key that the members share. STEP is the global step that a member "
-               "knows of, STALE how many steps passed between a worker's last pull and its push. The exit status is 1 "
-               "if any member is missing.",
+               "knows of; STALE is the number of steps between a worker's last pull and its push. The exit status is "
+               "1 if any member is missing.",
     .flags = status_flags,
     .takes_config = true,
     .run = run_status,

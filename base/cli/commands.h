@@ -1,0 +1,31 @@
+/*
+ * Every command of trainer, declared in one place: the table in trainer.c lists them, and each is defined beside the
+ * code that it calls. Only names stand here, so that this room needs to know none of the others.
+ */
+#ifndef BASE_CLI_COMMANDS_H
+#define BASE_CLI_COMMANDS_H
+
+#include "base/cli/command.h"
+
+extern const struct command command_train;         /* trainer [train]; worker/train.c */
+extern const struct command command_eval;          /* trainer eval [--checkpoint=FILE] [train_dir]; worker/eval.c */
+extern const struct command command_predict;       /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */
+extern const struct command command_inspect;       /* trainer inspect [--json] CHECKPOINT */
+extern const struct command command_diff;          /* trainer diff [--json] A B */
+extern const struct command command_export;        /* trainer export --format=onnx --out=FILE [CHECKPOINT] */
+extern const struct command command_cluster;       /* trainer cluster [--ps=1] [--workers=2]; worker/remote/operator/ */
+extern const struct command command_status;        /* trainer status [--json] */
+extern const struct command command_rollout;       /* trainer rollout NEW.json|status|history|abort|revert */
+extern const struct command command_profile;       /* trainer profile [--out=FILE] [--json] FILE...; worker/profile/ */
+extern const struct command command_config_check;  /* trainer config check; base/config/commands.c */
+extern const struct command command_config_show;   /* trainer config show */
+extern const struct command command_config_schema; /* trainer config schema */
+extern const struct command command_data_info;     /* trainer data info; worker/data/ */
+extern const struct command command_data_synth;    /* trainer data synth --out=DIR [--gzip] */
+extern const struct command command_convert;       /* trainer convert --to=KIND --out=DIR */
+extern const struct command command_devices;       /* trainer devices; worker/devices.c */
+extern const struct command command_version;       /* trainer version; worker/version.c */
+extern const struct command command_help;   /* trainer help [topic]: a command, section, key, flag; base/cli/help.c */
+extern const struct command command_keygen; /* trainer keygen ...; net/keygen.c */
+
+#endif
