@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
-#include "net/link.h"
+#include "net/transport.h"
 
 /* Records are sent once there are so many bytes of them: the peer decrypts these while we encrypt the next ones. */
 enum { SEND_BYTES = 100 * 1024 };
@@ -28,26 +28,27 @@ enum { SEND_BYTES = 100 * 1024 };
 /* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
 static const uint8_t plain_alert[] = {0x15, 3, 3, 0, 2, 2, 71};
 
-ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error, const char *format,
-                    ...)
+ptrdiff_t transport_fail(struct connection *connection, enum connection_state state, struct error *error,
+                         const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
     connection->state = state;
-    return LINK_FAILED;
+    return TRANSPORT_FAILED;
 }
 
 static ptrdiff_t refuse_mixture(struct connection *connection, struct error *error)
 {
     ssize_t ignored = send(connection->fd, plain_alert, sizeof plain_alert, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
-    return link_fail(connection, CONNECTION_BROKEN, error,
-                     connection->tls
-                         ? "%s speaks plain text, and this side TLS: is one of the two started with --insecure?"
-                         : "%s speaks TLS, and this side is started with --insecure: give both sides the fleet key",
-                     connection->name);
+    return transport_fail(
+        connection, CONNECTION_BROKEN, error,
+        connection->transport->begins_as_tls
+            ? "%s speaks plain text, and this side TLS: is one of the two started with --insecure?"
+            : "%s speaks TLS, and this side is started with --insecure: give both sides the fleet key",
+        connection->name);
 }
 
 /* What is in the in buffer moves to its beginning, so that there is room behind it. */
@@ -61,7 +62,7 @@ static void compact(struct connection *connection)
     connection->in_end = waiting;
 }
 
-ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, struct error *error)
+ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t size, struct error *error)
 {
     compact(connection);
     assert(size == 0 || connection->in_end == 0);
@@ -73,17 +74,17 @@ ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, 
         got = recvmsg(connection->fd, &message, 0);
     } while (got < 0 && errno == EINTR);
     if (got == 0) {
-        return LINK_END;
+        return TRANSPORT_END;
     }
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        return LINK_WANTS;
+        return TRANSPORT_WANTS;
     }
     if (got < 0) {
-        return link_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
+        return transport_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
     }
     const uint8_t *first = size > 0 ? bytes : connection->in;
     bool looks_like_tls = first[0] == 0x16 || first[0] == 0x15;
-    if (connection->bytes_in == 0 && looks_like_tls != (connection->tls != NULL)) {
+    if (connection->bytes_in == 0 && looks_like_tls != connection->transport->begins_as_tls) {
         return refuse_mixture(connection, error);
     }
     connection->heard_s = clock_monotonic_s();
@@ -95,18 +96,18 @@ ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, 
 }
 
 /* For what happens on the socket, until the deadline; but no longer than the patience lasts without a sign of life. */
-static enum socket_wait wait_for(struct connection *connection, short events, double deadline_s)
+static enum wake_result wait_for(struct connection *connection, short events, double deadline_s)
 {
     const double timeout_s = connection->timeout_s;
     if (timeout_s <= 0) {
-        return socket_wait(connection->fd, events, connection->wake, deadline_s);
+        return wake_wait(connection->fd, events, connection->wake, deadline_s);
     }
     double now_s = clock_monotonic_s(), moved_s = now_s;
     size_t unsent = connection_unsent(connection);
     for (;;) {
         double until_s = fmin(deadline_s, fmin(now_s + timeout_s / 8, moved_s + timeout_s));
-        enum socket_wait how = socket_wait(connection->fd, events, connection->wake, until_s);
-        if (how != SOCKET_TIMEOUT) {
+        enum wake_result how = wake_wait(connection->fd, events, connection->wake, until_s);
+        if (how != WAKE_TIMEOUT) {
             return how;
         }
         size_t still_unsent = connection_unsent(connection);
@@ -121,11 +122,11 @@ static enum socket_wait wait_for(struct connection *connection, short events, do
     }
 }
 
-static bool wait_failed(struct connection *connection, enum socket_wait how, const char *format, double started_s,
+static bool wait_failed(struct connection *connection, enum wake_result how, const char *format, double started_s,
                         double deadline_s, struct error *error)
 {
-    if (how == SOCKET_WOKEN) {
-        link_fail(connection, CONNECTION_WOKEN, error, "the connection with %s was given up", connection->name);
+    if (how == WAKE_RAISED) {
+        transport_fail(connection, CONNECTION_WOKEN, error, "the connection with %s was given up", connection->name);
     } else {
         connection->state = CONNECTION_TIMED_OUT;
         char text[32];
@@ -135,10 +136,10 @@ static bool wait_failed(struct connection *connection, enum socket_wait how, con
     return false;
 }
 
-bool link_wait(struct connection *connection, double started_s, double deadline_s, struct error *error)
+bool transport_wait(struct connection *connection, double started_s, double deadline_s, struct error *error)
 {
-    enum socket_wait how = wait_for(connection, POLLIN, deadline_s);
-    return how == SOCKET_READY ||
+    enum wake_result how = wait_for(connection, POLLIN, deadline_s);
+    return how == WAKE_READY ||
            wait_failed(connection, how, "no answer from %s within %s", started_s, deadline_s, error);
 }
 
@@ -151,14 +152,14 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            enum socket_wait how = wait_for(connection, POLLOUT, deadline_s);
-            if (how != SOCKET_READY) {
+            enum wake_result how = wait_for(connection, POLLOUT, deadline_s);
+            if (how != WAKE_READY) {
                 return wait_failed(connection, how, "%s takes no data, for %s now", started_s, deadline_s, error);
             }
             continue;
         }
         if (sent < 0 && errno != EINTR) {
-            link_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
+            transport_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
             return false;
         }
         size_t left = sent < 0 ? 0 : (size_t)sent;
@@ -176,7 +177,7 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
     return true;
 }
 
-bool link_flush(struct connection *connection, double started_s, double deadline_s, struct error *error)
+bool transport_flush(struct connection *connection, double started_s, double deadline_s, struct error *error)
 {
     struct iovec part = {connection->out + connection->out_start, connection->out_end - connection->out_start};
     connection->out_start = connection->out_end = 0; /* what can't be sent is lost with the connection */
@@ -192,7 +193,7 @@ static struct connection *create(int fd, const char *peer, const struct wake *wa
         free(buffers);
         return NULL;
     }
-    connection->operations = &link_plain;
+    connection->transport = &transport_plain;
     connection->fd = fd;
     connection->wake = wake;
     connection->heard_s = clock_monotonic_s();
@@ -208,6 +209,15 @@ void connection_rename(struct connection *connection, const struct member *membe
     char text[MEMBER_TEXT];
     member_format(member, ' ', text);
     snprintf(connection->name, sizeof connection->name, text[0] ? "%s (%s)" : "%s%s", text, connection->peer);
+}
+
+/* credentials NULL: it stays plain. */
+static bool open_transport(struct connection *connection, const struct credentials *credentials,
+                           const struct member *expected, bool server, double deadline_s, struct error *error)
+{
+    connection->transport = credentials ? &transport_tls : &transport_plain;
+    return !connection->transport->open ||
+           connection->transport->open(connection, credentials, expected, server, deadline_s, error);
 }
 
 bool connection_connect(struct connection **connection, const struct address *address, const struct member *expected,
@@ -231,7 +241,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
         expected = &anybody;
     }
     connection_rename(new, expected);
-    if (credentials && !tls_open(new, credentials, expected, false, deadline_s, error)) {
+    if (!open_transport(new, credentials, expected, false, deadline_s, error)) {
         connection_close(new);
         return false;
     }
@@ -249,8 +259,7 @@ static void linger(struct connection *connection)
     double deadline_s = clock_monotonic_s() + 0.5;
     size_t dropped = 0;
     shutdown(connection->fd, SHUT_WR);
-    while (dropped < LINGER_BYTES &&
-           socket_wait(connection->fd, POLLIN, connection->wake, deadline_s) == SOCKET_READY) {
+    while (dropped < LINGER_BYTES && wake_wait(connection->fd, POLLIN, connection->wake, deadline_s) == WAKE_READY) {
         ssize_t got = recv(connection->fd, connection->in, CONNECTION_BUFFER, 0);
         if (got <= 0) {
             break;
@@ -266,7 +275,7 @@ bool connection_serve(struct connection **connection, int fd, const char *peer, 
     if (!*connection) {
         return error_set(error, "out of memory for a connection from %s", peer);
     }
-    if (credentials && !tls_open(*connection, credentials, NULL, true, deadline_s, error)) {
+    if (!open_transport(*connection, credentials, NULL, true, deadline_s, error)) {
         if ((*connection)->state == CONNECTION_BROKEN) {
             linger(*connection);
         }
@@ -280,7 +289,7 @@ void connection_close(struct connection *connection)
     if (!connection) {
         return;
     }
-    connection->operations->close(connection, connection->state == CONNECTION_OPEN);
+    connection->transport->close(connection, connection->state == CONNECTION_OPEN);
     if (connection->state == CONNECTION_OPEN && connection->out_end > connection->out_start) {
         ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
                                connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -297,18 +306,18 @@ bool connection_read(struct connection *connection, void *bytes, size_t size, do
     uint8_t *next = bytes;
     assert(connection->state == CONNECTION_OPEN);
     while (size > 0) {
-        ptrdiff_t got = connection->operations->read(connection, next, size, error);
+        ptrdiff_t got = connection->transport->read(connection, next, size, error);
         if (got > 0) {
             next += got;
             size -= (size_t)got;
             continue;
         }
-        if (got == LINK_END) {
-            link_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection", connection->name);
+        if (got == TRANSPORT_END) {
+            transport_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection", connection->name);
             return false;
         }
         started_s = started_s < 0.0 ? clock_monotonic_s() : started_s;
-        if (got == LINK_FAILED || !link_wait(connection, started_s, deadline_s, error)) {
+        if (got == TRANSPORT_FAILED || !transport_wait(connection, started_s, deadline_s, error)) {
             return false;
         }
     }
@@ -320,11 +329,11 @@ static bool write_encoded(struct connection *connection, const uint8_t *bytes, s
                           double deadline_s, struct error *error)
 {
     while (size > 0) {
-        if (connection->out_end + connection->operations->room > SEND_BYTES &&
-            !link_flush(connection, started_s, deadline_s, error)) {
+        if (connection->out_end + connection->transport->room > SEND_BYTES &&
+            !transport_flush(connection, started_s, deadline_s, error)) {
             return false;
         }
-        ptrdiff_t taken = connection->operations->write(connection, bytes, size, error);
+        ptrdiff_t taken = connection->transport->write(connection, bytes, size, error);
         if (taken < 0) {
             return false;
         }
@@ -358,9 +367,9 @@ bool connection_write_more(struct connection *connection, const struct iovec *pa
         if (parts[i].iov_len == 0) {
             continue;
         }
-        bool written = connection->operations->write ? write_encoded(connection, parts[i].iov_base, parts[i].iov_len,
-                                                                     started_s, deadline_s, error)
-                                                     : write_plain(connection, &parts[i], started_s, deadline_s, error);
+        bool written = connection->transport->write ? write_encoded(connection, parts[i].iov_base, parts[i].iov_len,
+                                                                    started_s, deadline_s, error)
+                                                    : write_plain(connection, &parts[i], started_s, deadline_s, error);
         if (!written) {
             return false;
         }
@@ -372,16 +381,16 @@ bool connection_flush(struct connection *connection, double deadline_s, struct e
 {
     double started_s = clock_monotonic_s();
     assert(connection->state == CONNECTION_OPEN);
-    if (connection->operations->finish) {
-        if (connection->out_end + connection->operations->room > CONNECTION_BUFFER &&
-            !link_flush(connection, started_s, deadline_s, error)) {
+    if (connection->transport->finish) {
+        if (connection->out_end + connection->transport->room > CONNECTION_BUFFER &&
+            !transport_flush(connection, started_s, deadline_s, error)) {
             return false;
         }
-        if (!connection->operations->finish(connection, error)) {
+        if (!connection->transport->finish(connection, error)) {
             return false;
         }
     }
-    return link_flush(connection, started_s, deadline_s, error);
+    return transport_flush(connection, started_s, deadline_s, error);
 }
 
 bool connection_write(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
@@ -397,15 +406,15 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
     *ready = true;
     for (;;) {
         /* Bytes in memory may be half a record, or one without data: TLS looks at them, and nothing is taken. */
-        ptrdiff_t got = connection->operations->read(connection, NULL, 0, error);
-        if (got == LINK_FAILED) {
+        ptrdiff_t got = connection->transport->read(connection, NULL, 0, error);
+        if (got == TRANSPORT_FAILED) {
             return false;
         }
-        if (got == LINK_END || connection->operations->pending(connection) > 0) {
+        if (got == TRANSPORT_END || connection->transport->pending(connection) > 0) {
             return true;
         }
-        enum socket_wait how = socket_wait(connection->fd, POLLIN, connection->wake, deadline_s);
-        if (how != SOCKET_READY) {
+        enum wake_result how = wake_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+        if (how != WAKE_READY) {
             *ready = false;
             return true;
         }
@@ -450,7 +459,7 @@ struct member connection_credential(const struct connection *connection)
 
 const char *connection_cipher(const struct connection *connection)
 {
-    return connection->tls ? tls_cipher(connection) : "plain TCP";
+    return connection->transport->cipher(connection);
 }
 
 uint64_t connection_bytes_in(const struct connection *connection)
@@ -472,15 +481,15 @@ static ptrdiff_t plain_read(struct connection *connection, void *bytes, size_t s
 {
     size_t waiting = connection->in_end - connection->in_start;
     if (waiting == 0) { /* straight to where it belongs, and what comes behind it into the buffer */
-        ptrdiff_t got = link_receive(connection, bytes, size, error);
+        ptrdiff_t got = transport_receive(connection, bytes, size, error);
         if (got <= 0) {
             return got;
         }
-        return size == 0 ? LINK_WANTS : (size_t)got < size ? got : (ptrdiff_t)size;
+        return size == 0 ? TRANSPORT_WANTS : (size_t)got < size ? got : (ptrdiff_t)size;
     }
     size_t taken = waiting < size ? waiting : size;
     if (taken == 0) {
-        return LINK_WANTS; /* asked for nothing: what has come stays where it is */
+        return TRANSPORT_WANTS; /* asked for nothing: what has come stays where it is */
     }
     copy_bytes(bytes, connection->in + connection->in_start, taken);
     connection->in_start += taken;
@@ -497,4 +506,11 @@ static void plain_close(struct connection *connection, bool in_order)
     (void)connection, (void)in_order;
 }
 
-const struct link_operations link_plain = {.read = plain_read, .pending = plain_pending, .close = plain_close};
+static const char *plain_cipher(const struct connection *connection)
+{
+    (void)connection;
+    return "plain TCP";
+}
+
+const struct transport_table transport_plain = {
+    .cipher = plain_cipher, .read = plain_read, .pending = plain_pending, .close = plain_close};

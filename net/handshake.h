@@ -27,6 +27,17 @@ struct hello_identity {
     uint32_t lease_ms;  /* told to those who connect */
 };
 
+/*
+ * How this process introduces itself, for links and listeners that live as long as it does. What it says may change
+ * meanwhile (a new version of the config), so it is asked for each time; any thread calls, and its texts stay.
+ */
+struct introduction {
+    const struct credentials *credentials; /* borrowed; NULL: plain text */
+    struct hello_identity (*hello)(const void *context);
+    const void *context;   /* borrowed */
+    double idle_timeout_s; /* a peer that owes something and gives no sign of life for so long is given up */
+};
+
 /* A random incarnation number, never 0. */
 uint64_t handshake_new_incarnation(void);
 

@@ -1,84 +1,119 @@
 /*
- * Inside the net room: what a connection is made of, for the files that implement it. connection.c moves bytes
- * between buffers and the socket and does all waiting; its own operations for plain text and those of tls/stream.c turn
- * those bytes into the user's and back, and never wait.
+ * A link: a channel to one peer that comes back by itself. Its owner asks for it to be open; it is tried with back-off
+ * and jitter, and a wait is named in the log, at once and then every ten seconds:
+ * "waiting for ps 0 (a:2222), 12 s: connection refused".
+ *
+ * One thread drives a link; its counters may be read by any.
  */
 #ifndef NET_LINK_H
 #define NET_LINK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "net/connection.h"
+#include "base/error.h"
+#include "base/text/address.h"
+#include "net/channel.h"
+#include "net/handshake.h"
+#include "net/wake.h"
 
-struct tls;
-
-/* What an operation did, beside counts of bytes. */
-enum link_result {
-    LINK_END = 0,     /* the peer closed, in order */
-    LINK_WANTS = -1,  /* nothing there yet: wait until the socket is readable */
-    LINK_FAILED = -2, /* the error and the connection's state are set */
+enum {
+    LINK_ANSWER_S = 30,     /* for the answer to a request that needs no waiting, and for a frame that has begun; the
+                               idle timeout ends a silence sooner */
+    LINK_TOLD_EVERY_S = 10, /* between two log lines about the same wait */
 };
 
-struct link_operations {
-    /* Reads 1..size bytes and returns how many, or a link_result. With size 0 it only looks at what has come. */
-    ptrdiff_t (*read)(struct connection *connection, void *bytes, size_t size, struct error *error);
-    /*
-     * Takes up to `size` bytes, puts what is to be sent into the out buffer, which has room for `room` bytes at least,
-     * and returns how many it took (at least 1). NULL: bytes are sent as they are, straight from where they lie.
-     */
-    ptrdiff_t (*write)(struct connection *connection, const void *bytes, size_t size, struct error *error);
-    /* Puts what `write` kept back into the out buffer; may be NULL. */
-    bool (*finish)(struct connection *connection, struct error *error);
-    size_t room;
-    /* The user's bytes that wait in memory. */
-    size_t (*pending)(const struct connection *connection);
-    /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */
-    void (*close)(struct connection *connection, bool in_order);
+/* What the links of one process share. Any thread adds and reads; all zeros to begin with. */
+struct traffic {
+    atomic_ullong bytes_in, bytes_out;
+    atomic_ullong retries; /* connections and requests that had to be tried again */
+    /* A connection was given up for its silence shortly after this. What broke it has likely broken others: those that
+       nothing came on since are opened again before they are used, and cost no silence of their own. */
+    _Atomic(double) suspect_since_s;
+    /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and would
+       be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
+    _Atomic(double) held_until_s;
 };
 
-extern const struct link_operations link_plain, link_tls;
-
-struct connection {
-    const struct link_operations *operations;
-    int fd;
-    const struct wake *wake;
-    enum connection_state state;
-    double timeout_s; /* 0: none */
-    double heard_s;
-    struct member credential;
-    struct tls *tls; /* NULL: plain */
-    uint8_t *in;     /* [CONNECTION_BUFFER]: received, in_start..in_end not yet used */
-    size_t in_start, in_end;
-    uint8_t *out; /* [CONNECTION_BUFFER]: to be sent */
-    size_t out_start, out_end;
-    atomic_uint_fast64_t bytes_in, bytes_out;
-    char peer[ENDPOINT_TEXT];
-    char name[CONNECTION_NAME];
+/* Everything but `peer`, `self` and `traffic` may be left zero. */
+struct link_options {
+    struct member peer;
+    struct introduction self;
+    struct traffic *traffic; /* borrowed */
+    const struct wake *wake; /* borrowed: ends every wait; NULL: none */
+    const char *purpose; /* borrowed: " to decide on steps", behind the peer's name in "waiting for ..."; may be NULL */
+    double timeout_s;    /* for one try: TCP, TLS and the handshake; LINK_CONNECT_S and the idle timeout bound it */
+    double longest_delay_s; /* between two tries; 0: 1 s */
+    double told_after_s;    /* shorter waits are not logged; 0: 1 s */
+    bool quiet;             /* nothing is logged: somebody else does it */
+    bool retries_refusals;  /* a refusal is not for good: try again */
 };
+
+enum { LINK_CONNECT_S = 10 };
+
+struct link {
+    struct link_options options;
+    struct member member; /* the peer */
+    struct address address;
+    char name[CONNECTION_NAME]; /* "ps 0 (a:2222)" */
+    bool quiet;
+    double timeout_s;       /* for one try */
+    double idle_timeout_s;  /* without a sign of life while something is owed */
+    struct channel channel; /* closed: channel.connection is NULL */
+    uint64_t incarnation;   /* of the peer, at the last handshake */
+    uint64_t opened;        /* counts the connections */
+    uint64_t counted_in, counted_out;
+    int failures;      /* in a row */
+    double delay_s;    /* after the last of them */
+    double opened_s;   /* when the connection was opened */
+    double next_try_s; /* not before */
+    double missed_s;   /* since when it is wanted; meaningless while it is open */
+    double told_s;     /* when the log was told of this wait; 0: not yet */
+};
+
+/* host: "a:2222". Fails only where that is no address. Nothing is tried yet. */
+bool link_create(struct link *link, const char *host, const struct link_options *options, struct error *error);
+void link_destroy(struct link *link); /* fine on zeros */
+
+static inline bool link_is_open(const struct link *link)
+{
+    return link->channel.connection != NULL;
+}
+
+/* How a try ended. */
+enum link_try {
+    LINK_OPEN,
+    LINK_LATER,   /* not now: next_try_s says when to ask again */
+    LINK_REFUSED, /* for good, with the reason in the error: other keys, another job, a second worker of our number */
+};
+
+/* One try, unless it is open already or next_try_s lies ahead. */
+enum link_try link_try(struct link *link, struct error *error);
+
+/* Waits until the next try is due or the wake is raised, and at most a tenth of a second: callers look at signals. */
+void link_await_try(const struct link *link);
 
 /*
- * Receives what is there into `bytes`, and what `size` does not hold into the in buffer, which must be empty then; with
- * size 0 into the in buffer alone, behind what it holds, which moves to its beginning. Returns the count of both or a
- * link_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here.
+ * Tries until it is open, or `given_up` says so, or the process was asked to leave: then it returns LINK_LATER. NULL:
+ * nobody else has a say.
  */
-ptrdiff_t link_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
+enum link_try link_open(struct link *link, bool (*given_up)(void *context), void *context, struct error *error);
 
-/* Sets state and error; returns LINK_FAILED. */
-ptrdiff_t link_fail(struct connection *connection, enum connection_state state, struct error *error, const char *format,
-                    ...) __attribute__((format(printf, 4, 5)));
+/* Receives the next frame of an answer; a ping that comes before it is answered on the way. */
+bool link_receive(struct link *link, struct error *error);
+/* Receives one frame, and answers it if it is a ping: *pinged. */
+bool link_receive_any(struct link *link, bool *pinged, struct error *error);
 
-/* Sends the out buffer, waiting until the deadline or the patience's end. */
-bool link_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);
+/* The connection is no good any more: closes it and counts a retry. why: for the log; NULL: no line. */
+void link_lost(struct link *link, const char *why);
+/* The same because of silence; a deadline that passed during a call counts as that by itself. */
+void link_timed_out(struct link *link, const char *why);
 
-/* Waits until the socket is readable; names who is awaited if that does not happen. */
-bool link_wait(struct connection *connection, double started_s, double deadline_s, struct error *error);
+/* Closes it, in order; link_try opens it again. */
+void link_close(struct link *link);
 
-/* Shakes hands and fills in credential. expected: NULL on the server. */
-bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
-              bool server, double deadline_s, struct error *error);
-const char *tls_cipher(const struct connection *connection);
+/* Adds what the connection moved since the last call to the traffic. */
+void link_count(struct link *link);
 
 #endif

@@ -90,13 +90,13 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
     if (!question) {
         return false;
     }
-    enum socket_wait how = socket_wait(question->answered.fd, POLLIN, wake, deadline_s);
-    bool found = how == SOCKET_READY && question->found;
+    enum wake_result how = wake_wait(question->answered.fd, POLLIN, wake, deadline_s);
+    bool found = how == WAKE_READY && question->found;
     if (found) {
         *endpoints = question->endpoints;
-    } else if (how == SOCKET_READY) {
+    } else if (how == WAKE_READY) {
         *error = question->error;
-    } else if (how == SOCKET_WOKEN) {
+    } else if (how == WAKE_RAISED) {
         error_set(error, "host %s: looking it up was given up", address->host);
     } else {
         error_set(error, "host %s: no name server answered within %.3g s", address->host,

@@ -11,11 +11,11 @@
 
 #include "base/error.h"
 #include "net/endpoint.h"
-#include "net/socket.h"
+#include "net/wake.h"
 
 enum { RESOLVER_MOST = 32 };
 
-/* Numeric addresses are answered at once. wake: as for socket_connect. */
+/* Numeric addresses are answered at once. wake (NULL: none) ends the wait. */
 bool resolver_find(const struct address *address, const struct wake *wake, double deadline_s,
                    struct endpoints *endpoints, struct error *error);
 

@@ -6,70 +6,18 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "net/resolver.h"
-
-bool wake_create(struct wake *wake, struct error *error)
-{
-    wake->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return wake->fd >= 0 || error_set(error, "can't create an eventfd: %s", strerror(errno));
-}
-
-void wake_destroy(struct wake *wake)
-{
-    if (wake->fd >= 0) {
-        close(wake->fd);
-        wake->fd = -1;
-    }
-}
-
-void wake_raise(struct wake *wake)
-{
-    int kept = errno;
-    eventfd_write(wake->fd, 1); /* can only fail when the counter is full: raised already */
-    errno = kept;
-}
-
-void wake_lower(struct wake *wake)
-{
-    eventfd_t count;
-    eventfd_read(wake->fd, &count);
-}
-
-/* Milliseconds until the deadline, rounded up: poll must not return just before it, over and over. */
-static int milliseconds_left(double deadline_s)
-{
-    double left = ceil((deadline_s - clock_monotonic_s()) * 1e3);
-    return left <= 0 ? 0 : left > 1e6 ? 1000000 : (int)left;
-}
-
-enum socket_wait socket_wait(int fd, short events, const struct wake *wake, double deadline_s)
-{
-    struct pollfd waits[] = {{.fd = fd, .events = events}, {.fd = wake ? wake->fd : -1, .events = POLLIN}};
-    for (;;) {
-        int timeout_ms = milliseconds_left(deadline_s);
-        int ready = poll(waits, 2, timeout_ms);
-        if (ready > 0) {
-            return waits[1].revents ? SOCKET_WOKEN : SOCKET_READY;
-        }
-        if (ready == 0 && milliseconds_left(deadline_s) == 0) {
-            return SOCKET_TIMEOUT;
-        }
-        assert(ready == 0 || errno == EINTR || errno == ENOMEM || errno == EAGAIN);
-    }
-}
 
 static bool is_loopback(const struct endpoint *endpoint)
 {
@@ -103,33 +51,33 @@ static void set_options(int fd, const struct endpoint *peer)
     }
 }
 
-/* Connects to one endpoint; returns SOCKET_READY and the socket, or how it ended and errno. */
-static enum socket_wait connect_endpoint(int *fd, const struct endpoint *endpoint, const struct wake *wake,
+/* Connects to one endpoint; returns WAKE_READY and the socket, or how it ended and errno. */
+static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoint, const struct wake *wake,
                                          double deadline_s)
 {
-    enum socket_wait how = SOCKET_READY;
+    enum wake_result how = WAKE_READY;
     int reason = 0;
     socklen_t size = sizeof reason;
     int new = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (new < 0) {
         *fd = -1;
-        return SOCKET_READY;
+        return WAKE_READY;
     }
     set_options(new, endpoint);
     if (connect(new, (const struct sockaddr *)&endpoint->address, endpoint->size) != 0) {
         reason = errno;
         if (reason == EINPROGRESS) {
-            how = socket_wait(new, POLLOUT, wake, deadline_s);
+            how = wake_wait(new, POLLOUT, wake, deadline_s);
             getsockopt(new, SOL_SOCKET, SO_ERROR, &reason, &size);
         }
     }
-    if (how == SOCKET_READY && reason == 0) {
+    if (how == WAKE_READY && reason == 0) {
         *fd = new;
         return how;
     }
     close(new);
     *fd = -1;
-    errno = how == SOCKET_TIMEOUT ? ETIMEDOUT : reason;
+    errno = how == WAKE_TIMEOUT ? ETIMEDOUT : reason;
     return how;
 }
 
@@ -147,11 +95,11 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
     for (int i = 0; i < endpoints.count; i++) {
         double now_s = clock_monotonic_s();
         double share_s = now_s + (deadline_s - now_s) / (endpoints.count - i);
-        enum socket_wait how = connect_endpoint(fd, &endpoints.list[i], wake, share_s);
+        enum wake_result how = connect_endpoint(fd, &endpoints.list[i], wake, share_s);
         if (*fd >= 0) {
             return true;
         }
-        if (how == SOCKET_WOKEN) {
+        if (how == WAKE_RAISED) {
             return error_set(error, "connecting to %s was given up", text);
         }
         reason = errno;
@@ -268,7 +216,7 @@ static bool belongs_to_one_connection(int reason)
 }
 
 bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct wake *wake, double deadline_s,
-                   enum socket_wait *how, struct error *error)
+                   enum wake_result *how, struct error *error)
 {
     for (;;) {
         struct endpoint endpoint = {.size = sizeof endpoint.address};
@@ -276,17 +224,17 @@ bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct
         if (*fd >= 0) {
             set_options(*fd, &endpoint);
             endpoint_format(&endpoint, peer);
-            *how = SOCKET_READY;
+            *how = WAKE_READY;
             return true;
         }
         if (!belongs_to_one_connection(errno)) {
-            *how = SOCKET_READY;
+            *how = WAKE_READY;
             return error_set(error, "can't accept connections: %s", strerror(errno));
         }
-        *how = socket_wait(listener, POLLIN, wake, deadline_s);
-        if (*how != SOCKET_READY) {
-            return error_set(error, *how == SOCKET_WOKEN ? "waiting for connections was given up"
-                                                         : "nobody connected in time");
+        *how = wake_wait(listener, POLLIN, wake, deadline_s);
+        if (*how != WAKE_READY) {
+            return error_set(error,
+                             *how == WAKE_RAISED ? "waiting for connections was given up" : "nobody connected in time");
         }
     }
 }

@@ -107,6 +107,33 @@ double identity_idle_timeout_s(const struct identity *identity)
     return fmax(identity->hello.lease_ms / 1e3, LEAST_IDLE_TIMEOUT_S);
 }
 
+static struct hello_identity say_hello(const void *context)
+{
+    return *identity_hello(context);
+}
+
+static struct hello_identity say_hello_as_guest(const void *context)
+{
+    struct hello_identity hello = *identity_hello(context);
+    hello.digest = hello.job = "";
+    return hello;
+}
+
+struct introduction identity_introduction(const struct identity *identity)
+{
+    return (struct introduction){.credentials = identity->credentials,
+                                 .hello = say_hello,
+                                 .context = identity,
+                                 .idle_timeout_s = identity_idle_timeout_s(identity)};
+}
+
+struct introduction identity_guest(const struct identity *identity)
+{
+    struct introduction introduction = identity_introduction(identity);
+    introduction.hello = say_hello_as_guest;
+    return introduction;
+}
+
 bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,
                      struct error *error)
 {

@@ -40,6 +40,11 @@ const struct hello_identity *identity_hello(const struct identity *identity);
  */
 double identity_idle_timeout_s(const struct identity *identity);
 
+/* For links and listeners (net/link.h, net/listener.h). */
+struct introduction identity_introduction(const struct identity *identity);
+/* As a guest: without a digest, so that it is let in whatever its config is, to report and no more. */
+struct introduction identity_guest(const struct identity *identity);
+
 /* A new version of the config is in force: handshakes tell of it from now on. One thread; texts are copied. */
 bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,
                      struct error *error);

@@ -84,11 +84,11 @@ static void accept_all(struct server *server, int listener)
     while (!over && signals_pending() == 0 && atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
         int fd;
         char peer[ENDPOINT_TEXT];
-        enum socket_wait how;
+        enum wake_result how;
         struct error error;
         if (socket_accept(listener, &fd, peer, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0, &how, &error)) {
             server_accept_session(server, fd, peer);
-        } else if (how != SOCKET_TIMEOUT) {
+        } else if (how != WAKE_TIMEOUT) {
             log_warning("%s", error.text);
             usleep(ACCEPT_MS * 1000);
         }

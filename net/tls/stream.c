@@ -1,5 +1,5 @@
 /*
- * The operations of a connection with TLS. What is sent gathers in the out buffer, at its final place, and is encrypted
+ * The transport of a connection with TLS. What is sent gathers in the out buffer, at its final place, and is encrypted
  * there: one copy, from as many pieces as the caller has. What comes is decrypted out of the in buffer to where the
  * caller wants it, if a whole record and the byte behind it fit there, and in place otherwise.
  */
@@ -63,8 +63,8 @@ static void seal(struct connection *connection, uint8_t type, size_t size)
 
 static ptrdiff_t fail_keys(struct connection *connection, struct error *error)
 {
-    return link_fail(connection, CONNECTION_BROKEN, error, "out of memory for new keys of the connection with %s",
-                     connection->name);
+    return transport_fail(connection, CONNECTION_BROKEN, error, "out of memory for new keys of the connection with %s",
+                          connection->name);
 }
 
 /* The keys of what we send are spent, or the peer wants others. */
@@ -128,10 +128,10 @@ static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char
     ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
                            connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
-    return link_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", connection->name, what);
+    return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", connection->name, what);
 }
 
-/* LINK_WANTS: nothing that ends the connection. */
+/* TRANSPORT_WANTS: nothing that ends the connection. */
 static ptrdiff_t take_alert(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
 {
     if (size != 2) {
@@ -139,12 +139,13 @@ static ptrdiff_t take_alert(struct connection *connection, const uint8_t *conten
     }
     if (content[1] == MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY) {
         connection->tls->ended = true;
-        return LINK_END;
+        return TRANSPORT_END;
     }
     const char *meaning = tls_describe_alert(content[1]);
-    return meaning ? link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", connection->name, meaning)
-                   : link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: TLS alert %u", connection->name,
-                               content[1]);
+    return meaning
+               ? transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", connection->name, meaning)
+               : transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: TLS alert %u", connection->name,
+                                content[1]);
 }
 
 /* After the handshake: session tickets, which are of no use here, and new keys. */
@@ -171,10 +172,10 @@ static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *co
         content += 4 + length;
         size -= 4 + length;
     }
-    return LINK_WANTS;
+    return TRANSPORT_WANTS;
 }
 
-/* Bytes behind the header of the record that has come in full; or a link_result, which may be LINK_WANTS for ever. */
+/* Bytes behind the header of the record that has come in full; or a transport_result, which may be TRANSPORT_WANTS for ever. */
 static ptrdiff_t await_record(struct connection *connection, struct error *error)
 {
     for (;;) {
@@ -194,8 +195,8 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
         if (there >= RECORD_HEADER && there - RECORD_HEADER >= sealed) {
             return (ptrdiff_t)sealed;
         }
-        ptrdiff_t got = link_receive(connection, NULL, 0, error);
-        if (got == LINK_END) {
+        ptrdiff_t got = transport_receive(connection, NULL, 0, error);
+        if (got == TRANSPORT_END) {
             connection->tls->ended = true; /* without a goodbye, as killed processes do: frames say how long they are */
         }
         if (got <= 0) {
@@ -205,7 +206,7 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
 }
 
 /* Opens the next record, with `bytes` of `size` as the place for its content. What it takes: bytes of data that lie
- * there now, or in the in buffer (0), or a link_result of -1 and below. */
+ * there now, or in the in buffer (0), or a transport_result of -1 and below. */
 static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size, bool *idle,
                              struct error *error)
 {
@@ -253,10 +254,11 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
             size_t taken = waiting < size ? waiting : size;
             copy_bytes(bytes, connection->in + tls->plain_start, taken);
             tls->plain_start += taken;
-            return taken > 0 ? (ptrdiff_t)taken : LINK_WANTS; /* asked for nothing: what has come stays where it is */
+            return taken > 0 ? (ptrdiff_t)taken
+                             : TRANSPORT_WANTS; /* asked for nothing: what has come stays where it is */
         }
         if (tls->ended) {
-            return LINK_END;
+            return TRANSPORT_END;
         }
         ptrdiff_t sealed = await_record(connection, error);
         if (sealed <= 0) {
@@ -264,7 +266,7 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
         }
         bool idle;
         ptrdiff_t got = take_record(connection, (size_t)sealed, bytes, size, &idle, error);
-        if (got > 0 || got == LINK_FAILED || (got == LINK_END && tls->ended)) {
+        if (got > 0 || got == TRANSPORT_FAILED || (got == TRANSPORT_END && tls->ended)) {
             return got;
         }
         idle_records += idle;
@@ -283,6 +285,9 @@ static size_t pending_tls(const struct connection *connection)
 static void close_tls(struct connection *connection, bool in_order)
 {
     struct tls *tls = connection->tls;
+    if (!tls) {
+        return; /* there was no memory for it */
+    }
     if (in_order && tls->established) {
         put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_WARNING, MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY);
     }
@@ -291,9 +296,18 @@ static void close_tls(struct connection *connection, bool in_order)
     connection->tls = NULL;
 }
 
-const struct link_operations link_tls = {.read = read_tls,
-                                         .write = write_tls,
-                                         .finish = finish_tls,
-                                         .room = RECORD_ROOM,
-                                         .pending = pending_tls,
-                                         .close = close_tls};
+static const char *cipher_tls(const struct connection *connection)
+{
+    return connection->tls->out.cipher == RECORD_AES_256_GCM_SHA384 ? "TLS1-3-AES-256-GCM-SHA384"
+                                                                    : "TLS1-3-CHACHA20-POLY1305-SHA256";
+}
+
+const struct transport_table transport_tls = {.open = tls_open,
+                                              .cipher = cipher_tls,
+                                              .begins_as_tls = true,
+                                              .read = read_tls,
+                                              .write = write_tls,
+                                              .finish = finish_tls,
+                                              .room = RECORD_ROOM,
+                                              .pending = pending_tls,
+                                              .close = close_tls};

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "net/link.h"
+#include "net/transport.h"
 #include "net/tls/record.h"
 
 struct tls {
@@ -18,6 +18,10 @@ struct tls {
     size_t filled;                 /* content of the record under way, at the end of the out buffer */
     size_t plain_start, plain_end; /* decrypted bytes in the in buffer, not yet read */
 };
+
+/* transport_tls.open: shakes hands. */
+bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
+              bool server, double deadline_s, struct error *error);
 
 /* What the peer's fatal alert says about us; NULL if nothing that a user could act on. */
 const char *tls_describe_alert(int alert);

@@ -27,7 +27,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "net/link.h"
+#include "net/transport.h"
 #include "net/tls/aead.h"
 #include "net/tls/stream.h"
 
@@ -37,7 +37,7 @@ struct handshake {
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
-    bool failed; /* link_receive failed: `failure` tells why */
+    bool failed; /* transport_receive failed: `failure` tells why */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
     bool has_secret[2];
@@ -175,11 +175,11 @@ static int receive(void *context, unsigned char *bytes, size_t size)
     struct handshake *handshake = context;
     struct connection *connection = handshake->connection;
     if (connection->in_start == connection->in_end) {
-        ptrdiff_t got = link_receive(connection, NULL, 0, &handshake->failure);
-        if (got == LINK_WANTS) {
+        ptrdiff_t got = transport_receive(connection, NULL, 0, &handshake->failure);
+        if (got == TRANSPORT_WANTS) {
             return MBEDTLS_ERR_SSL_WANT_READ;
         }
-        if (got == LINK_END) {
+        if (got == TRANSPORT_END) {
             return MBEDTLS_ERR_SSL_CONN_EOF;
         }
         if (got < 0) {
@@ -246,25 +246,28 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
     char text[128];
     if (handshake->failed) {
         *error = handshake->failure;
-        return LINK_FAILED;
+        return TRANSPORT_FAILED;
     }
     if (handshake->objection[0] != '\0') {
-        return link_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name, handshake->objection);
+        return transport_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name,
+                              handshake->objection);
     }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
         int alert = handshake->ssl.MBEDTLS_PRIVATE(in_msg) ? handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1] : -1;
         const char *meaning = tls_describe_alert(alert);
         snprintf(text, sizeof text, "TLS alert %d", alert);
-        return link_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name, meaning ? meaning : text);
+        return transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name,
+                              meaning ? meaning : text);
     }
     case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
-        return link_fail(connection, CONNECTION_BROKEN, error, "%s does not speak TLS 1.3", name);
+        return transport_fail(connection, CONNECTION_BROKEN, error, "%s does not speak TLS 1.3", name);
     case MBEDTLS_ERR_SSL_CONN_EOF:
-        return link_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection in the TLS handshake", name);
+        return transport_fail(connection, CONNECTION_CLOSED, error, "%s closed the connection in the TLS handshake",
+                              name);
     default:
         tls_describe(result, text);
-        return link_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, text);
+        return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, text);
     }
 }
 
@@ -293,7 +296,7 @@ static bool judge(struct handshake *handshake, double started_s, double deadline
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
     mbedtls_ssl_send_alert_message(&handshake->ssl, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
-    link_flush(connection, started_s, deadline_s, &ignored);
+    transport_flush(connection, started_s, deadline_s, &ignored);
     fail(handshake, 0, error);
     return false;
 }
@@ -308,17 +311,17 @@ static bool shake_hands(struct handshake *handshake, double deadline_s, struct e
             fail(handshake, result, error);
             enum connection_state state = connection->state;
             struct error ignored;
-            link_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
+            transport_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
             connection->state = state;
             return false;
         }
-        if (!link_flush(connection, started_s, deadline_s, error)) {
+        if (!transport_flush(connection, started_s, deadline_s, error)) {
             return false;
         }
         if (result == 0) {
             return judge(handshake, started_s, deadline_s, error);
         }
-        if (result == MBEDTLS_ERR_SSL_WANT_READ && !link_wait(connection, started_s, deadline_s, error)) {
+        if (result == MBEDTLS_ERR_SSL_WANT_READ && !transport_wait(connection, started_s, deadline_s, error)) {
             return false;
         }
     }
@@ -388,16 +391,9 @@ bool tls_open(struct connection *connection, const struct credentials *credentia
         handshake->expected = *expected;
     }
     connection->tls = tls;
-    connection->operations = &link_tls;
     bool done = begin(handshake, server, deadline_s, error) && establish(handshake, server, error);
     mbedtls_ssl_free(&handshake->ssl);
     sodium_memzero(handshake, sizeof *handshake);
     free(handshake);
     return done;
-}
-
-const char *tls_cipher(const struct connection *connection)
-{
-    return connection->tls->out.cipher == RECORD_AES_256_GCM_SHA384 ? "TLS1-3-AES-256-GCM-SHA384"
-                                                                    : "TLS1-3-CHACHA20-POLY1305-SHA256";
 }

@@ -6,19 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <sodium.h>
-
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/text/address.h"
-#include "net/channel.h"
-#include "net/handshake.h"
-#include "net/socket.h"
+#include "net/link.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
-/* After one that did not reach ps 0: it may be there in a moment, for it starts anew first; or be off for an hour. */
-static const double FIRST_MISSED_S = 0.03, LONGEST_MISSED_S = 1.0;
 static const int OFTEN =
     20; /* members; with more each reports less often while a rollout is made, for ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
@@ -26,10 +19,8 @@ static const double TOLD_AFTER_S = 30.0;
 struct agent {
     struct agent_options options;
     struct rollout_participant participant;
-    struct channel channel;
-    bool is_open;
-    struct member leader;
-    struct address address;
+    struct link link;
+    struct traffic traffic;
     struct wake wake;
     double busy_s; /* between two reports while a rollout is made */
     pthread_t thread;
@@ -42,42 +33,16 @@ struct agent {
     char drift[DRIFT_TEXT];
 };
 
-/*
- * Without a digest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is
- * allowed on such a connection.
- */
-static bool open_channel(struct agent *agent, struct error *error)
-{
-    struct connection *connection;
-    struct peer peer;
-    struct hello_identity guest = *identity_hello(agent->options.identity);
-    double deadline_s = clock_monotonic_s() + CONNECT_S;
-    if (agent->is_open) {
-        return true;
-    }
-    if (!connection_connect(&connection, &agent->address, &agent->leader, agent->options.identity->credentials,
-                            &agent->wake, deadline_s, error)) {
-        return false;
-    }
-    channel_open(&agent->channel, connection);
-    guest.digest = guest.job = "";
-    agent->is_open = handshake_connect(&agent->channel, &guest, &agent->leader, &peer, deadline_s, NULL, error);
-    if (!agent->is_open) {
-        channel_close(&agent->channel);
-    }
-    return agent->is_open;
-}
-
 /* By network. */
 static bool ask_leader(struct agent *agent, const struct message_report *report, struct agent_answer *answer,
                        struct error *error)
 {
-    double deadline_s = clock_monotonic_s() + ANSWER_S;
     uint8_t *manifest = NULL;
-    if (!open_channel(agent, error)) {
+    if (link_try(&agent->link, error) != LINK_OPEN) {
         return false;
     }
-    struct channel *channel = &agent->channel;
+    const double deadline_s = clock_monotonic_s() + ANSWER_S;
+    struct channel *channel = &agent->link.channel;
     bool done = channel_call(channel, MESSAGE_report, report, MESSAGE_rollout, deadline_s, NULL, error);
     size_t size = done ? channel->bulk_left : 0;
     if (size > MANIFEST_MAX_BYTES) {
@@ -100,8 +65,7 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
     }
     if (!done) {
         free(manifest);
-        channel_close(channel);
-        agent->is_open = false;
+        link_lost(&agent->link, NULL);
         return false;
     }
     answer->order.manifest = manifest;
@@ -167,25 +131,20 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     return true;
 }
 
-/*
- * How long until the next report. *missed_s doubles with each that does not reach ps 0; between half and the whole of
- * it passes, so that a fleet does not come back in step.
- */
-static double pause_s(const struct agent *agent, bool reached, bool busy, double *missed_s)
+/* When the next report is due. One that did not reach ps 0 goes as soon as the link is to be tried again. */
+static double next_report_s(const struct agent *agent, bool reached, bool busy)
 {
-    if (reached) {
-        *missed_s = FIRST_MISSED_S;
-        return busy ? agent->busy_s : IDLE_S;
+    const double now_s = clock_monotonic_s();
+    if (!reached && agent->options.ask == NULL) {
+        return agent->link.next_try_s;
     }
-    const double most_s = *missed_s;
-    *missed_s = fmin(2 * most_s, LONGEST_MISSED_S);
-    return most_s * (0.5 + 0.5 * (double)randombytes_uniform(1000) / 1000.0);
+    return now_s + (busy ? agent->busy_s : IDLE_S);
 }
 
 static void *run(void *context)
 {
     struct agent *agent = context;
-    double reached_s = clock_monotonic_s(), missed_s = FIRST_MISSED_S;
+    double reached_s = clock_monotonic_s();
     bool told = false;
     while (!atomic_load(&agent->end)) {
         bool busy = false;
@@ -198,26 +157,40 @@ static void *run(void *context)
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;
-        socket_wait(-1, 0, &agent->wake, clock_monotonic_s() + pause_s(agent, reached, busy, &missed_s));
+        wake_wait(-1, 0, &agent->wake, next_report_s(agent, reached, busy));
     }
     return NULL;
 }
 
+/*
+ * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is allowed
+ * on such a connection.
+ */
+static bool create_link(struct agent *agent, struct error *error)
+{
+    const struct link_options options = {.peer = {MEMBER_PS, 0},
+                                         .self = identity_guest(agent->options.identity),
+                                         .traffic = &agent->traffic,
+                                         .wake = &agent->wake,
+                                         .timeout_s = CONNECT_S,
+                                         .quiet = true,
+                                         .retries_refusals = true};
+    return link_create(&agent->link, agent->options.config->cluster.ps_hosts.items[0], &options, error);
+}
+
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
-    const char *host = options->config->cluster.ps_hosts.items[0];
     struct agent *agent = calloc(1, sizeof *agent);
     if (agent == NULL) {
         return error_set(error, "out of memory");
     }
     agent->options = *options;
-    agent->leader = (struct member){MEMBER_PS, 0};
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
     agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
     bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&
-                wake_create(&agent->wake, error) && address_parse(host, &agent->address, error);
+                wake_create(&agent->wake, error) && create_link(agent, error);
     if (done) {
         publish(agent);
         atomic_store(&agent->rolling, agent->participant.prepared);
@@ -244,9 +217,7 @@ void agent_destroy(struct agent *agent)
     if (agent->runs) {
         pthread_join(agent->thread, NULL);
     }
-    if (agent->is_open) {
-        channel_close(&agent->channel);
-    }
+    link_destroy(&agent->link);
     wake_destroy(&agent->wake);
     participant_destroy(&agent->participant);
     pthread_mutex_destroy(&agent->lock);

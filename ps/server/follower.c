@@ -1,7 +1,7 @@
 /*
- * A follower's two conversations with the coordinator, each on a thread and a connection of its own: what is staged here
- * goes there as it comes, and what is decided there comes here. Either is said again from the start on a new connection;
- * nothing is lost by saying it twice.
+ * A follower's two exchanges with the coordinator, each on a thread and a connection of its own: reports of what is
+ * staged here, and the decisions that come back. On a new connection each starts over; saying something twice does no
+ * harm.
  */
 #include <assert.h>
 #include <math.h>
@@ -12,20 +12,18 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/text/address.h"
+#include "net/link.h"
 #include "ps/server/internal.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
-static const double NAMED_AFTER_S = 2.0, TOLD_EVERY_S = 10.0;
+static const double TOLD_AFTER_S = 2.0; /* that the coordinator is missing */
 
 struct coordinator_channel {
     struct follower *follower;
-    struct channel channel;
-    bool (*talk)(struct coordinator_channel *dialogue, struct error *error);
-    bool tells; /* the log about trouble: one of the two is enough */
+    struct link link;
+    bool (*talk)(struct coordinator_channel *channel, struct error *error);
     uint64_t told_changes;
     pthread_t thread;
     bool runs;
@@ -33,12 +31,9 @@ struct coordinator_channel {
 
 struct follower {
     struct server *server;
-    struct address address;
-    struct member coordinator;
-    char name[CONNECTION_NAME];
+    struct traffic traffic;
     struct wake wake;
-    bool end;                        /* guarded by the server's lock */
-    _Atomic(double) suspect_since_s; /* as in a worker's struct traffic */
+    bool end; /* guarded by the server's lock */
     struct coordinator_channel report, listen;
 };
 
@@ -63,19 +58,19 @@ static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
 }
 
 /* Waits for something to tell, at most a while; false: there is nothing. */
-static bool compose(struct coordinator_channel *dialogue, struct message_staged *staged, uint8_t *finite,
+static bool compose(struct coordinator_channel *coordinator, struct message_staged *staged, uint8_t *finite,
                     uint8_t *not_finite)
 {
-    struct server *server = dialogue->follower->server;
+    struct server *server = coordinator->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    bool news = job->changes != dialogue->told_changes && job->state == JOB_TRAINING;
-    if (!news && !dialogue->follower->end && !server->leaving) {
+    bool news = job->changes != coordinator->told_changes && job->state == JOB_TRAINING;
+    if (!news && !coordinator->follower->end && !server->leaving) {
         server_wait_step(server);
-        news = job->changes != dialogue->told_changes && job->state == JOB_TRAINING;
+        news = job->changes != coordinator->told_changes && job->state == JOB_TRAINING;
     }
-    dialogue->told_changes = news ? job->changes : dialogue->told_changes;
-    dialogue->channel.generation = job->generation;
+    coordinator->told_changes = news ? job->changes : coordinator->told_changes;
+    coordinator->link.channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};
     staged->finite.bytes = finite;
     staged->not_finite.bytes = not_finite;
@@ -92,25 +87,25 @@ static bool compose(struct coordinator_channel *dialogue, struct message_staged 
 }
 
 /* Asked now and then while there is nothing to tell, so that a dead connection is not found when it is needed. */
-static bool is_alive(struct coordinator_channel *dialogue, struct error *error)
+static bool is_alive(struct coordinator_channel *coordinator, struct error *error)
 {
-    const double timeout_s = identity_idle_timeout_s(&dialogue->follower->server->identity);
+    const double timeout_s = identity_idle_timeout_s(&coordinator->follower->server->identity);
     struct message_ping ping = {0};
     double now_s = clock_monotonic_s();
-    return now_s - connection_heard_s(dialogue->channel.connection) < timeout_s / 4 ||
-           channel_call(&dialogue->channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
+    return now_s - connection_heard_s(coordinator->link.channel.connection) < timeout_s / 4 ||
+           channel_call(&coordinator->link.channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
 }
 
-static bool report(struct coordinator_channel *dialogue, struct error *error)
+static bool report(struct coordinator_channel *coordinator, struct error *error)
 {
     uint8_t finite[CONFIG_MAX_HOSTS * RANGE_BYTES], not_finite[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_staged staged;
     uint16_t code;
-    if (!compose(dialogue, &staged, finite, not_finite)) {
-        return is_alive(dialogue, error);
+    if (!compose(coordinator, &staged, finite, not_finite)) {
+        return is_alive(coordinator, error);
     }
-    return channel_call(&dialogue->channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
-                        &code, error) ||
+    return channel_call(&coordinator->link.channel, MESSAGE_staged, &staged, MESSAGE_done,
+                        clock_monotonic_s() + ANSWER_S, &code, error) ||
            code == ERROR_OLD_GENERATION;
 }
 
@@ -142,11 +137,11 @@ static bool take_decision(struct server *server, const struct channel *channel, 
 }
 
 /* Asks about the step that is being gathered here. */
-static bool listen_for_decision(struct coordinator_channel *dialogue, struct error *error)
+static bool listen_for_decision(struct coordinator_channel *coordinator, struct error *error)
 {
-    struct server *server = dialogue->follower->server;
+    struct server *server = coordinator->follower->server;
     struct job *job = &server->job;
-    struct channel *channel = &dialogue->channel;
+    struct channel *channel = &coordinator->link.channel;
     uint16_t code;
     server_lock(server);
     if (job->state != JOB_TRAINING || job->gathered.decided) {
@@ -173,83 +168,52 @@ static bool listen_for_decision(struct coordinator_channel *dialogue, struct err
 
 /* --- Both -------------------------------------------------------------------------------------------------------------- */
 
-static bool open_channel(struct coordinator_channel *dialogue, struct error *error)
-{
-    struct follower *follower = dialogue->follower;
-    const struct identity *identity = &follower->server->identity;
-    struct connection *connection;
-    struct peer peer;
-    double deadline_s = clock_monotonic_s() + fmin(CONNECT_S, identity_idle_timeout_s(identity));
-    if (!connection_connect(&connection, &follower->address, &follower->coordinator, identity->credentials,
-                            &follower->wake, deadline_s, error)) {
-        return false;
-    }
-    channel_open(&dialogue->channel, connection);
-    if (!handshake_connect(&dialogue->channel, identity_hello(identity), &follower->coordinator, &peer, deadline_s,
-                           NULL, error)) {
-        channel_close(&dialogue->channel);
-        return false;
-    }
-    connection_set_idle_timeout(connection, identity_idle_timeout_s(identity));
-    dialogue->told_changes = 0;
-    return true;
-}
-
-/* What broke the other dialogue's connection has likely broken this one, if nothing came on it since. */
-static bool is_suspect(const struct coordinator_channel *dialogue)
-{
-    return connection_heard_s(dialogue->channel.connection) < atomic_load(&dialogue->follower->suspect_since_s);
-}
-
-static void pause_for(struct follower *follower, double seconds)
-{
-    double until_s = clock_monotonic_s() + seconds;
-    while (clock_monotonic_s() < until_s && !must_end(follower)) {
-        struct timespec slice = {.tv_nsec = 10 * 1000000L};
-        nanosleep(&slice, NULL);
-    }
-}
-
+/* Whatever breaks, and whatever the coordinator refuses, it is tried again: this ps can do nothing without it. */
 static void *converse(void *context)
 {
-    struct coordinator_channel *dialogue = context;
-    struct follower *follower = dialogue->follower;
-    double delay_s = FIRST_DELAY_S, missed_s = clock_monotonic_s(), told_s = 0;
-    while (!must_end(follower)) {
+    struct coordinator_channel *channel = context;
+    struct link *link = &channel->link;
+    uint64_t opened = 0;
+    while (!must_end(channel->follower)) {
         struct error error;
-        double now_s = clock_monotonic_s();
-        if (open_channel(dialogue, &error)) {
-            delay_s = FIRST_DELAY_S;
-            if (told_s > 0) {
-                log_info("%s, which decides on the steps, is there", follower->name);
-            }
-            told_s = 0;
-            while (!must_end(follower) && !is_suspect(dialogue) && dialogue->talk(dialogue, &error)) {
-            }
-            if (connection_state(dialogue->channel.connection) == CONNECTION_TIMED_OUT) {
-                atomic_store(&follower->suspect_since_s,
-                             clock_monotonic_s() - identity_idle_timeout_s(&follower->server->identity) / 4);
-            }
-            channel_close(&dialogue->channel);
-            missed_s = clock_monotonic_s();
-        } else if (dialogue->tells && now_s - missed_s >= NAMED_AFTER_S && now_s - told_s >= TOLD_EVERY_S) {
-            told_s = now_s;
-            log_info("waiting for %s, which decides on the steps, %.0f s: %s", follower->name, now_s - missed_s,
-                     error.text);
+        if (link_try(link, &error) != LINK_OPEN) {
+            link_await_try(link);
+            continue;
         }
-        pause_for(follower, delay_s);
-        delay_s = delay_s * 2 < LONGEST_DELAY_S ? delay_s * 2 : LONGEST_DELAY_S;
+        if (link->opened != opened) { /* it may be another process, which knows nothing */
+            opened = link->opened;
+            channel->told_changes = 0;
+        }
+        if (!channel->talk(channel, &error)) {
+            link_lost(link, NULL);
+        }
     }
+    link_close(link);
     return NULL;
 }
 
-static bool start_channel(struct coordinator_channel *dialogue, struct follower *follower,
-                          bool (*talk)(struct coordinator_channel *dialogue, struct error *error), struct error *error)
+static bool start_channel(struct coordinator_channel *channel, struct follower *follower, bool quiet,
+                          bool (*talk)(struct coordinator_channel *channel, struct error *error), struct error *error)
 {
-    dialogue->follower = follower;
-    dialogue->talk = talk;
-    dialogue->runs = pthread_create(&dialogue->thread, NULL, converse, dialogue) == 0;
-    return dialogue->runs || error_set(error, "no thread to talk to %s", follower->name);
+    const struct server *server = follower->server;
+    const int coordinator = server->job.coordinator;
+    const char *host = server->config->cluster.ps_hosts.items[coordinator];
+    const struct link_options options = {.peer = {MEMBER_PS, coordinator},
+                                         .self = identity_introduction(&server->identity),
+                                         .traffic = &follower->traffic,
+                                         .wake = &follower->wake,
+                                         .purpose = ", which decides on the steps",
+                                         .timeout_s = CONNECT_S,
+                                         .told_after_s = TOLD_AFTER_S,
+                                         .quiet = quiet,
+                                         .retries_refusals = true};
+    if (!link_create(&channel->link, host, &options, error)) {
+        return error_wrap(error, "cluster.ps_hosts: %s", host);
+    }
+    channel->follower = follower;
+    channel->talk = talk;
+    channel->runs = pthread_create(&channel->thread, NULL, converse, channel) == 0;
+    return channel->runs || error_set(error, "no thread to talk to %s", channel->link.name);
 }
 
 bool follower_create(struct follower **out, struct server *server, struct error *error)
@@ -258,20 +222,16 @@ bool follower_create(struct follower **out, struct server *server, struct error 
     if (!job_is_follower(&server->job)) {
         return true;
     }
-    const char *host = server->config->cluster.ps_hosts.items[server->job.coordinator];
     struct follower *follower = calloc(1, sizeof *follower);
     if (follower == NULL) {
         return error_set(error, "out of memory");
     }
     follower->server = server;
     follower->wake.fd = -1;
-    follower->coordinator = (struct member){MEMBER_PS, server->job.coordinator};
-    snprintf(follower->name, sizeof follower->name, "ps %d (%s)", server->job.coordinator, host);
-    follower->report.tells = true;
     server->following = true;
-    if (!wake_create(&follower->wake, error) || !address_parse(host, &follower->address, error) ||
-        !start_channel(&follower->report, follower, report, error) ||
-        !start_channel(&follower->listen, follower, listen_for_decision, error)) {
+    /* The log hears of trouble from one of the two. */
+    if (!wake_create(&follower->wake, error) || !start_channel(&follower->report, follower, false, report, error) ||
+        !start_channel(&follower->listen, follower, true, listen_for_decision, error)) {
         follower_destroy(follower);
         return false;
     }

@@ -40,7 +40,7 @@ static struct connection *accept_one(const struct bench *bench)
 {
     int fd;
     char peer[ENDPOINT_TEXT];
-    enum socket_wait how;
+    enum wake_result how;
     struct connection *connection;
     check(socket_accept(bench->listener, &fd, peer, NULL, bench->deadline_s, &how, &error));
     check(connection_serve(&connection, fd, peer, bench->credentials, NULL, bench->deadline_s, &error));

@@ -34,7 +34,7 @@ static inline void *loopback_thread(void *argument)
 {
     struct loopback *loopback = argument;
     char peer[ENDPOINT_TEXT];
-    enum socket_wait how;
+    enum wake_result how;
     int fd;
     struct connection *connection;
     double deadline_s = clock_monotonic_s() + 10;

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     printf("%u\n", socket_port(listener));
     for (;;) {
         struct session *session = calloc(1, sizeof *session);
-        enum socket_wait how;
+        enum wake_result how;
         pthread_t thread;
         session->credentials = credentials;
         if (!socket_accept(listener, &session->fd, session->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {

@@ -96,7 +96,7 @@ static void connect_through(const char *listen_host, const char *connect_host, b
 {
     struct error error;
     struct address address = {.is_ipv6 = is_ipv6};
-    enum socket_wait how;
+    enum wake_result how;
     int listener, client, server;
     char peer[ENDPOINT_TEXT];
     if (!socket_listen(&listener, listen_host, 0, &error)) {
@@ -116,7 +116,7 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     close(client);
     close(server);
     assert_false(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 0.05, &how, &error));
-    assert_int_equal(how, SOCKET_TIMEOUT);
+    assert_int_equal(how, WAKE_TIMEOUT);
     close(listener);
 }
 

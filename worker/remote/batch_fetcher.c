@@ -29,7 +29,7 @@ struct parcel {
 
 struct batch_fetcher {
     struct batch_fetcher_options options;
-    struct shard_link link;
+    struct link link;
     size_t pixels;
     int classes, capacity; /* of a batch */
     int32_t *in_order;     /* [capacity]: 0, 1, ... */
@@ -71,7 +71,7 @@ static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint6
 static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *error)
 {
     struct channel *channel = &feed->link.channel;
-    if (!shard_link_receive(&feed->link, error)) {
+    if (!link_receive(&feed->link, error)) {
         return false;
     }
     if (channel->frame.type == MESSAGE_error) {
@@ -99,7 +99,7 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
 {
     for (;;) {
         uint64_t request;
-        enum push_pull_end end = by_link(shard_link_open(&feed->link, must_stop, feed, error));
+        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, error));
         if (end != PUSH_PULL_DONE) {
             return end;
         }
@@ -114,7 +114,7 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
             }
             return PUSH_PULL_DONE;
         }
-        shard_link_lost(&feed->link, error->text);
+        link_lost(&feed->link, error->text);
     }
 }
 
@@ -186,7 +186,7 @@ static bool fetch(struct batch_fetcher *feed, int64_t next, uint32_t count, uint
         pthread_cond_broadcast(&feed->changed);
         pthread_mutex_unlock(&feed->lock);
     }
-    shard_link_count(&feed->link);
+    link_count(&feed->link);
     return true;
 }
 
@@ -200,7 +200,7 @@ static void *fetch_on(void *context)
         if (!await_room(feed, &next, &count, &round)) {
             continue;
         }
-        enum push_pull_end end = by_link(shard_link_open(&feed->link, must_stop, feed, &error));
+        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, &error));
         if (end == PUSH_PULL_REFUSED) {
             pthread_mutex_lock(&feed->lock);
             feed->end = end;
@@ -210,7 +210,7 @@ static void *fetch_on(void *context)
             break;
         }
         if (end == PUSH_PULL_DONE && !fetch(feed, next, count, round, &error)) {
-            shard_link_lost(&feed->link, must_stop(feed) ? NULL : error.text);
+            link_lost(&feed->link, must_stop(feed) ? NULL : error.text);
         }
     }
     return NULL;
@@ -309,8 +309,7 @@ bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher
     pthread_cond_init(&feed->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     return create_parcels(feed, error) &&
-           shard_link_create_to(&feed->link, (struct member){MEMBER_WORKER, 0}, config->cluster.worker_hosts.items[0],
-                                options->identity, options->traffic, NULL, error);
+           shard_link_create_to_chief(&feed->link, config, options->identity, options->traffic, error);
 }
 
 void batch_fetcher_destroy(struct batch_fetcher *feed)
@@ -325,7 +324,7 @@ void batch_fetcher_destroy(struct batch_fetcher *feed)
     if (feed->runs) {
         pthread_join(feed->thread, NULL);
     }
-    shard_link_destroy(&feed->link);
+    link_destroy(&feed->link);
     for (int i = 0; i < FEED_BATCHES; i++) {
         free(feed->parcels[i].bytes);
         free(feed->parcels[i].labels);

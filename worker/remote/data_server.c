@@ -311,13 +311,13 @@ static void *accept_all(void *context)
     for (;;) {
         int fd;
         char peer[ENDPOINT_TEXT];
-        enum socket_wait how;
+        enum wake_result how;
         struct error error;
         if (socket_accept(server->listener, &fd, peer, &server->wake, clock_monotonic_s() + 3600, &how, &error)) {
             receive(server, fd, peer);
-        } else if (how == SOCKET_WOKEN) {
+        } else if (how == WAKE_RAISED) {
             return NULL;
-        } else if (how != SOCKET_TIMEOUT) {
+        } else if (how != WAKE_TIMEOUT) {
             log_warning("%s", error.text);
             usleep((useconds_t)(TICK_S * 1e6));
         }

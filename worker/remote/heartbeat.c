@@ -27,7 +27,7 @@ struct ps_news {
 
 struct heartbeat {
     const struct config *config;
-    struct shard_link *links; /* [count]; the thread's */
+    struct link *links; /* [count]; the thread's */
     int count;
     struct wake wake;
     pthread_t thread;
@@ -58,7 +58,7 @@ static double idle_timeout_s(const struct heartbeat *heartbeat)
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
-static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
+static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
     char message[256];
     pthread_mutex_lock(&heartbeat->mutex);
@@ -84,7 +84,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct shard_link *link, stru
 }
 
 /* The first ps that knows the end tells it. */
-static void take_lease(struct heartbeat *heartbeat, const struct shard_link *link, const struct message_lease *lease)
+static void take_lease(struct heartbeat *heartbeat, const struct link *link, const struct message_lease *lease)
 {
     pthread_mutex_lock(&heartbeat->mutex);
     struct job_news *news = &heartbeat->news;
@@ -117,7 +117,7 @@ static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
 }
 
 /* Whatever has come on this link. */
-static bool take_frames(struct heartbeat *heartbeat, struct shard_link *link, struct error *error)
+static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
     for (;;) {
         bool ready;
@@ -148,7 +148,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
     double left_s = until_s - clock_monotonic_s();
     polled[heartbeat->count] = (struct pollfd){.fd = heartbeat->wake.fd, .events = POLLIN};
     for (int i = 0; i < heartbeat->count; i++) {
-        bool open = shard_link_is_open(&heartbeat->links[i]);
+        bool open = link_is_open(&heartbeat->links[i]);
         polled[i] =
             (struct pollfd){.fd = open ? connection_fd(heartbeat->links[i].channel.connection) : -1, .events = POLLIN};
     }
@@ -158,7 +158,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
 }
 
 /* Generations are counted anew where all ps and the chief were gone: then the process tells, not the number. */
-static void note_incarnation(struct heartbeat *heartbeat, const struct shard_link *link)
+static void note_incarnation(struct heartbeat *heartbeat, const struct link *link)
 {
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     pthread_mutex_lock(&heartbeat->mutex);
@@ -170,11 +170,11 @@ static void note_incarnation(struct heartbeat *heartbeat, const struct shard_lin
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
-static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool beat)
+static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
 {
     struct error error;
-    if (!shard_link_is_open(link)) {
-        enum link_try tried = shard_link_try(link, &error);
+    if (!link_is_open(link)) {
+        enum link_try tried = link_try(link, &error);
         if (tried == LINK_REFUSED) {
             take_refusal(heartbeat, &error);
             link->next_try_s = INFINITY;
@@ -186,19 +186,19 @@ static void visit(struct heartbeat *heartbeat, struct shard_link *link, bool bea
         note_incarnation(heartbeat, link);
     }
     if (!take_frames(heartbeat, link, &error)) {
-        shard_link_lost(link, error.text);
+        link_lost(link, error.text);
         return;
     }
     double asked_s = heartbeat->ps[link->member.index].asked_s;
     if (asked_s > 0 && clock_monotonic_s() - asked_s > idle_timeout_s(heartbeat)) {
-        shard_link_timed_out(link, "a heartbeat was not answered");
+        link_timed_out(link, "a heartbeat was not answered");
         return;
     }
     if (beat && !send_beat(heartbeat, link, &error)) {
-        shard_link_lost(link, error.text);
+        link_lost(link, error.text);
         return;
     }
-    shard_link_count(link);
+    link_count(link);
 }
 
 static void say_goodbye(struct heartbeat *heartbeat)
@@ -208,21 +208,21 @@ static void say_goodbye(struct heartbeat *heartbeat)
     snprintf(message, sizeof message, "%s", heartbeat->message);
     struct message_leave leave = {.message = message};
     for (int i = 0; i < heartbeat->count; i++) {
-        struct shard_link *link = &heartbeat->links[i];
-        if (shard_link_is_open(link)) {
+        struct link *link = &heartbeat->links[i];
+        if (link_is_open(link)) {
             channel_call(&link->channel, MESSAGE_leave, &leave, MESSAGE_done, clock_monotonic_s() + 1, NULL, &error);
         }
-        shard_link_close(link);
+        link_close(link);
     }
 }
 
 /* All that are open; then one that is not, since a try may take a while, and leases must not run out meanwhile. */
 static void visit_all(struct heartbeat *heartbeat, bool beat)
 {
-    struct shard_link *next = NULL;
+    struct link *next = NULL;
     for (int i = 0; i < heartbeat->count && !atomic_load(&heartbeat->end); i++) {
-        struct shard_link *link = &heartbeat->links[i];
-        if (shard_link_is_open(link)) {
+        struct link *link = &heartbeat->links[i];
+        if (link_is_open(link)) {
             visit(heartbeat, link, beat);
         } else if (next == NULL || link->next_try_s < next->next_try_s) {
             next = link;
@@ -246,7 +246,7 @@ static void *beat_on(void *context)
         next_s = beat ? now_s + interval_s(heartbeat) : next_s;
         double until_s = next_s;
         for (int i = 0; i < heartbeat->count; i++) {
-            if (!shard_link_is_open(&heartbeat->links[i])) {
+            if (!link_is_open(&heartbeat->links[i])) {
                 until_s = fmin(until_s, heartbeat->links[i].next_try_s);
             }
         }
@@ -266,7 +266,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
 {
     int count = config->cluster.ps_hosts.count;
     struct heartbeat *new = calloc(1, sizeof *new);
-    struct shard_link *links = calloc((size_t)count, sizeof *links);
+    struct link *links = calloc((size_t)count, sizeof *links);
     struct ps_news *ps = calloc((size_t)count, sizeof *ps);
     if (!new || !links || !ps || !wake_create(&new->wake, error)) {
         free(new);
@@ -286,7 +286,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     snprintf(new->device, sizeof new->device, "%s", device);
     bool done = true;
     for (int i = 0; i < count && done; i++) {
-        done = shard_link_create(&links[i], config, i, identity, traffic, NULL, error);
+        done = shard_link_create(&links[i], config, i, identity, traffic, error);
         links[i].quiet = true;
         links[i].timeout_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
         links[i].idle_timeout_s = idle_timeout_s(new);
@@ -315,7 +315,7 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
         pthread_join(heartbeat->thread, NULL);
     }
     for (int i = 0; i < heartbeat->count; i++) {
-        shard_link_destroy(&heartbeat->links[i]);
+        link_destroy(&heartbeat->links[i]);
     }
     free(heartbeat->links);
     free(heartbeat->ps);

@@ -20,7 +20,7 @@ static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *
     case 0:
     case ERROR_BAD_REQUEST:
         exchange->broken = true;
-        shard_link_lost(&part->link, error->text);
+        link_lost(&part->link, error->text);
         return PUSH_PULL_AGAIN;
     case ERROR_NOT_ALLOWED:
         return PUSH_PULL_REFUSED;
@@ -31,7 +31,7 @@ static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *
 
 static enum push_pull_end need_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
-    enum link_try result = shard_link_open(&part->link, exchange->given_up, exchange->context, error);
+    enum link_try result = link_open(&part->link, exchange->given_up, exchange->context, error);
     part->link.channel.generation = exchange->generation;
     return result == LINK_OPEN ? PUSH_PULL_DONE : result == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
 }
@@ -110,7 +110,7 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     uint64_t request = ++channel->next_request;
     *code = 0;
     if (!channel_send(channel, MESSAGE_write, request, FRAME_LAST, &write, &bulk, 1, soon(), error) ||
-        !shard_link_receive(&part->link, error)) {
+        !link_receive(&part->link, error)) {
         return false;
     }
     if (channel->frame.type == MESSAGE_error) {
@@ -230,7 +230,7 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
     struct channel *channel = &part->link.channel;
     *code = 0;
     do {
-        if (!shard_link_receive(&part->link, error)) {
+        if (!link_receive(&part->link, error)) {
             return false;
         }
         if (channel->frame.type == MESSAGE_error) {
@@ -280,7 +280,7 @@ static enum push_pull_end read_part(struct push_pull *exchange, struct shard_par
         !channel_call(channel, MESSAGE_release, &release, MESSAGE_done, soon(), &code, error)) {
         end = failed(exchange, part, code, error);
     }
-    shard_link_count(&part->link);
+    link_count(&part->link);
     return end;
 }
 
@@ -302,7 +302,7 @@ bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         struct error reason;
-        if (shard_link_try(&part->link, &reason) != LINK_OPEN ||
+        if (link_try(&part->link, &reason) != LINK_OPEN ||
             !channel_call(&part->link.channel, MESSAGE_end_job, message, MESSAGE_done, soon(), NULL, &reason)) {
             *error = reason;
             all = false;

@@ -45,7 +45,7 @@ static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_par
     if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model,
                       clock_monotonic_s() + MODEL_WAIT_MS / 1e3 + LINK_ANSWER_S, &code, error)) {
         if (code == 0) {
-            shard_link_lost(&part->link, error->text);
+            link_lost(&part->link, error->text);
             return PUSH_PULL_DONE;
         }
         return push_pull_by_code(code);
@@ -80,7 +80,7 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
         first = i == 0 ? generation : first;
         part->incarnation = part->link.incarnation;
         *ready = *ready && generation == first;
-        if (exchange->writes_model && shard_link_is_open(&part->link) && generation != first) {
+        if (exchange->writes_model && link_is_open(&part->link) && generation != first) {
             return PUSH_PULL_AGAIN;
         }
     }
@@ -95,7 +95,7 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
     struct channel *channel = &part->link.channel;
     *code = 0;
     do {
-        if (!shard_link_receive(&part->link, error)) {
+        if (!link_receive(&part->link, error)) {
             return false;
         }
         const struct message_values *values = &channel->message.values;
@@ -144,7 +144,7 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
         if (code != 0) {
             return push_pull_by_code(code);
         }
-        shard_link_lost(&part->link, error->text);
+        link_lost(&part->link, error->text);
     }
 }
 

@@ -68,7 +68,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
 static void lose_answer(struct shard_part *part, const char *why)
 {
     part->sent = false;
-    shard_link_lost(&part->link, why);
+    link_lost(&part->link, why);
 }
 
 /* Looks once at all that owe us an answer. *part: one with something to read; NULL: none, or one was lost (*lost). */
@@ -144,7 +144,7 @@ static bool give_up_silent(struct push_pull *exchange)
             error_set(&error, "%s: no sign of life for %.0f s, and a push is not answered", part->link.name,
                       now_s - part->moved_s);
             part->sent = false;
-            shard_link_timed_out(&part->link, error.text);
+            link_timed_out(&part->link, error.text);
             any = true;
         }
     }
@@ -205,7 +205,7 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
     struct channel *channel = &part->link.channel;
     for (;;) {
         bool pinged;
-        if (!shard_link_receive_any(&part->link, &pinged, error)) {
+        if (!link_receive_any(&part->link, &pinged, error)) {
             return false;
         }
         if (pinged) {
@@ -257,7 +257,7 @@ static enum push_pull_end send_pushes(struct push_pull *exchange, const struct o
             part->sent = send_push(exchange, part, outbox, note, error);
             part->moved_s = clock_monotonic_s();
             if (!part->sent) {
-                shard_link_lost(&part->link, error->text);
+                link_lost(&part->link, error->text);
             }
         }
     }
@@ -274,7 +274,7 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
         return end;
     }
     if (receive_answer(exchange, part, answer, &code, error)) {
-        shard_link_count(&part->link);
+        link_count(&part->link);
     } else if (code == ERROR_TOO_LATE) {
         part->sent = false; /* slower workers are still being waited for: the same push again */
         snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.message);
@@ -307,7 +307,7 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
         /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
         for (int i = 0; i < exchange->count; i++) {
             if (exchange->parts[i].pending) {
-                shard_link_close(&exchange->parts[i].link);
+                link_close(&exchange->parts[i].link);
             }
         }
         return end;

@@ -38,7 +38,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->span_count = placement_spans(options->model, cluster->placement, exchange->count, i, part->spans);
-        if (!shard_link_create(&part->link, options->config, i, options->identity, options->traffic, NULL, error)) {
+        if (!shard_link_create(&part->link, options->config, i, options->identity, options->traffic, error)) {
             push_pull_destroy(exchange);
             return false;
         }
@@ -50,7 +50,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
 void push_pull_destroy(struct push_pull *exchange)
 {
     for (int i = 0; exchange->parts && i < exchange->count; i++) {
-        shard_link_destroy(&exchange->parts[i].link);
+        link_destroy(&exchange->parts[i].link);
     }
     free(exchange->parts);
     free(exchange->polled);
@@ -69,7 +69,7 @@ bool push_pull_must_stop(const struct push_pull *exchange)
 
 enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
-    switch (shard_link_open(&part->link, exchange->given_up, exchange->context, error)) {
+    switch (link_open(&part->link, exchange->given_up, exchange->context, error)) {
     case LINK_OPEN:
         if (part->incarnation != 0 && part->link.incarnation != part->incarnation) {
             error_set(error, "%s is another process now, and knows nothing of our parameters", part->link.name);

@@ -24,7 +24,7 @@
 
 /* One ps, as a worker sees it. */
 struct shard_part {
-    struct shard_link link;
+    struct link link;
     struct span spans[PLACEMENT_MAX_SPANS];
     int span_count;       /* 0: it holds nothing, and is asked for nothing */
     uint64_t version;     /* that our parameters have */

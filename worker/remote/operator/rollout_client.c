@@ -16,7 +16,7 @@ bool rollout_client_open(struct rollout_client *link, const struct config *confi
     }
     link->identity.hello.digest = "";
     link->identity.hello.job = "";
-    if (!shard_link_create(&link->link, config, 0, &link->identity, &link->traffic, NULL, error)) {
+    if (!shard_link_create(&link->link, config, 0, &link->identity, &link->traffic, error)) {
         return false;
     }
     link->link.quiet = true;
@@ -26,7 +26,7 @@ bool rollout_client_open(struct rollout_client *link, const struct config *confi
 
 void rollout_client_close(struct rollout_client *link)
 {
-    shard_link_destroy(&link->link);
+    link_destroy(&link->link);
     identity_destroy(&link->identity);
 }
 
@@ -36,7 +36,7 @@ bool rollout_client_reach(struct rollout_client *link, struct error *error)
     for (;;) {
         const double begun_s = clock_monotonic_s();
         link->link.next_try_s = 0;
-        enum link_try result = shard_link_try(&link->link, error);
+        enum link_try result = link_try(&link->link, error);
         const double now_s = clock_monotonic_s();
         if (result == LINK_OPEN) {
             return true;
@@ -52,15 +52,15 @@ const struct message_rollout *rollout_client_ask(struct rollout_client *link, st
 {
     struct channel *channel = &link->link.channel;
     const struct message_report report = {.loss = -1.0f};
-    if (!shard_link_is_open(&link->link)) {
+    if (!link_is_open(&link->link)) {
         link->link.next_try_s = 0;
-        if (shard_link_try(&link->link, error) != LINK_OPEN) {
+        if (link_try(&link->link, error) != LINK_OPEN) {
             return NULL;
         }
     }
     if (!channel_call(channel, MESSAGE_report, &report, MESSAGE_rollout, clock_monotonic_s() + TIMEOUT_S, NULL,
                       error)) {
-        shard_link_close(&link->link);
+        link_close(&link->link);
         return NULL;
     }
     return &channel->message.rollout;
@@ -76,7 +76,7 @@ enum proposal rollout_client_propose(struct rollout_client *link, const uint8_t 
     const uint64_t request = ++channel->next_request;
     if (!channel_send(channel, MESSAGE_propose, request, FRAME_LAST, &proposal, &bulk, 1, deadline_s, error) ||
         !channel_receive(channel, deadline_s, error)) {
-        shard_link_close(&link->link);
+        link_close(&link->link);
         return PROPOSAL_UNANSWERED;
     }
     if (channel->frame.type == MESSAGE_error) {

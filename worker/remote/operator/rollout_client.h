@@ -10,7 +10,7 @@
 struct rollout_client {
     struct identity identity;
     struct traffic traffic;
-    struct shard_link link;
+    struct link link;
 };
 
 /* Connects nowhere yet. Also after a failure, rollout_client_close is due. */

@@ -27,7 +27,7 @@ static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
 /* What one ps is asked, on a thread of its own. */
 struct member_query {
     struct status_query *query;
-    struct shard_link link;
+    struct link link;
     struct status_entry *entries; /* [members] */
     double timeout_s;
     pthread_t thread;
@@ -73,7 +73,7 @@ bool status_query_create(struct status_query **out, const struct config *config,
         struct member_query *one = &query->asked[i];
         one->query = query;
         one->entries = query->answers + (size_t)i * (size_t)query->members;
-        done = shard_link_create(&one->link, config, i, &query->identity, &query->traffic, NULL, error);
+        done = shard_link_create(&one->link, config, i, &query->identity, &query->traffic, error);
         one->link.quiet = true;
     }
     if (!done) {
@@ -88,7 +88,7 @@ void status_query_destroy(struct status_query *query)
 {
     if (query) {
         for (int i = 0; query->asked && i < query->ps_count; i++) {
-            shard_link_destroy(&query->asked[i].link);
+            link_destroy(&query->asked[i].link);
         }
         identity_destroy(&query->identity);
         free(query->asked);
@@ -153,7 +153,7 @@ static bool ask(struct member_query *one, struct error *error)
     struct message_get_status request = {.members = 1};
     one->link.timeout_s = one->timeout_s;
     one->link.next_try_s = 0;
-    if (shard_link_try(&one->link, error) != LINK_OPEN ||
+    if (link_try(&one->link, error) != LINK_OPEN ||
         !channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
         return false;
     }
@@ -176,7 +176,7 @@ static void *ask_one(void *context)
     struct error error;
     clear_entries(one->query, one->entries);
     if (!ask(one, &error)) {
-        shard_link_close(&one->link);
+        link_close(&one->link);
         struct status_entry *own = &one->entries[one->link.member.index];
         own->state = STATE_ABSENT;
         own->is_missing = true;

@@ -215,7 +215,7 @@ static inline void *fake_thread(void *context)
     identity.member = (struct member){MEMBER_PS, 0};
     while (!atomic_load(&ps->stopping)) {
         char peer_name[ENDPOINT_TEXT];
-        enum socket_wait how;
+        enum wake_result how;
         struct connection *connection;
         struct channel channel;
         struct peer peer;
