@@ -26,7 +26,7 @@ nvcc_flags := -std=c++17 -O3 -fmad=false -ftz=true --compress-mode=size --thread
 # of the link, which sees the stubs of cuda/helper/symbols alone. Old libcs run no constructors of such a program: none
 # here.
 helper_flags := -std=gnu11 -O2 -g -fPIE -fno-plt -ffunction-sections -fdata-sections -fno-stack-protector \
-	-U_FORTIFY_SOURCE $(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-signature-atomics)
+	-U_FORTIFY_SOURCE $(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-outline-atomics)
 # On aarch64, whose pages may be 64 KiB, what is made read-only after relocation would take as much more.
 helper_relro := $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),norelro,relro)
 helper_link  := -pie -nodefaultlibs -Wl,--gc-sections,-z,$(helper_relro),-z,now,-z,noexecstack,--as-needed -s \
