@@ -137,14 +137,14 @@ static int remove_key(void **state)
     return 0;
 }
 
-enum { TALK = 100 * 1000 }; /* bytes each way, several records */
+enum { TALK = 100 * 1000, DEADLINE_S = 30 }; /* bytes each way, several records */
 
 static void echo(struct connection **connection, void *context)
 {
     static uint8_t bytes[TALK];
     struct iovec part = {bytes, sizeof bytes};
     struct error *error = context;
-    double deadline_s = clock_monotonic_s() + 5;
+    double deadline_s = clock_monotonic_s() + DEADLINE_S;
     if (connection_read(*connection, bytes, sizeof bytes, deadline_s, error)) {
         connection_write(*connection, &part, 1, deadline_s, error);
     }
@@ -159,7 +159,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
     struct credentials *credentials = NULL;
     struct connection *connection = NULL;
     struct member ps0 = {MEMBER_PS, 0};
-    double deadline_s = clock_monotonic_s() + 5;
+    double deadline_s = clock_monotonic_s() + DEADLINE_S;
     struct iovec part = {sent, sizeof sent};
     for (int i = 0; i < TALK; i++) {
         sent[i] = (uint8_t)(i * 31);
@@ -225,7 +225,7 @@ static void try_all(enum kind kind, const char *name)
     print_message("%s: %ld calls in a conversation, %ld of %ld shortages ended it, the longest after %.2f s\n", name,
                   calls, failures, tried, longest_s);
     assert_true(failures > 0);
-    assert_true(longest_s < 4.5); /* nobody waits for his deadline */
+    assert_true(longest_s < 9); /* nobody waits for a deadline: the shortest is that of accepting, 10 s */
 }
 
 static void test_allocations(void **state)
