@@ -21,6 +21,16 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs, one after another")
 
 
+# What takes longest begins first, so that nobody waits for it at the end.
+LONG = ("test_chaos.py", "test_rollout_live.py", "test_rollout_absent.py", "test_rollout", "test_hostile.py",
+        "test_streaming.py", "test_aarch64.py", "test_cluster_faults.py")
+
+
+def pytest_collection_modifyitems(items):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.path.name.startswith(name)), len(LONG)))
+
+
 @pytest.fixture(scope="session")
 def root():
     """The top of the source tree."""

@@ -111,5 +111,18 @@ def wait_for(condition, what, timeout=60):
         time.sleep(0.005)
 
 
+def best_seconds(action, limit_s, tries=300):
+    """The least time that an action took, which is its own and not that of what else the machine does: it is tried until
+    it stays below the limit."""
+    best_s = float("inf")
+    for _ in range(tries):
+        begun = time.perf_counter()
+        action()
+        best_s = min(best_s, time.perf_counter() - begun)
+        if best_s < limit_s:
+            break
+    return best_s
+
+
 def interrupt(process, number=signal.SIGTERM):
     os.kill(process.pid, number)

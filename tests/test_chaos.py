@@ -14,8 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-
-import pytest
+import warnings
 
 from clocks import Clocks
 from clusters import Cluster
@@ -190,6 +189,8 @@ class Chaos:
             faults["clocks set"] = self.set_clocks
         if self.disk.there:
             faults.update({"disk full": self.fill, "disk read-only": self.read_only})
+        else:
+            warnings.warn("no tmpfs can be mounted here, which takes root: the disk is never full or read-only")
         return faults
 
     def look_after(self):
@@ -282,7 +283,6 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
         assert same_tensors(newest(chaos.kept), newest(tmp_path / "local")) == []
 
 
-@pytest.mark.alone
 def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
     """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are those of
     one process, and at any moment one of the three, the chief too, is ten times slower than the others."""

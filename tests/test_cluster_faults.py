@@ -189,7 +189,6 @@ def processor_seconds(process):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-@pytest.mark.alone
 def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
     """Everybody waits, names who is awaited, and uses next to no processor; then training goes on at once."""
     away_s = 300 if FULL else 15
@@ -309,7 +308,6 @@ def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-@pytest.mark.alone
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
     """Every connection goes silent at once, and nobody is told: all are opened anew after one lease, not one lease each."""
     dice, steps, lease_s = generator(), 1000000, 6  # long, so that a slow machine does not look like a second lease

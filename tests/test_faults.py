@@ -1,5 +1,6 @@
 """What happens to a run when the machine does its worst: kills, full disks, a second process, numbers that explode."""
 
+import json
 import os
 import random
 import resource
@@ -9,8 +10,8 @@ import time
 
 import pytest
 
-from runs import (SMALL, checkpoints, finish, interrupt, newest, read_lines, run, same_tensors, start, tensors, train,
-                  wait_for)
+from runs import (SMALL, checkpoints, finish, interrupt, merged, newest, read_lines, run, same_tensors, start, tensors,
+                  train, wait_for)
 
 BUSY = (*SMALL, "--layers=784,300,10", "--optimizer=adam", "--ema_decay=0.99")
 
@@ -45,11 +46,33 @@ def test_killed_at_random_moments(trainer, tmp_path):
 
 
 def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
-    process = start(trainer, *BUSY, "--save_model_secs=0.2", "--train_steps=100000000", "--train_dir=kept",
-                    cwd=tmp_path)
-    wait_for(lambda: len(checkpoints(tmp_path / "kept")) >= 3, "checkpoint by time")
+    """By the program's own clock: from one checkpoint's step to the next one's, and to the step it is killed at, it takes
+    save_model_secs, or as long as the one before is still being written; and the newest file is as new as the log says."""
+    every_s, said = 0.3, tmp_path / "said"
+    with open(said, "wb") as output:
+        process = subprocess.Popen([trainer, *merged((*BUSY, "--validation_size=0", f"--save_model_secs={every_s}", "--log_steps=1",
+                                                      "--log_format=json", "--train_steps=100000000", "--train_dir=kept"))],
+                                   cwd=tmp_path, stdout=output)
+    wait_for(lambda: said.read_text().count('"event":"checkpoint"') >= 6, "checkpoints by time")
+    time.sleep(random.random() * every_s)
     process.kill()
     process.communicate()
+    now_s, longest_s, at_s, saved = 0.0, 0.0, {}, []
+    for event in (json.loads(line) for line in said.read_text().splitlines() if line.endswith("}")):
+        if event["event"] == "step":
+            took_s = event["ms_per_batch"] / 1000
+            now_s, longest_s = now_s + took_s, max(longest_s, took_s)
+            at_s[event["global_step"]] = now_s
+        elif event["event"] == "checkpoint":
+            saved.append((event["global_step"], now_s))  # and when that was known
+    slack_s = 2 * longest_s + 0.02
+    for (step, known_s), (following, _) in zip(saved, saved[1:]):
+        assert at_s[following] <= max(at_s[step] + every_s, known_s) + slack_s, (step, following, saved)
+    writing_s = max(known_s - at_s[step] for step, known_s in saved)
+    kept = max(checkpoints(tmp_path / "kept"))
+    assert kept >= saved[-1][0]
+    # What was lost: an interval, and what is computed while a file is being written.
+    assert now_s - at_s[kept] <= every_s + 2 * writing_s + slack_s, (now_s, at_s[kept], writing_s)
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

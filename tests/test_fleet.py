@@ -81,44 +81,49 @@ def test_serve_forever(trainer, tmp_path):
             cluster.wait(f"ps {i}", status=None)
 
 
-def test_max_staleness_holds_with_several_ps(trainer, tmp_path):
+@pytest.mark.parametrize("depth, dtype", [(0, "float32"), (3, "bfloat16")])
+def test_max_staleness_holds_with_several_ps(trainer, tmp_path, depth, dtype):
     """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again."""
     bound = 6
-    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=100000000", "--issync=0", "--lease_secs=60",
-                                                           "--learning_rate=0.01", f"--max_staleness={bound}")) as cluster:
+    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=(
+            "--train_steps=100000000", "--issync=0", "--lease_secs=60", "--learning_rate=0.01", f"--max_staleness={bound}",
+            f"--pipeline_depth={depth}", f"--wire_dtype={dtype}")) as cluster:
         cluster.start_all()
-        cluster.until("worker 1", lambda text: '"event":"step"' in text, "steps")
 
-        def steps():
-            return {name: member["local_step"] for name, member in cluster.status()[1].items() if name.startswith("worker")}
+        def told(name, what):
+            return cluster.status()[1][name][what] or 0
 
+        runs.wait_for(lambda: told("worker 1", "local_step") > 20, "steps of worker 1")
         cluster.kill("worker 1", signal.SIGSTOP)
-        time.sleep(2)  # heartbeats tell of steps once a second
-        before = steps()
-        time.sleep(2)
-        assert steps() == before, "worker 0 does not wait"
+        stopped_at = told("ps 0", "global_step")
+        # Worker 0 may have been as far behind as it may get ahead; and what was under way when worker 1 stopped counts.
+        most = stopped_at + 2 * (bound + depth) + 2
+        seen, since = stopped_at, time.monotonic()
+        while time.monotonic() - since < 2:  # thousands of steps, if nobody waited
+            now = told("ps 0", "global_step")
+            assert now <= most, "worker 0 does not wait"
+            if now != seen:
+                seen, since = now, time.monotonic()
         cluster.kill("worker 1", signal.SIGCONT)
-        runs.wait_for(lambda: steps()["worker 0"] > before["worker 0"] + 100, "steps of both")
+        runs.wait_for(lambda: told("ps 0", "global_step") > seen + 100, "steps of both")
         for name, member in cluster.status()[1].items():
-            # What is computed at one step is applied after at most `bound` of either's.
-            assert member["staleness"] <= 2 * bound + 1, (name, member)
+            # What is computed at one step is applied after at most `bound` of either's, and what is under way.
+            assert member["staleness"] <= 2 * (bound + depth) + 1, (name, member)
 
 
-@pytest.mark.alone
 def test_status_answers_at_once_while_training(trainer, tmp_path):
-    """Within 100 ms, TLS and all, while two workers leave no CPU idle; the best of some tries, for others compute here too."""
+    """Within 100 ms, TLS and all, while two workers leave no CPU idle."""
     with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100", "--train_steps=100000000",
                                                      "--learning_rate=0.01")) as cluster:
         cluster.start_all()
         cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps")
         runs.wait_for(lambda: cluster.status()[1]["worker 0"]["state"] == "training", "worker 0 to train")
-        took = []
-        for _ in range(10):
-            begun = time.monotonic()
+
+        def ask():
             status, members = cluster.status()
-            took.append(time.monotonic() - begun)
             assert status == 0 and members["worker 0"]["state"] == "training"
-        assert min(took) < 0.1, took
+
+        assert runs.best_seconds(ask, 0.1) < 0.1
 
 
 def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):

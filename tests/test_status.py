@@ -1,12 +1,12 @@
 """trainer status: what a running cluster says of its members."""
 
-import statistics
 import subprocess
 import time
 
 import pytest
 
 from clusters import Cluster
+from runs import wait_for
 
 
 @pytest.fixture
@@ -19,7 +19,11 @@ def cluster(trainer, tmp_path):
 
 
 def test_everybody_is_there(cluster):
-    time.sleep(1.2)  # heartbeats come every two thirds of a second
+    def all_told():  # what heartbeats tell, which come every two thirds of a second
+        return all(member["global_step"] and member["local_step"] and member["steps_per_s"] is not None
+                   for member in cluster.status()[1].values() if not member["missing"])
+
+    wait_for(all_told, "heartbeat of everybody")
     status, members = cluster.status()
     assert status == 0 and set(members) == {"ps 0", "ps 1", "worker 0", "worker 1"}
     for name, member in members.items():
@@ -34,8 +38,7 @@ def test_everybody_is_there(cluster):
 
 def test_steps_go_up(cluster):
     before = cluster.status()[1]["ps 0"]["global_step"]
-    time.sleep(0.3)
-    assert cluster.status()[1]["ps 0"]["global_step"] > before
+    wait_for(lambda: cluster.status()[1]["ps 0"]["global_step"] > before, "further steps")
 
 
 def test_a_dead_worker_is_missing(cluster):
@@ -73,18 +76,6 @@ def test_the_table(cluster, trainer):
     lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]  # but what members say
     assert lines[0].split()[:3] == ["MEMBER", "STATE", "STEP"]
     assert [" ".join(line.split()[:2]) for line in lines[1:5]] == ["ps 0", "ps 1", "worker 0", "worker 1"]
-
-
-@pytest.mark.alone
-def test_it_answers_while_training_runs(cluster, trainer):
-    """100 ms is the promise on a machine that does nothing else; a test may share its machine."""
-    times = []
-    for _ in range(5):
-        begun = time.monotonic()
-        cluster.status()
-        times.append(time.monotonic() - begun)
-    print("seconds:", [round(each, 3) for each in times])
-    assert min(times) < 0.5
 
 
 def test_without_hosts_it_asks_which_cluster(run):

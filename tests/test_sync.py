@@ -56,8 +56,20 @@ def turn_ns(thread):
     """How long a turn this thread asks the scheduler for, by sched_getattr(2); 0 where the kernel does not say."""
     attributes = ctypes.create_string_buffer(48)
     number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
-    assert ctypes.CDLL(None, use_errno=True).syscall(number, int(thread), attributes, 48, 0) == 0, ctypes.get_errno()
+    if ctypes.CDLL(None, use_errno=True).syscall(number, int(thread), attributes, 48, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"sched_getattr of thread {thread}")
     return struct.unpack_from("<Q", attributes, 24)[0]
+
+
+def turns_of(process):
+    """Of all threads; one that ends while they are looked at is none of those that serve."""
+    found = []
+    for thread in os.listdir(f"/proc/{process.pid}/task"):
+        try:
+            found.append(turn_ns(thread))
+        except ProcessLookupError:
+            pass
+    return found
 
 
 @pytest.mark.parametrize("mode", ["--issync=1", "--issync=0"])
@@ -68,8 +80,7 @@ def test_threads_that_all_wait_for_run_soon(trainer, tmp_path, mode):
     with Cluster(trainer, tmp_path, workers=2, flags=(mode, "--train_steps=1000000")) as cluster:
         cluster.start_all()
         wait_for(lambda: reached(cluster, "ps 0") > 10, "step 10")
-        turns = {name: [turn_ns(thread) for thread in os.listdir(f"/proc/{process.pid}/task")]
-                 for name, process in cluster.members.items()}
+        turns = {name: turns_of(process) for name, process in cluster.members.items()}
         assert (turns["ps 0"].count(100_000) >= 2) == (mode == "--issync=1")
         assert 100_000 not in turns["worker 0"] + turns["worker 1"]
 
@@ -94,43 +105,39 @@ def test_bfloat16_on_the_wire_learns_as_well(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
-@pytest.mark.alone
 def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
-    """Worker 2 stands still four fifths of the time; two of three gradients make a step, so nobody waits for it."""
+    """Worker 2 stands still most of the time; two of three gradients make a step, so nobody waits for it."""
     flags = ("--train_steps=100000", "--replicas_to_aggregate=2", "--lease_secs=30")
     with Cluster(trainer, tmp_path, ps=ps, workers=3, flags=(*SYNC, *flags)) as cluster:
         cluster.start_all()
         wait_for(lambda: reached(cluster, "worker 2", "local_step") > 5, "step of worker 2")
-        before, begun = reached(cluster, "ps 0"), time.monotonic()
-        for _ in range(5):
+        for i in range(5):
             cluster.kill("worker 2", signal.SIGSTOP)
-            time.sleep(0.4)
+            stopped_at = reached(cluster, "ps 0")
+            wait_for(lambda: reached(cluster, "ps 0") > stopped_at + 20, f"steps without worker 2, time {i}")
             cluster.kill("worker 2", signal.SIGCONT)
-            time.sleep(0.1)
+            # What it computed meanwhile is of a step that has passed, and counts for none.
+            wait_for(lambda: reached(cluster, "worker 2", "dropped") > i, f"gradient of worker 2 that is dropped, time {i}")
         status, members = cluster.status()
-        steps, seconds = members["ps 0"]["global_step"] - before, time.monotonic() - begun
-        print(f"{steps} steps in {seconds:.1f} s")
-        assert status == 0 and steps > 50
-        assert members["ps 0"]["dropped"] > 0
-        assert members["worker 2"]["dropped"] > 0 and not members["worker 2"]["missing"]
+        assert status == 0 and members["ps 0"]["dropped"] > 0 and not members["worker 2"]["missing"]
 
 
-@pytest.mark.alone
 def test_a_killed_worker_shrinks_the_step_after_its_lease(trainer, tmp_path):
+    """Until its lease ends no step is made without it, and from then on every one."""
+    lease_s = 1.5
     with Cluster(trainer, tmp_path, ps=2, workers=3,
-                 flags=(*SYNC, "--train_steps=1000000", "--lease_secs=1.5", "--layers=784,10")) as cluster:
+                 flags=(*SYNC, "--train_steps=1000000", f"--lease_secs={lease_s}", "--layers=784,10")) as cluster:
         cluster.start_all()
-        step = lambda: reached(cluster, "ps 0")
-        wait_for(lambda: step() > 20, "step 20")
+        wait_for(lambda: reached(cluster, "ps 0") > 20, "step 20")
+        begun = time.monotonic()
         cluster.kill("worker 2")
-        begun, last = time.monotonic(), step()
-        time.sleep(0.3)
-        last = step()
-        wait_for(lambda: step() > last, "step without worker 2", timeout=15)
-        stalled = time.monotonic() - begun
-        print(f"stalled for {stalled:.2f} s")
+        stands_at = reached(cluster, "ps 0") + 1  # its last gradient may have come just before
+        wait_for(lambda: reached(cluster, "ps 0") > stands_at, "step without worker 2", 15)
+        # Its lease was renewed by what it said last, a heartbeat's interval before at most.
+        assert time.monotonic() - begun > lease_s / 2, "a step without worker 2, whose lease lasts"
+        wait_for(lambda: reached(cluster, "ps 0") > stands_at + 20, "steps without worker 2", 15)
         # The other ps, which may have heard of it a little later, ends its lease by itself.
-        wait_for(lambda: cluster.status()[1]["worker 2"]["state"] == "lost", "worker 2 to be lost", timeout=1)
+        wait_for(lambda: cluster.status()[1]["worker 2"]["state"] == "lost", "worker 2 to be lost", 15)
         cluster.until("ps 0", lambda text: "worker 2 (127.0.0.1:" in text and "is lost" in text, "line about worker 2")
         # Back again, it counts again.
         cluster.start("worker 2")
