@@ -83,11 +83,12 @@ $(call remember,build/version,$(or \
 
 # System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
 goals    := $(or $(MAKECMDGOALS),all)
+tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-repeat,$(goals))
 purposes := build \
-	$(if $(filter test test-full lint build/san/% build/lint/%,$(goals)),test) \
-	$(if $(filter test test-full lint build/lint/%,$(goals)),lint) \
-	$(if $(filter test test-full fuzz build/fuzz/%,$(goals)),fuzz) \
-	$(if $(filter test test-full lint format bench vectors build/venv% build/lint/%,$(goals)),python)
+	$(if $(tested)$(filter lint build/san/% build/lint/%,$(goals)),test) \
+	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
+	$(if $(tested)$(filter fuzz build/fuzz/%,$(goals)),fuzz) \
+	$(if $(tested)$(filter lint format bench vectors build/venv% build/lint/%,$(goals)),python)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages
@@ -192,6 +193,7 @@ help:
 	@echo "make run       build, get data, train as config.json says; ARGS='--train_steps=1000' adds flags"
 	@echo "make test      everything that checks it; T=name: only tests whose names contain name"
 	@echo "make test-full the same with longer repeats"
+	@echo "make test-repeat  RUNS=20 of it beside LOAD=4 busy loops: what fails how often?"
 	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format rewrites"
 	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer where it is"
 	@echo "make bench     figures beside those of other programs"

@@ -11,7 +11,7 @@ fake_objects := $(fake_sources:%.cpp=build/san/%.o)
 fake_plain   := $(fake_sources:%.cpp=build/fake/%.o)
 fake_flags   := -std=c++17 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -Wno-unknown-pragmas \
 	$(mathflags) $(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null),-mfma)
-fake_san     := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+fake_san     := -O2 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 fake_driver  := build/san/tests/cuda/fake/libcuda.so.1
 $(call remember,build/fake/flags,$(CXX) $(fake_flags) $(fake_san) $(cppflags))
 

@@ -39,7 +39,9 @@ linted = $(@:build/lint/%.tidy=%)
 define tidy
 	@mkdir -p $(@D)
 	@echo "lint $(linted).c"
-	@clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(cppflags) \
+	@made_of=$$($(CC) $(cppflags) $(call flags_for,$(linted).c) -M $(linted).c) && \
+		tests/lint/once "$$made_of .clang-tidy" \
+		clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(cppflags) \
 		$(call flags_for,$(linted).c) 2>build/lint/$(linted).log || { cat build/lint/$(linted).log >&2; exit 1; }
 	@touch $@
 endef
@@ -57,7 +59,8 @@ cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuun
 build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
 	@mkdir -p $(@D)/cppcheck-work
 	@echo "lint: cppcheck"
-	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+	@tests/lint/once "$^" \
+		cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
 	@touch $@
 

@@ -43,9 +43,7 @@ $(simulation)/simulate: $(simulator_objects) $(simulation)/rooms.a $(native_libs
 	@$(CC) $(simulated) -o $@ $(simulator_objects) $(simulation)/rooms.a $(simulator_link)
 
 simulate: $(simulation)/simulate
-	@$(simulation)/simulate --seeds=$(SEEDS)
-	@$(simulation)/simulate --rollout --seeds=$(ROLLOUTS)
-	@$(simulation)/simulate --shortage --seeds=$(SHORTAGES)
+	@tests/simulate/run $< $(SEEDS) $(ROLLOUTS) $(SHORTAGES)
 
 # Does it notice? Bugs planted one at a time (tests/simulate/mutants/*.patch), in copies under build/.
 simulate-mutants: $(simulation)/simulate

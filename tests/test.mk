@@ -10,22 +10,45 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 -include build/product/tests/clock.d
 
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
-# Everything is built before anything runs, and the parts run one after the other: tests that measure time want the
-# machine.
-test_parts := $(unit_programs) $(test_servers) $(fake_driver) build/fake/libcuda.so.1 build/bench/ps_load \
-	build/bench/gpu_bench build/trainer build/clocked/trainer build/venv/ready \
-	$(if $(T),,lint $(fuzz_programs) build/simulate/simulate aarch64)
+# Everything is built before anything runs: tests that measure time want the machine.
+programs_want := build/trainer build/clocked/trainer build/bench/ps_load build/bench/gpu_bench build/fake/libcuda.so.1 \
+	$(test_servers) build/venv/ready $(if $(T),,aarch64)
+test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 
-test: $(test_parts)
-	@$(if $(T),,tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers))
-	@$(if $(T),,build/simulate/simulate --seeds=$(SEEDS))
-	@$(if $(T),,build/simulate/simulate --rollout --seeds=$(ROLLOUTS))
-	@$(if $(T),,build/simulate/simulate --shortage --seeds=$(SHORTAGES))
-	@tests/run "$(T)" $(unit_programs)
+# Cheap ones first. What waits for processes and what computes go side by side; those that measure time, by themselves.
+ifeq ($(T),)
+run_tests := tests/run "test-units test-fuzz" "test-programs lint simulate" test-alone
+else
+run_tests := tests/some "$(T)" $(unit_programs)
+endif
+
+test: $(test_wants)
+	@$(run_tests)
+
+# Which tests fail how often on a busy machine?
+RUNS ?= 20
+LOAD ?= 4
+test-repeat: $(test_wants)
+	@tests/repeat $(RUNS) $(LOAD) $(run_tests)
 
 test-full: export TRAINER_TEST_FULL = 1
-test-full: FUZZ_TEST_SECONDS = 60
+test-full: export FUZZ_TEST_SECONDS = 60
 test-full: test
+
+test-units: $(unit_programs) $(fake_driver)
+	@tests/units "$(T)" $(unit_programs)
+
+test-fuzz: $(fuzz_programs)
+	@tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers)
+
+# Several tests a processor, for most wait for processes more than they compute.
+processors := $(or $(shell nproc 2>/dev/null),2)
+pytest     := build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
+test-programs: $(programs_want)
+	@$(pytest) -m "not alone" -n $$(($(processors) * 3)) --dist loadgroup tests
+
+test-alone: $(programs_want)
+	@$(pytest) -m alone tests
 
 # Python tools live in virtual environments of their own, one for each purpose; none is part of the product.
 build/venv%/ready: tests/requirements%.txt | $(packages)
@@ -40,4 +63,4 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: test test-full
+.PHONY: test test-full test-repeat test-units test-fuzz test-programs test-alone

@@ -21,6 +21,9 @@ build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
 # another's.
 build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 
+# Those who compute for seconds do it faster, and are looked at as closely.
+build/san/worker/cpu/%.o: san_flags := -O2
+
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
 	@echo "cc $< (sanitizers)"
