@@ -42,7 +42,11 @@ enum error_code {
     ERROR_JOB_OVER = 5,
     ERROR_TOO_LATE = 6, /* wait_ms is over */
     ERROR_INTERNAL = 7, /* out of memory and the like */
+    ERROR_PASSED = 8,   /* the step of an ordered snapshot is over, and was not kept */
 };
+
+/* In the number of a snapshot: it is an order, kept beside others until it is released. */
+#define SNAPSHOT_ORDER (1ULL << 63)
 
 /* How a member is. The values travel: never renumber. */
 enum member_state {

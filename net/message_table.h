@@ -139,7 +139,7 @@
                                             "0: unknown")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
-    FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0")                                  \
+    FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0; bit 63: an order")                \
     FIELD(I64,    at_step,         0,       "take it at this global step; -1: now")                                    \
     FIELD(U32,    wait_ms,         600000,  "give up after this long")
 

@@ -112,6 +112,7 @@ static bool create_lists(struct server *server, struct error *error)
     int ps = server->config->cluster.ps_hosts.count;
     server->session_count = workers * (SERVER_CONNECTIONS_PER_WORKER + SERVER_CONNECTIONS_OF_GUEST) +
                             ps * (SERVER_CONNECTIONS_PER_PS + SERVER_CONNECTIONS_OF_GUEST) + SERVER_SPARE_CONNECTIONS;
+    server->held_step = -1;
     server->sessions = calloc((size_t)server->session_count, sizeof *server->sessions);
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);

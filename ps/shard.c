@@ -43,9 +43,7 @@ void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, in
     } else {
         shard->done_version = walk->version;
         shard->done_step = global_step;
-        if (walk->saves) {
-            shard_snapshot_done(shard, walk->snapshot);
-        }
+        shard_snapshots_done(shard, walk);
     }
     pthread_mutex_unlock(&shard->stripes[i].lock);
 }
@@ -274,14 +272,12 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
     }
     struct block_walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, walk.global_step, &step);
-    shard_join_snapshot(shard, &walk);
+    shard_join_snapshots(shard, &walk);
     pack_begin(stage, dtype);
     unsigned mode = optimizer_enter();
     for (int k = 0; k < shard->stripe_count; k++) {
         const struct stripe *stripe = &shard->stripes[k];
-        if (walk.saves) {
-            shard_save_stripe(shard, stripe);
-        }
+        shard_save_stripe(shard, stripe, &walk);
         for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
             if (apply_block(shard, &step, i, stage)) {
                 shard->versions[i] = walk.version;

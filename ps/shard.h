@@ -17,9 +17,9 @@
  *    on); only pixels that were never set yet stay, 8% of the rows;
  *  - with l2 or averages: every weight changes in every step, and answers are whole; pushes save as before.
  *
- * Memory is taken at shard_create, shard_memory tells how much: 4 bytes x floats x (2 x (1 + slots + averages) + one
- * per worker), the second half for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Synchronous training
- * takes another 4 bytes x floats x (2 + one per worker): answers cannot lie where gradients still wait for their step,
+ * Memory is taken at shard_create: 4 bytes x floats x (2 x (1 + slots + averages) + one per worker), the second half for
+ * snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Checkpoints by steps take 4 bytes x floats x 2 x (1 +
+ * slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x (2 + one per worker): answers cannot lie where gradients still wait for their step,
  * and two hold what all workers get. With wire_dtype bfloat16, 2 bytes x floats per worker remember what it was told. A
  * push allocates nothing.
  *
@@ -49,7 +49,7 @@ bool shard_create(struct shard **shard, const struct model *model, const struct 
                   struct error *error);
 void shard_destroy(struct shard *shard); /* NULL is fine */
 
-/* Bytes that shard_create takes. */
+/* Bytes that shard_create takes, and orders if output.save_steps wants any. */
 size_t shard_memory(const struct model *model, const struct config *config, int ps);
 
 int shard_spans(const struct shard *shard, const struct span **spans);
@@ -148,18 +148,30 @@ void shard_schedule(struct shard *shard, const struct config_train *train, int64
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);
 
 /*
- * Snapshots: one at a time, of all vectors. at_step -1: now; else as the shard is at exactly this global step. To be
- * asked again with the same number as long as it says SNAPSHOT_PENDING; another number replaces the snapshot. The chief
- * alone uses it, so a reader that is overtaken by a newer snapshot is its own fault (it reads other values, no worse).
+ * Snapshots, of all vectors as they are at one step. The number tells the kind:
+ *  - a plain one (no SNAPSHOT_ORDER in it), one at a time: another number replaces it. at_step -1: now;
+ *  - an order, of a step that is yet to come; it stays until it is released. It may be placed while the shard is being
+ *    written. There are SHARD_ORDERS at most (the earliest gives way), and memory for SHARD_ORDERS_KEPT that are taken and
+ *    not yet released. shard_must_wait says when there is none for an ordered step: then the step must not be left.
+ *    Whoever leaves it nevertheless loses that order.
+ * To be asked again with the same number as long as it says SNAPSHOT_PENDING. The chief alone uses them, so a reader
+ * that is overtaken by a newer snapshot is its own fault (it reads other values, no worse).
  */
+enum { SHARD_ORDERS = 4, SHARD_ORDERS_KEPT = 2 };
 enum snapshot_state {
     SNAPSHOT_TAKEN,
     SNAPSHOT_PENDING, /* that step is not reached */
     SNAPSHOT_PASSED,  /* that step is over */
     SNAPSHOT_CLOSED,  /* the shard is being written */
+    SNAPSHOT_NO_MEMORY,
 };
 enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t at_step, int64_t *global_step);
 void shard_release(struct shard *shard, uint64_t number);
+void shard_forget_snapshots(struct shard *shard);
+
+/* Must updates wait at this step (the number of steps made)? No more than a load while nothing is ordered. */
+bool shard_must_wait(struct shard *shard, int64_t step);
+void shard_skip_order(struct shard *shard, int64_t step); /* forgets what is ordered of this step, if it is not taken */
 
 /* One range of a vector of the snapshot, and the global step that it is of. */
 bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,

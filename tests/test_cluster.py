@@ -131,27 +131,47 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     assert done["steps"] == 400 and set(checkpoints(tmp_path / "kept")) == {200, 300, 400}
 
 
-@pytest.mark.parametrize("validate_steps", (0, 490, 500))
-def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, validate_steps):
-    """Nobody stops for them, and a validation, which needs a snapshot of its own, does not take their place."""
-    flags = ("--train_steps=2000", "--save_steps=500", "--max_to_keep=0", f"--validate_steps={validate_steps}",
-             "--batch_size=400")
-    with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
+@pytest.mark.parametrize("ps, workers, steps, every, flags", [
+    (2, 2, 4000, 25, ("--validate_steps=0",)),
+    (2, 2, 4000, 25, ("--validate_steps=490",)),
+    (1, 3, 2000, 20, ("--validate_steps=500", "--save_model_secs=0.2")),
+    (2, 2, 2000, 10, ("--validate_steps=100", "--issync=true")),
+    (3, 2, 600, 2, ("--validate_steps=100",)),  # faster than a disk can be: training waits
+    (2, 2, 300, 1, ("--validate_steps=0", "--issync=true")),
+])
+def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers, steps, every, flags):
+    """However fast they come, and whatever else takes snapshots: none is missing, and by steps alone there are no others."""
+    flags = (f"--train_steps={steps}", f"--save_steps={every}", "--max_to_keep=0", *flags)
+    with Cluster(trainer, tmp_path, ps=ps, workers=workers, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.wait_all()
-        assert set(checkpoints(tmp_path / "kept")) == {500, 1000, 1500, 2000}
-        assert {tensors(path)[1]["global_step"] for path in checkpoints(tmp_path / "kept").values()} == \
-            {"500", "1000", "1500", "2000"}
+        kept, due = checkpoints(tmp_path / "kept"), set(range(every, steps + 1, every))
+        assert due <= set(kept), sorted(due - set(kept))
+        assert due == set(kept) or "--save_model_secs=0.2" in flags
+        for step, path in kept.items():
+            assert tensors(path)[1]["global_step"] == str(step)
+        assert "no checkpoint of step" not in cluster.text("worker 0")
 
 
-def test_checkpoints_by_steps_that_come_too_fast_are_said_to_be_skipped(trainer, tmp_path):
-    flags = ("--train_steps=3000", "--save_steps=2", "--max_to_keep=0", "--validate_steps=0")
-    with Cluster(trainer, tmp_path, ps=2, flags=flags) as cluster:
+def test_training_waits_for_no_chief_that_is_gone(trainer, tmp_path):
+    """What it ordered is not read: the others wait for a lease at most, go on, and what is missing is said."""
+    flags = ("--train_steps=0", "--save_steps=20", "--max_to_keep=0", "--log_steps=20")
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
-        cluster.wait_all()
-        assert 3000 in checkpoints(tmp_path / "kept")
-        assert len(checkpoints(tmp_path / "kept")) < 1500
-        assert "it was past before that of step" in cluster.text("worker 0")
+        cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) >= 3, "checkpoints")
+        cluster.members["worker 0"].send_signal(signal.SIGSTOP)
+        frozen = len(cluster.events("worker 1", "step"))
+        cluster.until("worker 1", lambda text: len(cluster.events("worker 1", "step")) > frozen + 20, "steps meanwhile")
+        cluster.members["worker 0"].send_signal(signal.SIGCONT)
+        cluster.until("worker 0", lambda text: "no checkpoint of step" in text, "what is missing")
+        seen = len(cluster.events("worker 0", "checkpoint"))
+        cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) > seen + 3, "checkpoints")
+        cluster.kill("worker 0")
+        frozen = len(cluster.events("worker 1", "step"))
+        cluster.until("worker 1", lambda text: len(cluster.events("worker 1", "step")) > frozen + 20, "steps without it")
+        seen = set(checkpoints(tmp_path / "kept"))
+        cluster.start("worker 0", "--train_dir=kept")
+        cluster.until("worker 0", lambda text: len(set(checkpoints(tmp_path / "kept")) - seen) > 3, "checkpoints again")
 
 
 def test_a_restarted_chief_resets_nothing(trainer, tmp_path):

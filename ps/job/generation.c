@@ -76,12 +76,13 @@ void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t g
     job_start_if_complete(job);
 }
 
-void job_snapshot(struct job *job, int worker, uint32_t generation, struct verdict *verdict)
+void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders, struct verdict *verdict)
 {
     if (!check_chief(worker, "a snapshot", verdict)) {
         return;
     }
-    if (!job_initialised(job)) {
+    /* Ordered before anybody is released, the first steps are not missed. */
+    if (!job_initialised(job) && !(orders && job->state == JOB_RESTORING)) {
         job_deny(verdict, ERROR_NOT_READY, "there is no model yet");
     } else if (generation != job->generation) {
         job_deny(verdict, ERROR_OLD_GENERATION, "generation %u is not the present one, %u", generation,

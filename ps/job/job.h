@@ -247,7 +247,8 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
 void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict); /* also before end_restore */
 void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
                      double now_s, struct verdict *verdict);
-void job_snapshot(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
+/* orders: of a step to come, which may be asked for while the model is being written. */
+void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders, struct verdict *verdict);
 void job_end(struct job *job, int worker, const struct message_end_job *message, double now_s, struct verdict *verdict);
 
 /*

@@ -83,6 +83,10 @@ struct server {
 
     struct rollout_coordinator *coordinator; /* rollouts */
 
+    uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
+    int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */
+    double held_since_s; /* since then */
+
     pthread_mutex_t restoring; /* held while the chief writes: one frame at a time */
 };
 
@@ -106,6 +110,15 @@ void server_tidy_up(struct server *server);
  * the lock is missed.
  */
 void server_wait_step(struct server *server);
+
+/*
+ * Must the present step not be left yet, since it is to be kept and the chief has still to read two before it? For a lease
+ * at most, and while that chief is there; then the step is given up. Locked.
+ */
+bool server_keeps_step(struct server *server);
+
+/* Synchronous: is a step decided on, and free to be applied? Locked. */
+bool server_has_step(struct server *server);
 
 /* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
 void server_lead(struct server *server);

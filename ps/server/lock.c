@@ -83,3 +83,30 @@ void server_wait(struct server *server)
     pthread_cond_timedwait(&server->changed, &server->lock, &until);
     server->waiting--;
 }
+
+bool server_keeps_step(struct server *server)
+{
+    struct job *job = &server->job;
+    const int64_t step = job->global_step;
+    if (job->state != JOB_TRAINING || !shard_must_wait(server->shard, step)) {
+        server->held_step = -1;
+        return false;
+    }
+    const double now_s = clock_monotonic_s();
+    if (server->held_step != step) {
+        server->held_step = step;
+        server->held_since_s = now_s;
+    }
+    if (job->workers[0].present && job_is_current(job, 0, server->orders_of) &&
+        now_s - server->held_since_s < server->config->cluster.lease_secs) {
+        return true;
+    }
+    shard_skip_order(server->shard, step); /* the chief will ask for it, and say that it is missing */
+    server->held_step = -1;
+    return false;
+}
+
+bool server_has_step(struct server *server)
+{
+    return job_has_step(&server->job) && !server_keeps_step(server);
+}

@@ -142,9 +142,7 @@ static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
     const float *gradient = shard->stages[aggregate->workers[0]].values;
     struct broadcast *broadcast = aggregate->broadcast;
     uint64_t packed = aggregate->starts[k];
-    if (aggregate->walk.saves) {
-        shard_save_stripe(shard, stripe);
-    }
+    shard_save_stripe(shard, stripe, &aggregate->walk);
     for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
         if (aggregate->fates[i] & BLOCK_HAS_GRADIENT) {
             sum_block(shard, aggregate, i);
@@ -234,7 +232,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     aggregate->count = count;
     aggregate->walk = (struct block_walk){.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
-    shard_join_snapshot(shard, &aggregate->walk);
+    shard_join_snapshots(shard, &aggregate->walk);
     pthread_mutex_lock(&aggregate->lock);
     aggregate->broadcast = free_broadcast(aggregate);
     aggregate->latest = NULL;
@@ -258,9 +256,7 @@ static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_
     pthread_mutex_unlock(&aggregate->lock);
     shard->done_version = aggregate->walk.version;
     shard->done_step = aggregate->walk.global_step + 1;
-    if (aggregate->walk.saves) {
-        shard_snapshot_done(shard, aggregate->walk.snapshot);
-    }
+    shard_snapshots_done(shard, &aggregate->walk);
     for (int k = 0; k < shard->stripe_count; k++) {
         pthread_mutex_unlock(&shard->stripes[k].lock);
     }

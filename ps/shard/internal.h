@@ -37,7 +37,9 @@ struct snapshot {
     uint64_t number; /* 0: none */
     int64_t at_step;
     enum { SNAPSHOT_ARMED, SNAPSHOT_BEGUN, SNAPSHOT_READY } progress;
+    int copy; /* which of shard->copies it is in, once begun */
 };
+enum { SHARD_SNAPSHOTS = 1 + SHARD_ORDERS, SHARD_COPIES = 1 + SHARD_ORDERS_KEPT };
 
 struct stage {
     struct shard *shard;
@@ -93,10 +95,12 @@ struct shard {
     int64_t done_step;
     atomic_bool closed; /* written with the first stripe locked */
 
-    size_t claimed[STORE_VECTORS]; /* floats written since shard_begin_write */
-    pthread_mutex_t snapshot_lock;
-    struct snapshot snapshot;
-    float *saved[STORE_VECTORS];
+    size_t claimed[STORE_VECTORS];              /* floats written since shard_begin_write */
+    pthread_mutex_t snapshot_lock;              /* taken after any other */
+    struct snapshot snapshots[SHARD_SNAPSHOTS]; /* [0]: the plain one; then the orders, in any order */
+    atomic_bool armed; /* some snapshot waits for its step: else a step has nothing to look at */
+    float *copies[SHARD_COPIES][STORE_VECTORS]; /* [floats] each; [0]: the plain snapshot's */
+    void *order_memory;                         /* the orders' copies; NULL: nothing was ever ordered */
 
     struct aggregate *aggregate; /* with synchronous training */
     struct stage *stages;
@@ -108,8 +112,11 @@ struct shard {
 struct block_walk {
     uint64_t version;
     int64_t global_step; /* before it */
-    bool saves;          /* copies into the snapshot what it passes, before it changes anything */
-    uint64_t snapshot;
+    int saves;           /* snapshots into which it copies what it passes, before it changes anything */
+    struct walk_copy {
+        uint64_t number;
+        int copy;
+    } copies[SHARD_COPIES];
 };
 
 /* Floats from a block's first to the end of its last row. Blocks of whole rows keep their padding, and so touch. */
@@ -149,10 +156,12 @@ bool shard_walk_enter_any(struct shard *shard); /* whatever its generation */
 /* Goes on from stripe i, which is locked, to the next one, or comes out at the end. */
 void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step);
 
-/* If somebody waits for a snapshot of this very step, whoever is about to leave it takes it. First stripe locked. */
-void shard_join_snapshot(struct shard *shard, struct block_walk *walk);
-void shard_save_stripe(struct shard *shard, const struct stripe *stripe);
-void shard_snapshot_done(struct shard *shard, uint64_t number);
+/* Snapshots of this very step are taken by whoever is about to leave it. First stripe locked. */
+void shard_join_snapshots(struct shard *shard, struct block_walk *walk);
+void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk);
+void shard_snapshots_done(struct shard *shard, const struct block_walk *walk);
+/* The shard begins at this step: orders of earlier ones are void. First stripe locked. */
+void shard_snapshots_from(struct shard *shard, int64_t global_step);
 
 /*
  * Appends a block to an answer whose ranges lie at `ranges`, and counts its floats. *packed_local: behind the last float

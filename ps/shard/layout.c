@@ -121,7 +121,8 @@ size_t shard_memory(const struct model *model, const struct config *config, int 
 {
     struct layout_plan plan;
     plan_make(&plan, model, config, ps);
-    return plan.total + SHARD_ALIGN + sizeof(struct shard);
+    size_t orders = config->output.save_steps > 0 ? SHARD_ORDERS_KEPT * plan.vector_bytes * (size_t)plan.vectors : 0;
+    return plan.total + SHARD_ALIGN + sizeof(struct shard) + orders;
 }
 
 static void *carve(char **memory, size_t bytes)
@@ -159,7 +160,7 @@ static void lay_out(struct shard *shard, const struct layout_plan *plan)
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         if (plan->has[vector]) {
             shard->vectors[vector] = carve(&memory, plan->vector_bytes);
-            shard->saved[vector] = carve(&memory, plan->vector_bytes);
+            shard->copies[0][vector] = carve(&memory, plan->vector_bytes);
         }
     }
     shard->blocks = carve(&memory, plan->block_bytes);
@@ -228,6 +229,7 @@ void shard_destroy(struct shard *shard)
     pthread_mutex_destroy(&shard->snapshot_lock);
     aggregate_destroy(shard);
     schedule_destroy(shard->schedule);
+    free(shard->order_memory);
     free(shard->memory);
     free(shard);
 }

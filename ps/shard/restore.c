@@ -18,12 +18,11 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     shard->generation = generation;
     atomic_store(&shard->closed, true);
     shard->version = 0;
+    shard->global_step = 0;
     for (int i = 0; i < shard->stripe_count; i++) {
         shard_walk_on(shard, i, &(struct block_walk){0}, 0);
     }
-    pthread_mutex_lock(&shard->snapshot_lock);
-    memset(&shard->snapshot, 0, sizeof shard->snapshot);
-    pthread_mutex_unlock(&shard->snapshot_lock);
+    shard_forget_snapshots(shard);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         shard->claimed[vector] = 0;
         if (shard->vectors[vector] != NULL) {
@@ -124,6 +123,7 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     pthread_mutex_lock(&shard->stripes[0].lock);
     shard->version = 1;
     shard->global_step = global_step;
+    shard_snapshots_from(shard, global_step);
     for (int i = 0; i < shard->stripe_count; i++) {
         if (i + 1 == shard->stripe_count) {
             atomic_store(&shard->closed, false);

@@ -1,110 +1,309 @@
-/* The state of one step, kept while training goes on: stripe by stripe, by whoever takes that step. */
+/*
+ * The state of one step, kept while training goes on: stripe by stripe, by whoever leaves that step.
+ *
+ * Orders keep every due step whatever the pace: the chief orders one step more than there are copies, and orders the next
+ * before it releases one that it has read. So while the copies are full there is always an order at hand whose step must
+ * wait, and no step that has to be kept can pass before the chief has said so.
+ */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "net/message.h"
 #include "ps/shard/internal.h"
 
-void shard_save_stripe(struct shard *shard, const struct stripe *stripe)
+static bool is_order(uint64_t number)
 {
-    if (stripe->first_block == stripe->end_block) {
+    return (number & SNAPSHOT_ORDER) != 0;
+}
+
+/* --- Locked: by snapshot_lock ------------------------------------------------------------------------------------------ */
+
+/* To be called after every change of the table. */
+static void note_armed(struct shard *shard)
+{
+    bool armed = false;
+    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
+        armed = armed || (shard->snapshots[i].number != 0 && shard->snapshots[i].progress == SNAPSHOT_ARMED);
+    }
+    atomic_store(&shard->armed, armed);
+}
+
+static struct snapshot *find(struct shard *shard, uint64_t number)
+{
+    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
+        if (shard->snapshots[i].number == number) {
+            return &shard->snapshots[i];
+        }
+    }
+    return NULL;
+}
+
+/* Where a new one goes. Of too many orders the one of the earliest step gives way: the chief must have lost it. */
+static struct snapshot *place(struct shard *shard, uint64_t number)
+{
+    struct snapshot *snapshot = &shard->snapshots[0];
+    if (is_order(number)) {
+        snapshot = &shard->snapshots[1];
+        for (int i = 1; i < SHARD_SNAPSHOTS && snapshot->number != 0; i++) {
+            const struct snapshot *other = &shard->snapshots[i];
+            if (other->number == 0 || other->at_step < snapshot->at_step) {
+                snapshot = &shard->snapshots[i];
+            }
+        }
+    }
+    *snapshot = (struct snapshot){.number = number};
+    return snapshot;
+}
+
+/* Memory for orders is taken when there is a first one: most jobs never order anything. */
+static bool need_order_memory(struct shard *shard)
+{
+    size_t bytes = shard_round_up(shard->floats * sizeof(float)), vectors = 0;
+    if (shard->order_memory != NULL) {
+        return true;
+    }
+    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        vectors += shard->vectors[vector] != NULL;
+    }
+    shard->order_memory = calloc(1, SHARD_ORDERS_KEPT * vectors * bytes + SHARD_ALIGN);
+    char *at = shard->order_memory;
+    if (at == NULL) {
+        return false;
+    }
+    at += (SHARD_ALIGN - (uintptr_t)at % SHARD_ALIGN) % SHARD_ALIGN;
+    for (int copy = 1; copy < SHARD_COPIES; copy++) {
+        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+            if (shard->vectors[vector] != NULL) {
+                shard->copies[copy][vector] = (float *)(void *)at;
+                at += bytes;
+            }
+        }
+    }
+    return true;
+}
+
+/* A copy that this snapshot may be written to; -1: none is free. */
+static int free_copy(const struct shard *shard, const struct snapshot *snapshot)
+{
+    bool used[SHARD_COPIES] = {false};
+    if (!is_order(snapshot->number)) {
+        return 0;
+    }
+    for (int i = 1; i < SHARD_SNAPSHOTS; i++) {
+        const struct snapshot *other = &shard->snapshots[i];
+        if (other->number != 0 && other->progress != SNAPSHOT_ARMED) {
+            used[other->copy] = true;
+        }
+    }
+    for (int copy = 1; copy < SHARD_COPIES; copy++) {
+        if (!used[copy]) {
+            return copy;
+        }
+    }
+    return -1;
+}
+
+/* From now on the walk writes it; false: there is no copy for it. */
+static bool begin(struct shard *shard, struct snapshot *snapshot, struct block_walk *walk)
+{
+    int copy = free_copy(shard, snapshot);
+    if (copy < 0) {
+        return false;
+    }
+    snapshot->progress = SNAPSHOT_BEGUN;
+    snapshot->copy = copy;
+    walk->copies[walk->saves++] = (struct walk_copy){snapshot->number, copy};
+    return true;
+}
+
+/* --- By those who walk through the stripes ----------------------------------------------------------------------------- */
+
+void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk)
+{
+    if (walk->saves == 0 || stripe->first_block == stripe->end_block) {
         return;
     }
     /* From here to where the next stripe begins, so that padding is copied as well. */
     size_t from = shard->blocks[stripe->first_block].local;
     size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        if (shard->vectors[vector] != NULL) {
-            memcpy(shard->saved[vector] + from, shard->vectors[vector] + from, (to - from) * sizeof(float));
+    for (int i = 0; i < walk->saves; i++) {
+        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+            if (shard->vectors[vector] != NULL) {
+                memcpy(shard->copies[walk->copies[i].copy][vector] + from, shard->vectors[vector] + from,
+                       (to - from) * sizeof(float));
+            }
         }
     }
 }
 
-void shard_snapshot_done(struct shard *shard, uint64_t number)
+/* By number: what was released or replaced meanwhile is not ready, though the walk went on writing it. */
+void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
 {
+    if (walk->saves == 0) {
+        return;
+    }
     pthread_mutex_lock(&shard->snapshot_lock);
-    if (shard->snapshot.number == number) {
-        shard->snapshot.progress = SNAPSHOT_READY;
+    for (int i = 0; i < walk->saves; i++) {
+        struct snapshot *snapshot = find(shard, walk->copies[i].number);
+        if (snapshot != NULL) {
+            snapshot->progress = SNAPSHOT_READY;
+        }
     }
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-void shard_join_snapshot(struct shard *shard, struct block_walk *walk)
+void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
 {
-    pthread_mutex_lock(&shard->snapshot_lock);
-    struct snapshot *snapshot = &shard->snapshot;
-    if (snapshot->number != 0 && snapshot->progress == SNAPSHOT_ARMED && snapshot->at_step == walk->global_step) {
-        snapshot->progress = SNAPSHOT_BEGUN;
-        walk->saves = true;
-        walk->snapshot = snapshot->number;
+    if (!atomic_load_explicit(&shard->armed, memory_order_relaxed)) {
+        return; /* whoever arms one has the first stripe locked, as we have: nothing is missed */
     }
+    pthread_mutex_lock(&shard->snapshot_lock);
+    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
+        struct snapshot *snapshot = &shard->snapshots[i];
+        if (snapshot->number != 0 && snapshot->progress == SNAPSHOT_ARMED && snapshot->at_step == walk->global_step &&
+            !begin(shard, snapshot, walk)) {
+            snapshot->number = 0; /* its step is over */
+        }
+    }
+    note_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-/* Decides what a request for a snapshot comes to, with the first stripe locked; true: to be taken now. */
-static bool begin_snapshot(struct shard *shard, uint64_t number, int64_t at_step, enum snapshot_state *state)
+void shard_snapshots_from(struct shard *shard, int64_t global_step)
 {
-    struct snapshot *snapshot = &shard->snapshot;
-    if (snapshot->number == number && snapshot->progress != SNAPSHOT_ARMED) {
-        *state = snapshot->progress == SNAPSHOT_READY ? SNAPSHOT_TAKEN : SNAPSHOT_PENDING;
-        return false;
+    pthread_mutex_lock(&shard->snapshot_lock);
+    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
+        if (shard->snapshots[i].at_step < global_step) {
+            shard->snapshots[i].number = 0;
+        }
+    }
+    note_armed(shard);
+    pthread_mutex_unlock(&shard->snapshot_lock);
+}
+
+/* --- What the chief asks for ------------------------------------------------------------------------------------------- */
+
+/* What a request comes to, with the first stripe and the snapshots locked. If it is to be taken now, the walk saves. */
+static enum snapshot_state answer(struct shard *shard, uint64_t number, int64_t at_step, bool closed,
+                                  struct block_walk *walk)
+{
+    struct snapshot *snapshot = find(shard, number);
+    if (snapshot != NULL && snapshot->progress != SNAPSHOT_ARMED) {
+        return snapshot->progress == SNAPSHOT_READY ? SNAPSHOT_TAKEN : SNAPSHOT_PENDING;
+    }
+    if (closed && !is_order(number)) {
+        return SNAPSHOT_CLOSED;
     }
     if (at_step >= 0 && at_step < shard->global_step) {
-        *state = SNAPSHOT_PASSED;
-        return false;
+        return SNAPSHOT_PASSED;
     }
-    bool now = at_step < 0 || at_step == shard->global_step;
-    *snapshot = (struct snapshot){
-        .number = number,
-        .at_step = now ? shard->global_step : at_step,
-        .progress = now ? SNAPSHOT_BEGUN : SNAPSHOT_ARMED,
-    };
-    *state = now ? SNAPSHOT_TAKEN : SNAPSHOT_PENDING;
-    return now;
+    if (is_order(number) && !need_order_memory(shard)) {
+        return SNAPSHOT_NO_MEMORY;
+    }
+    bool now = !closed && (at_step < 0 || at_step == shard->global_step);
+    snapshot = snapshot != NULL ? snapshot : place(shard, number);
+    snapshot->at_step = now ? shard->global_step : at_step;
+    snapshot->progress = SNAPSHOT_ARMED;
+    return !now || !begin(shard, snapshot, walk) ? SNAPSHOT_PENDING : SNAPSHOT_TAKEN;
 }
 
 enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t at_step, int64_t *global_step)
 {
-    enum snapshot_state state;
-    assert(number != 0);
-    if (!shard_walk_enter_any(shard)) {
-        return SNAPSHOT_CLOSED;
-    }
-    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step, .snapshot = number};
+    assert(number != 0 && (at_step >= 0 || !is_order(number)));
+    pthread_mutex_lock(&shard->stripes[0].lock);
+    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
     pthread_mutex_lock(&shard->snapshot_lock);
-    walk.saves = begin_snapshot(shard, number, at_step, &state);
-    *global_step = shard->snapshot.at_step;
+    enum snapshot_state state = answer(shard, number, at_step, atomic_load(&shard->closed), &walk);
+    const struct snapshot *snapshot = find(shard, number);
+    *global_step = snapshot != NULL ? snapshot->at_step : -1;
+    note_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
-    if (!walk.saves) {
+    if (walk.saves == 0) {
         pthread_mutex_unlock(&shard->stripes[0].lock);
         return state;
     }
     for (int k = 0; k < shard->stripe_count; k++) {
-        shard_save_stripe(shard, &shard->stripes[k]);
+        shard_save_stripe(shard, &shard->stripes[k], &walk);
         shard_walk_on(shard, k, &walk, walk.global_step);
     }
     return state;
 }
 
-void shard_release(struct shard *shard, uint64_t number)
+static void drop(struct shard *shard, bool (*is_meant)(const struct snapshot *snapshot, int64_t argument),
+                 int64_t argument)
 {
     pthread_mutex_lock(&shard->snapshot_lock);
-    if (shard->snapshot.number == number) {
-        memset(&shard->snapshot, 0, sizeof shard->snapshot);
+    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
+        if (is_meant(&shard->snapshots[i], argument)) {
+            shard->snapshots[i].number = 0;
+        }
+    }
+    note_armed(shard);
+    pthread_mutex_unlock(&shard->snapshot_lock);
+}
+
+static bool has_number(const struct snapshot *snapshot, int64_t number)
+{
+    return snapshot->number == (uint64_t)number;
+}
+
+static bool is_ordered_at(const struct snapshot *snapshot, int64_t step)
+{
+    return is_order(snapshot->number) && snapshot->progress == SNAPSHOT_ARMED && snapshot->at_step == step;
+}
+
+static bool is_any(const struct snapshot *snapshot, int64_t unused)
+{
+    (void)unused;
+    return snapshot->number != 0;
+}
+
+void shard_release(struct shard *shard, uint64_t number)
+{
+    drop(shard, has_number, (int64_t)number);
+}
+
+void shard_skip_order(struct shard *shard, int64_t step)
+{
+    drop(shard, is_ordered_at, step);
+}
+
+void shard_forget_snapshots(struct shard *shard)
+{
+    drop(shard, is_any, 0);
+}
+
+bool shard_must_wait(struct shard *shard, int64_t step)
+{
+    int before = 0;
+    bool ordered = false;
+    if (!atomic_load_explicit(&shard->armed, memory_order_relaxed)) {
+        return false;
+    }
+    pthread_mutex_lock(&shard->snapshot_lock);
+    for (int i = 1; i < SHARD_SNAPSHOTS; i++) {
+        const struct snapshot *order = &shard->snapshots[i];
+        before += order->number != 0 && order->at_step < step;
+        ordered = ordered || is_ordered_at(order, step);
     }
     pthread_mutex_unlock(&shard->snapshot_lock);
+    return ordered && before >= SHARD_ORDERS_KEPT;
 }
 
 bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vector vector, struct range range,
                            const float **values, int64_t *global_step, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_VECTORS || shard->saved[vector] == NULL) {
+    if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
     pthread_mutex_lock(&shard->snapshot_lock);
-    bool ready = shard->snapshot.number == number && shard->snapshot.progress == SNAPSHOT_READY;
-    *global_step = shard->snapshot.at_step;
+    const struct snapshot *snapshot = find(shard, number);
+    bool ready = snapshot != NULL && snapshot->number != 0 && snapshot->progress == SNAPSHOT_READY;
+    int copy = ready ? snapshot->copy : 0;
+    *global_step = ready ? snapshot->at_step : -1;
     pthread_mutex_unlock(&shard->snapshot_lock);
     if (!ready) {
         return error_set(error, "there is no snapshot %llu", (unsigned long long)number);
@@ -112,6 +311,6 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
     if (!shard_locate(shard, range, &local, error)) {
         return false;
     }
-    *values = shard->saved[vector] + local;
+    *values = shard->copies[copy][vector] + local;
     return true;
 }

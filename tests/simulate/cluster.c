@@ -259,7 +259,8 @@ static void draw_cluster(bool rolls)
     set("save_summaries_steps", "0");
     set("progress", "false");
     set("save_model_secs", "%g", chance(3) == 0 ? 0 : 0.1 + 2 * chance_real());
-    set("save_steps", "%d", (int)chance(8));
+    oracle.save_steps = (int64_t)chance(8);
+    set("save_steps", "%lld", (long long)oracle.save_steps);
     set("max_to_keep", "%d", 1 + (int)chance(4));
     set("lease_secs", "%g", 0.5 + 2 * chance_real());
     set("recovery_wait_secs", "%g", 0.05 + chance_real());
@@ -574,7 +575,7 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
     if (!world.failed) {
         leave(GRACE_S);
         if (!run.disk_was_full) {
-            oracle_check_end();
+            oracle_check_end(run.faults == 0 && trouble != TROUBLE_SHORTAGE);
         }
     }
     finish(outcome);

@@ -605,8 +605,23 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
     return done;
 }
 
-void oracle_check_end(void)
+/* Whatever the pace: a run without faults keeps every step that is due. */
+static void check_due(void)
 {
+    const int64_t every = oracle.save_steps;
+    for (int64_t step = every; every > 0 && step < oracle.last_step; step += every) {
+        if (step < ORACLE_MAX_STEPS && !is_saved[step]) {
+            fail("nothing went wrong, and there is no checkpoint of step %lld, though one was due every %lld steps",
+                 (long long)step, (long long)every);
+        }
+    }
+}
+
+void oracle_check_end(bool undisturbed)
+{
+    if (undisturbed) {
+        check_due();
+    }
     int64_t last = written_step > found_step ? written_step : found_step;
     if (last != oracle.last_step) {
         fail("training is over, and its last checkpoint is of step %lld", (long long)last);

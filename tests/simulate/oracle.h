@@ -18,6 +18,7 @@ extern struct oracle {
     int listed;
     bool synchronous;
     int64_t last_step;
+    int64_t save_steps;
     int seed;                                 /* train.seed */
     double slowness_s[WORKERS_MAX_SIMULATED]; /* of a step of each worker */
     double not_finite;                        /* how often a gradient is not */
@@ -37,7 +38,7 @@ void oracle_forget(const struct machine *machine); /* its process is gone */
 bool oracle_is_mixed(void);
 /* A ps's job; NULL: its process does not run, or has none yet. */
 const struct job *oracle_job(int ps);
-/* At the end of a run that came to its end. */
-void oracle_check_end(void);
+/* At the end of a run that came to its end. undisturbed: there were no faults. */
+void oracle_check_end(bool undisturbed);
 
 #endif

@@ -1,11 +1,23 @@
 #include "worker/remote/chief.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
+
+static void create_locks(struct chief *chief)
+{
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&chief->mutex, NULL);
+    pthread_mutex_init(&chief->wake_mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&chief->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
 {
@@ -20,7 +32,9 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     chief->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
     chief->holds = lineage_is_fresh(config);
     chief->snapshots = handshake_new_incarnation() >> 1;
-    pthread_mutex_init(&chief->mutex, NULL);
+    chief->ordered = -1;
+    atomic_init(&chief->wake_step, INT64_MAX);
+    create_locks(chief);
     struct push_pull_options exchange = {.config = config,
                                          .model = options->model,
                                          .engine = options->engine,
@@ -53,6 +67,8 @@ void chief_destroy(struct chief *chief)
         if (chief->has_folder) {
             checkpoint_folder_close(&chief->folder);
         }
+        pthread_cond_destroy(&chief->wake);
+        pthread_mutex_destroy(&chief->wake_mutex);
         pthread_mutex_destroy(&chief->mutex);
         free(chief);
     }
@@ -60,7 +76,11 @@ void chief_destroy(struct chief *chief)
 
 void chief_note_step(struct chief *chief, int64_t global_step)
 {
-    atomic_store_explicit(&chief->global_step, global_step, memory_order_relaxed);
+    atomic_store(&chief->global_step, global_step);
+    if (global_step >= atomic_load(&chief->wake_step)) {
+        atomic_store(&chief->wake_step, INT64_MAX); /* once is enough */
+        chief_wake(chief);
+    }
 }
 
 void chief_summary_tally(struct chief *chief, struct summary *summary)
@@ -73,10 +93,8 @@ void chief_summary_tally(struct chief *chief, struct summary *summary)
 enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
 {
     chief_stop_saving(chief);
-    pthread_mutex_lock(&chief->mutex);
-    if (chief->order.number != 0 && atomic_load(&chief->global_step) >= chief->order.step) {
-        chief_collect_order(chief);
-    }
+    chief_lock(chief);
+    chief_collect_last(chief);
     enum push_pull_end end = chief_take_now(chief, ~0u, true, global_step, error);
     if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
@@ -94,7 +112,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
                                       .global_step = atomic_load(&chief->global_step),
                                       .test_accuracy = (float)test_accuracy,
                                       .message = why};
-    pthread_mutex_lock(&chief->mutex);
+    chief_lock(chief);
     bool told = transfer_end_job(&chief->shards, &message, error);
     pthread_mutex_unlock(&chief->mutex);
     return told;
@@ -102,7 +120,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
 
 void chief_record(struct chief *chief, struct chief_record *record)
 {
-    pthread_mutex_lock(&chief->mutex);
+    chief_lock(chief);
     *record =
         (struct chief_record){.best_accuracy = chief->info.best_accuracy,
                               .best_step = chief->info.best_step,

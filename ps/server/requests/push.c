@@ -1,4 +1,6 @@
 /* Asynchronous pushes: received into a stage, decided on by the job, applied to the shard, and answered by what changed. */
+#include <math.h>
+
 #include "base/clock.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
@@ -57,6 +59,12 @@ bool serve_receive_push(struct session *session, struct stage *stage, const stru
     }
 }
 
+static bool may_leave_step(struct session *session, int64_t unused)
+{
+    (void)unused;
+    return !server_keeps_step(session->server);
+}
+
 static void note_push(struct server *server, const struct message_push *push, uint32_t staleness)
 {
     server->pushes++;
@@ -64,8 +72,8 @@ static void note_push(struct server *server, const struct message_push *push, ui
     server->last_staleness = staleness;
 }
 
-/* Locked on entry and on return: the decision about a push that is complete. */
-static void decide_push(struct session *session, const struct message_push *push, uint32_t generation, bool finite,
+/* Locked on entry and on return: the decision about a push that is complete. False if the connection is to end. */
+static bool decide_push(struct session *session, const struct message_push *push, uint32_t generation, bool finite,
                         struct verdict *verdict, uint32_t *staleness)
 {
     struct server *server = session->server;
@@ -75,6 +83,9 @@ static void decide_push(struct session *session, const struct message_push *push
         .base_step = push->base_step,
         .finite = finite,
     };
+    if (!serve_hold(session, may_leave_step, 0, INFINITY)) { /* that wait ends by itself, after a lease at most */
+        return false;
+    }
     job_push(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), verdict);
     int64_t steps = server->job.workers[session->worker].staleness;
     *staleness = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
@@ -82,6 +93,7 @@ static void decide_push(struct session *session, const struct message_push *push
         note_push(server, push, *staleness);
     }
     serve_tell_generation(session);
+    return true;
 }
 
 static bool answer_push(struct session *session, const struct message_push *push, uint64_t request, uint32_t generation,
@@ -152,10 +164,13 @@ bool serve_push(struct session *session, struct error *error)
         done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
     } else if (done) {
         server_lock(server);
-        decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
+        bool decided = decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
         server_unlock(server);
-        done = verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
-                                 : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);
+        done = !decided ? error_set(error, "%s was given up while it waited for a checkpoint",
+                                    connection_name(session->channel.connection))
+               : verdict.code != 0
+                   ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                   : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);
     }
     serve_leave_stage(session);
     return done;

@@ -127,6 +127,39 @@ bool serve_end_restore(struct session *session, struct error *error)
     return serve_send_verdict(session, session->channel.frame.request, &verdict, end->global_step, error);
 }
 
+/* What keeps the chief from taking a snapshot; code 0: nothing. Locked. */
+static void admit_snapshot(struct session *session, const struct message_snapshot *wanted, struct verdict *verdict)
+{
+    struct server *server = session->server;
+    const bool orders = (wanted->snapshot & SNAPSHOT_ORDER) != 0;
+    job_snapshot(&server->job, session->worker, session->channel.frame.generation, orders, verdict);
+    if (verdict->code == 0 && (wanted->snapshot == 0 || (orders && wanted->at_step < 0))) {
+        *verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "no number, or an order of no step"};
+    }
+    /* A chief that was started again knows nothing of what the one before it ordered, and will never release that. */
+    if (verdict->code == 0 && server->orders_of != session->incarnation) {
+        shard_forget_snapshots(server->shard);
+        server->orders_of = session->incarnation;
+    }
+}
+
+static void describe_snapshot(enum snapshot_state state, const struct message_snapshot *wanted, struct verdict *verdict)
+{
+    static const char *const why[] = {
+        [SNAPSHOT_PENDING] = "not reached yet",
+        [SNAPSHOT_PASSED] = "over already",
+        [SNAPSHOT_CLOSED] = "of a model that is being restored",
+        [SNAPSHOT_NO_MEMORY] = "not kept: out of memory",
+    };
+    const bool orders = (wanted->snapshot & SNAPSHOT_ORDER) != 0;
+    verdict->code = state == SNAPSHOT_CLOSED             ? ERROR_OLD_GENERATION
+                    : state == SNAPSHOT_NO_MEMORY        ? ERROR_INTERNAL
+                    : state == SNAPSHOT_PASSED && orders ? ERROR_PASSED
+                                                         : ERROR_TOO_LATE;
+    snprintf(verdict->message, sizeof verdict->message, "global step %lld is %s", (long long)wanted->at_step,
+             why[state]);
+}
+
 bool serve_snapshot(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -137,16 +170,13 @@ bool serve_snapshot(struct session *session, struct error *error)
     int64_t global_step = -1;
     bool alive = true;
     server_lock(server);
-    job_snapshot(&server->job, session->worker, session->channel.frame.generation, &verdict);
-    if (verdict.code == 0 && wanted.snapshot == 0) {
-        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "snapshots are counted from 1, not 0"};
-    }
+    admit_snapshot(session, &wanted, &verdict);
     serve_tell_generation(session);
     server_unlock(server);
     if (verdict.code == 0) {
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
-    if (state == SNAPSHOT_PENDING) {
+    if (state == SNAPSHOT_PENDING && wanted.wait_ms > 0) {
         server_lock(server);
         alive = serve_hold(session, serve_is_at_step, wanted.at_step, serve_wait_deadline(wanted.wait_ms));
         serve_tell_generation(session);
@@ -157,17 +187,17 @@ bool serve_snapshot(struct session *session, struct error *error)
         return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
     }
     if (verdict.code == 0 && state != SNAPSHOT_TAKEN) {
-        verdict.code = state == SNAPSHOT_CLOSED ? ERROR_OLD_GENERATION : ERROR_TOO_LATE;
-        snprintf(verdict.message, sizeof verdict.message, "global step %lld is %s", (long long)wanted.at_step,
-                 state == SNAPSHOT_PASSED    ? "over already"
-                 : state == SNAPSHOT_PENDING ? "not reached in time"
-                                             : "of a model that is being restored");
+        describe_snapshot(state, &wanted, &verdict);
     }
     return serve_send_verdict(session, request, &verdict, global_step, error);
 }
 
 bool serve_release(struct session *session, struct error *error)
 {
-    shard_release(session->server->shard, session->channel.message.release.snapshot);
+    struct server *server = session->server;
+    shard_release(server->shard, session->channel.message.release.snapshot);
+    server_lock(server); /* wakes pushes that wait for room */
+    pthread_cond_broadcast(&server->stepped);
+    server_unlock(server);
     return serve_send_done(session, session->channel.frame.request, -1, error);
 }

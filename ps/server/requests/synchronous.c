@@ -27,7 +27,7 @@ void server_wait_step(struct server *server)
 void server_lead(struct server *server)
 {
     struct job_step step;
-    if (!job_take_step(&server->job, &step)) {
+    if (!server_has_step(server) || !job_take_step(&server->job, &step)) {
         return;
     }
     server->stepping = true;
@@ -72,7 +72,7 @@ static enum wait_end await_step(struct session *session, const struct job_push *
     uint64_t helped = 0;
     job_hold(&server->job, session->worker, session->incarnation, 1, now_s);
     while (end == WAIT_SETTLED && !job_settled(&server->job, session->worker, session->incarnation, push, verdict)) {
-        if (job_has_step(&server->job)) {
+        if (server_has_step(server)) {
             server_lead(server);
         } else if (!help(server, &helped)) {
             server_wait_step(server);

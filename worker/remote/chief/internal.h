@@ -1,15 +1,10 @@
 /*
  * Inside the chief: what its parts share. chief.c keeps the whole together and ends the job; restore.c brings a model into
- * the shards; snapshot.c takes their state, of one step; checkpoint.c writes down what was taken; saving.c does both when
- * they are due; validate.c measures.
+ * the shards; checkpoints.c takes their state and writes it down; validate.c measures; transfer.c is the wire's side of it.
  *
  * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
  * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing. "Locked" means
  * that it is the caller who holds it.
- *
- * Checkpoints by steps are of exactly those steps, although nobody stops for them: the shards are told of the next one
- * long before it comes, keep it when it does, and are asked for it afterwards. A shard holds one snapshot at a time, so
- * whatever else needs one first sees to the one that is ordered, and orders it anew if it had to be given up.
  */
 #ifndef WORKER_REMOTE_CHIEF_INTERNAL_H
 #define WORKER_REMOTE_CHIEF_INTERNAL_H
@@ -19,12 +14,13 @@
 
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/supervisor.h"
+#include "ps/shard.h"
 #include "worker/evaluate.h"
 #include "worker/remote/chief.h"
 
-/* The next checkpoint by steps, as the shards were told of it. */
+/* A checkpoint by steps that the shards were told of. */
 struct order {
-    uint64_t number; /* of the snapshot; 0: there is none */
+    uint64_t number; /* of the snapshot */
     int64_t step;
 };
 
@@ -48,10 +44,20 @@ struct chief {
     pthread_t thread;
     bool saves; /* the thread runs */
     atomic_bool end;
-    bool holds;         /* no checkpoints: a rollout may go back to the last one. Locked */
-    struct order order; /* locked */
-    int64_t ordered;    /* step of the last order; -1: there was none. Locked */
-    atomic_llong global_step;
+    atomic_int waiting; /* threads that want the mutex, but for the one that saves */
+
+    bool holds;                        /* no checkpoints: a rollout may go back to the last one. Locked */
+    struct order orders[SHARD_ORDERS]; /* [order_count], by step. Locked, as all that follows up to caution */
+    int order_count;
+    int64_t ordered;           /* step of the last order; -1: there was none */
+    double asked_s;            /* when the first of them was asked for last */
+    int caution, last_caution; /* checkpoints to be fetched before training may be made to wait again */
+
+    atomic_llong global_step; /* of this worker */
+    atomic_llong wake_step;   /* at which the thread that saves is to be woken */
+    pthread_mutex_t wake_mutex;
+    pthread_cond_t wake;
+    bool woken;    /* guarded by wake_mutex */
     double rate_s; /* when the step was looked at last */
     int64_t rate_step;
     double steps_per_s;
@@ -65,20 +71,14 @@ struct chief {
 enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
                                   struct error *error);
 
-/* Tells the shards of the next checkpoint by steps, if there is to be one. Locked. */
-void chief_order_next(struct chief *chief);
-
 /*
- * Reads and saves the checkpoint that was ordered, whose step has come to this worker at least. Locked. False: some
- * shard was past it when it was told, so that there is no such checkpoint.
+ * Tells the shards of the next checkpoints by steps, if there are to be some. Locked. step: which they have come to at
+ * least; -1: not known.
  */
-bool chief_collect_order(struct chief *chief);
+void chief_order_ahead(struct chief *chief, int64_t step);
 
-/*
- * To be called before another snapshot is taken. Locked. An ordered one that the shards hold already, or will in a
- * moment, is saved first. It is waited for only while others push: the thread that waits may be the one that trains.
- */
-void chief_settle_order(struct chief *chief);
+/* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
+void chief_collect_last(struct chief *chief);
 
 bool chief_state_is_finite(const struct chief *chief);
 
@@ -88,7 +88,16 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
 /* Saves the state that was taken, unless it is past saving. Locked. */
 void chief_save_taken(struct chief *chief, int64_t global_step);
 
-/* The thread that saves: begins unless it runs, and ends. Unlocked. */
+/* For any thread but the one that saves, which gives way. */
+static inline void chief_lock(struct chief *chief)
+{
+    atomic_fetch_add(&chief->waiting, 1);
+    pthread_mutex_lock(&chief->mutex);
+    atomic_fetch_sub(&chief->waiting, 1);
+}
+
+/* The thread that saves: begins unless it runs, is woken, and ends. Unlocked. */
+void chief_wake(struct chief *chief);
 void chief_start_saving(struct chief *chief);
 void chief_stop_saving(struct chief *chief);
 

@@ -97,6 +97,13 @@ static bool is_whole(const struct chief *chief, const struct shard_status *statu
     return whole;
 }
 
+/* The steps to save are counted from `saved` on. Locked. */
+static void begin_supervising(struct chief *chief, int64_t saved)
+{
+    supervisor_begin(&chief->supervisor, &chief->output, saved, clock_monotonic_s());
+    chief->ordered = -1;
+}
+
 static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
                                        struct error *error)
 {
@@ -112,7 +119,14 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
                  source);
     }
     struct transfer_place place = {.global_step = start->global_step, .epoch_batches = chief->plan.epoch_batches};
-    return transfer_restore(&chief->shards, generation, &chief->state, source, &place, error);
+    enum push_pull_end end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
+    if (end != PUSH_PULL_DONE) {
+        return end;
+    }
+    chief->order_count = 0; /* the shards have forgotten them */
+    begin_supervising(chief, start->global_step);
+    chief_order_ahead(chief, start->global_step); /* now, while nobody can be past any of them */
+    return transfer_end_restore(&chief->shards, &place, error);
 }
 
 static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
@@ -131,8 +145,14 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
         uint32_t above = newest > chief->generation ? newest : chief->generation;
         return write_shards(chief, above + 1, start, error);
     }
+    chief->order_count = newest == chief->generation ? chief->order_count : 0;
     chief->shards.generation = chief->generation = newest;
-    return find_state(chief, false, source, sizeof source, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
+    if (!find_state(chief, false, source, sizeof source, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    begin_supervising(chief, chief->info.global_step);
+    chief_order_ahead(chief, start->global_step);
+    return PUSH_PULL_DONE;
 }
 
 enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
@@ -143,17 +163,13 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
         error_set(error, "not enough memory for the chief");
         return end;
     }
-    pthread_mutex_lock(&chief->mutex);
-    chief->order.number = 0;
-    chief->ordered = -1;
+    chief_lock(chief);
     do {
         end = begin_once(chief, status, start, error);
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
     free(status);
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start->global_step);
-        supervisor_begin(&chief->supervisor, &chief->output,
-                         start->resumed ? chief->info.global_step : start->global_step, clock_monotonic_s());
     }
     pthread_mutex_unlock(&chief->mutex);
     if (end == PUSH_PULL_DONE) {
@@ -169,9 +185,7 @@ bool chief_restore(struct chief *chief, struct error *error)
     if (!status) {
         return error_set(error, "not enough memory for the chief");
     }
-    pthread_mutex_lock(&chief->mutex);
-    chief->order.number = 0;
-    chief->ordered = -1;
+    chief_lock(chief);
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
     if (end == PUSH_PULL_DONE) {
         uint32_t newest;
@@ -181,7 +195,6 @@ bool chief_restore(struct chief *chief, struct error *error)
     }
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start.global_step);
-        supervisor_begin(&chief->supervisor, &chief->output, start.global_step, clock_monotonic_s());
         chief->holds = false;
     }
     pthread_mutex_unlock(&chief->mutex);

@@ -150,12 +150,9 @@ static bool restore_part(struct shard_part *part, const struct checkpoint_state 
 }
 
 enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
-                                    const struct checkpoint_state *state, const char *source,
-                                    const struct transfer_place *place, struct error *error)
+                                    const struct checkpoint_state *state, const char *source, struct error *error)
 {
     uint16_t code = 0;
-    const struct message_end_restore end_restore = {.global_step = place->global_step,
-                                                    .epoch_batches = place->epoch_batches};
     exchange->generation = generation;
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
@@ -167,9 +164,21 @@ enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generat
             return failed(exchange, part, code, error);
         }
     }
-    /* Only when all have all of it is anybody released. */
+    return PUSH_PULL_DONE;
+}
+
+enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
+                                        struct error *error)
+{
+    const struct message_end_restore end_restore = {.global_step = place->global_step,
+                                                    .epoch_batches = place->epoch_batches};
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
+        uint16_t code = 0;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
         if (!channel_call(&part->link.channel, MESSAGE_end_restore, &end_restore, MESSAGE_done, soon(), &code, error)) {
             return failed(exchange, part, code, error);
         }
@@ -221,6 +230,60 @@ enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number
         end = ask_for_snapshot(exchange, number, at_step, now_s + wait_ms / 1e3, answer, error);
     }
     return end;
+}
+
+static void release_part(struct shard_part *part, uint64_t number)
+{
+    const struct message_release release = {.snapshot = number};
+    struct error error;
+    uint16_t code = 0;
+    bool done = false;
+    for (int tries = 0; tries < 2 && !done && link_try(&part->link, &error) == LINK_OPEN; tries++) {
+        done = channel_call(&part->link.channel, MESSAGE_release, &release, MESSAGE_done, soon(), &code, &error);
+        if (!done && code != 0) {
+            return;
+        }
+        if (!done) {
+            link_lost(&part->link, error.text);
+        }
+    }
+}
+
+void transfer_release(struct push_pull *exchange, uint64_t number)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        if (exchange->parts[i].span_count > 0) {
+            release_part(&exchange->parts[i], number);
+        }
+    }
+}
+
+enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
+                                  enum order_state *state, struct error *error)
+{
+    const double until_s = clock_monotonic_s() + wait_ms / 1e3;
+    *state = ORDER_TAKEN;
+    for (int i = 0; i < exchange->count && *state != ORDER_LOST; i++) {
+        struct shard_part *part = &exchange->parts[i];
+        uint16_t code = 0;
+        if (part->span_count == 0) {
+            continue;
+        }
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        double left_s = fmax(0.0, until_s - clock_monotonic_s());
+        struct message_snapshot order = {.snapshot = number, .at_step = step, .wait_ms = (uint32_t)(left_s * 1e3)};
+        if (channel_call(&part->link.channel, MESSAGE_snapshot, &order, MESSAGE_done, soon() + left_s, &code, error)) {
+            continue;
+        }
+        if (code != ERROR_TOO_LATE && code != ERROR_PASSED) {
+            return failed(exchange, part, code, error);
+        }
+        *state = code == ERROR_PASSED ? ORDER_LOST : ORDER_PENDING;
+    }
+    return PUSH_PULL_DONE;
 }
 
 /* All frames of the answer to one read, straight to where they belong. */
@@ -275,11 +338,6 @@ static enum push_pull_end read_part(struct push_pull *exchange, struct shard_par
             end = failed(exchange, part, code, error);
         }
     }
-    struct message_release release = {.snapshot = number};
-    if (end == PUSH_PULL_DONE &&
-        !channel_call(channel, MESSAGE_release, &release, MESSAGE_done, soon(), &code, error)) {
-        end = failed(exchange, part, code, error);
-    }
     link_count(&part->link);
     return end;
 }
@@ -292,6 +350,10 @@ enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, un
         if (exchange->parts[i].span_count > 0) {
             end = read_part(exchange, &exchange->parts[i], number, which, state, error);
         }
+    }
+    /* Only when all have been read: until then it can be read again, whatever breaks. */
+    if (end == PUSH_PULL_DONE) {
+        transfer_release(exchange, number);
     }
     return end;
 }

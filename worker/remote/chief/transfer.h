@@ -32,10 +32,12 @@ struct transfer_place {
     int64_t epoch_batches; /* of one worker */
 };
 
-/* Begins a generation: writes the state to every shard and releases those who wait. source: for logs. */
+/* Begins a generation: writes the state to every shard. source: for logs. */
 enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
-                                    const struct checkpoint_state *state, const char *source,
-                                    const struct transfer_place *place, struct error *error);
+                                    const struct checkpoint_state *state, const char *source, struct error *error);
+/* Afterwards, for only when all have all of it may anybody train: releases those who wait. */
+enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
+                                        struct error *error);
 
 /* What became of the request for a snapshot. */
 struct snapshot_answer {
@@ -46,12 +48,27 @@ struct snapshot_answer {
 
 /*
  * Keeps, on every shard, the state at exactly `at_step`, or (-1) as it is now. What is not taken within wait_ms stays
- * ordered: ask again with the same number. A shard holds one snapshot; another number replaces it.
+ * pending: ask again with the same number. A shard holds one such snapshot; another number replaces it.
  */
 enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
                                      struct snapshot_answer *answer, struct error *error);
 
-/* Reads the vectors of a snapshot (which: bit i for vector i) into the state, and forgets the snapshot. */
+/*
+ * Orders the state at exactly `step` on every shard, or asks what has become of that. It stays ordered, beside others,
+ * until transfer_release.
+ */
+enum order_state {
+    ORDER_PENDING, /* some shard has not come to that step */
+    ORDER_TAKEN,   /* all have kept it */
+    ORDER_LOST,    /* some shard was past it, and has not kept it: the error says which */
+};
+enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
+                                  enum order_state *state, struct error *error);
+
+/* Every shard forgets the snapshot. One that can't be reached now does so when it has no room for another. */
+void transfer_release(struct push_pull *exchange, uint64_t number);
+
+/* Reads the vectors of a snapshot (which: bit i for vector i) into the state, and releases the snapshot. */
 enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
                                  struct checkpoint_state *state, struct error *error);
 

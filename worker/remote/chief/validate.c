@@ -68,8 +68,7 @@ enum chief_verdict chief_validate(struct chief *chief, struct error *error)
     enum chief_verdict verdict = CHIEF_GO_ON;
     int64_t step = 0;
     unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
-    pthread_mutex_lock(&chief->mutex);
-    chief_settle_order(chief);
+    chief_lock(chief);
     /* Shards that can't be read now will be waited for by the next push; the next validation is not far. */
     if (chief_take_now(chief, which, false, &step, error) == PUSH_PULL_DONE) {
         verdict = chief_state_to_engine(chief, error) ? judge(chief, step, error) : CHIEF_FAILED;

@@ -1,0 +1,482 @@
+/*
+ * Checkpoints of the shards' state: taken of one step everywhere, read into the chief's copy, written into train_dir. By
+ * time, and when a run ends or a rollout wants one, it is the state of the moment; by steps, it is of exactly those steps.
+ *
+ * Nobody stops for a checkpoint by steps unless the disk can't follow. The shards are told of some steps ahead (orders),
+ * keep each as it comes, and make training wait at the last one until the first has been read (ps/shard.h). So what matters
+ * is the order in which things are done: the next order is placed before the first is released, and the first orders are
+ * placed before anybody may train. Then no step that is due can pass unnoticed, however fast they are.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "worker/remote/chief/internal.h"
+#include "worker/remote/chief/transfer.h"
+#include "worker/report.h"
+
+enum {
+    SNAPSHOT_TRIES = 6,
+    SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or has come to some shards */
+    SNAPSHOT_TIMEOUT_S = 60, /* with connections that break */
+    CAUTION = 64,            /* checkpoints to be fetched after one was lost, before training is made to wait again */
+    MOST_CAUTION = 1 << 20,
+};
+
+static const double MOMENT_S = 0.02; /* until all shards have heard of a snapshot, if nothing keeps them */
+static const double LOOK_S = 0.02;   /* the saving thread looks at clock and step so often */
+static const double RATE_S = 0.2;    /* steps per second are measured over so long, at least */
+static const double AHEAD_S = 0.3;   /* an ordered step that is so near is asked for at every look... */
+static const double ASK_S = 0.25;    /* ...and any other so often: this worker may be far behind the others */
+
+/* --- Writing ----------------------------------------------------------------------------------------------------------- */
+
+bool chief_state_is_finite(const struct chief *chief)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        const float *values = chief->state.vectors[v];
+        for (size_t i = 0; values && i < chief->options.model->float_count; i++) {
+            if (!isfinite(values[i])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
+{
+    struct error error;
+    struct checkpoint_info info = chief->info;
+    const struct hello_identity *now = identity_hello(chief->options.identity);
+    char path[CHECKPOINT_MAX_PATH];
+    info.global_step = global_step;
+    info.fleet_version = (int64_t)now->fleet_version;
+    snprintf(info.config_digest, sizeof info.config_digest, "%s", now->digest);
+    if (targets & CHECKPOINT_MODEL) {
+        supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
+    }
+    bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
+    if (targets & CHECKPOINT_MODEL) {
+        supervisor_save_ended(&chief->supervisor, written);
+    }
+    if (!written) {
+        chief->checkpoint_failed = true;
+        log_error("%s; training goes on, and this run will end with status 1", error.text);
+        return;
+    }
+    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
+        if (targets & target) {
+            checkpoint_folder_name(&chief->folder, (enum checkpoint_target)target, global_step, path);
+            report_checkpoint(&(struct report_checkpoint){
+                .path = path, .global_step = global_step, .is_best = target == CHECKPOINT_BEST});
+        }
+    }
+    if (targets & CHECKPOINT_MODEL) {
+        checkpoint_folder_name(&chief->folder, CHECKPOINT_MODEL, global_step, chief->last_checkpoint);
+    }
+}
+
+void chief_save_taken(struct chief *chief, int64_t global_step)
+{
+    if (chief_state_is_finite(chief)) {
+        chief_write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
+    } else {
+        log_warning("the model is not finite any more at step %lld: it is not saved", (long long)global_step);
+    }
+}
+
+/* --- The state of the moment ------------------------------------------------------------------------------------------ */
+
+/*
+ * With several shards that are not at the same step just now, one a little ahead is agreed on, or the last one, where all
+ * of them stop. If steps are ordered, they stop at the last of those too, for nobody reads any as long as we are locked.
+ */
+static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try)
+{
+    const int workers = chief->options.config->cluster.worker_hosts.count;
+    int64_t now = atomic_load(&chief->global_step), in_a_moment = (int64_t)(chief->steps_per_s * MOMENT_S);
+    int64_t from = now > seen ? now : seen, last = chief->plan.last_step;
+    int64_t ahead = from + (2 + workers + in_a_moment) * try;
+    if (chief->order_count > SHARD_ORDERS_KEPT && chief->orders[chief->order_count - 1].step >= from) {
+        int64_t stop = chief->orders[chief->order_count - 1].step;
+        last = stop < last ? stop : last;
+    }
+    return ahead < last ? ahead : last;
+}
+
+/* The last try looks once more at what is there, for training may stand still. */
+enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                  struct error *error)
+{
+    enum push_pull_end end = PUSH_PULL_AGAIN;
+    PROFILE("take snapshot");
+    const double deadline_s = clock_monotonic_s() + SNAPSHOT_TIMEOUT_S;
+    int64_t seen = 0; /* on some shard: this worker may be far behind the others' steps */
+    for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
+        struct snapshot_answer answer;
+        bool last = i + 1 == SNAPSHOT_TRIES;
+        int64_t at_step = i > 0 && !last ? step_to_agree_on(chief, seen, i) : -1;
+        uint64_t number = ++chief->snapshots;
+        chief->shards.broken = false;
+        end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, &answer, error);
+        seen = end == PUSH_PULL_DONE && answer.global_step > seen ? answer.global_step : seen;
+        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
+            end = PUSH_PULL_AGAIN;
+        } else if (end == PUSH_PULL_DONE) {
+            *global_step = answer.global_step;
+            end = transfer_read(&chief->shards, number, which, &chief->state, error);
+        }
+        if (end == PUSH_PULL_AGAIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
+            i--; /* a connection that broke says nothing about the snapshot */
+        }
+    }
+    return end;
+}
+
+/* Saves what is there, of whatever step. Locked. */
+static void save_now(struct chief *chief)
+{
+    struct error error;
+    int64_t step;
+    if (chief_take_now(chief, ~0u, false, &step, &error) == PUSH_PULL_DONE) {
+        chief_save_taken(chief, step);
+    }
+}
+
+/* --- Orders: all locked ------------------------------------------------------------------------------------------------ */
+
+/* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
+static int64_t next_to_save(const struct chief *chief, int64_t step)
+{
+    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
+    return left < chief->plan.last_step - step ? step + left : -1;
+}
+
+/* Checkpoints between the last one that was ordered and this one will not be. */
+static void note_ordered(struct chief *chief, int64_t step)
+{
+    int64_t first = chief->ordered + chief->supervisor.save_steps;
+    if (chief->ordered >= 0 && first < step) {
+        log_warning(
+            "no checkpoint of step %lld, nor of any other before step %lld: training had passed them before the "
+            "ps could be told to keep them",
+            (long long)first, (long long)step);
+    }
+    chief->ordered = step;
+}
+
+/*
+ * Places the next order after a step. Once it is in the list, it will be asked for until all shards know of it. If some
+ * shard is past it already, it is not in the list, and *after is where that shard is now.
+ */
+static enum push_pull_end place_next(struct chief *chief, int64_t *after)
+{
+    struct error error;
+    enum order_state state = ORDER_PENDING;
+    const struct order order = {.number = SNAPSHOT_ORDER | ++chief->snapshots, .step = next_to_save(chief, *after)};
+    if (order.step < 0) {
+        return PUSH_PULL_STOPPED;
+    }
+    enum push_pull_end end = transfer_order(&chief->shards, order.number, order.step, 0, &state, &error);
+    note_ordered(chief, order.step);
+    if (end == PUSH_PULL_DONE && state == ORDER_LOST) {
+        log_warning("no checkpoint of step %lld: %s", (long long)order.step, error.text);
+        transfer_release(&chief->shards, order.number);
+        return transfer_newest_step(&chief->shards, after, &error);
+    }
+    chief->orders[chief->order_count++] = order;
+    return end;
+}
+
+/* Tops up the list to `wanted`, behind the last in it or `step`, where some shard is at least; -1: not known. */
+static void order_up_to(struct chief *chief, int wanted, int64_t step)
+{
+    struct error error;
+    enum push_pull_end end = PUSH_PULL_DONE;
+    const bool known = step >= 0 || chief->order_count > 0;
+    if (!chief->has_folder || chief->holds || chief->order_count >= wanted) {
+        return;
+    }
+    if (!known && next_to_save(chief, atomic_load(&chief->global_step)) >= 0) {
+        end = transfer_newest_step(&chief->shards, &step, &error);
+    } else if (!known) {
+        return;
+    }
+    for (int tries = 0; end == PUSH_PULL_DONE && chief->order_count < wanted && tries < 2 * SHARD_ORDERS; tries++) {
+        int64_t last = chief->order_count > 0 ? chief->orders[chief->order_count - 1].step : -1;
+        step = last > step ? last : step;
+        end = place_next(chief, &step);
+    }
+}
+
+/* One more than the shards have room for, so that there is one to wait at; unless waiting has not gone well lately. */
+static int orders_wanted(const struct chief *chief)
+{
+    return SHARD_ORDERS_KEPT + (chief->caution == 0);
+}
+
+void chief_order_ahead(struct chief *chief, int64_t step)
+{
+    order_up_to(chief, orders_wanted(chief), step);
+}
+
+static void remove_first(struct chief *chief)
+{
+    chief->order_count--;
+    memmove(chief->orders, chief->orders + 1, (size_t)chief->order_count * sizeof chief->orders[0]);
+}
+
+/*
+ * The step of an order has passed, though the shards were told in time: they waited in vain, for a lease. For a while they
+ * are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was killed pushed to some
+ * shards alone, so that they are never at one step while some are made to wait.
+ */
+static void lose_first(struct chief *chief, const char *why)
+{
+    log_warning("no checkpoint of step %lld: %s", (long long)chief->orders[0].step, why);
+    transfer_release(&chief->shards, chief->orders[0].number);
+    remove_first(chief);
+    chief->last_caution = chief->last_caution == 0 ? CAUTION : chief->last_caution * 2;
+    chief->last_caution = chief->last_caution < MOST_CAUTION ? chief->last_caution : MOST_CAUTION;
+    chief->caution = chief->last_caution;
+}
+
+enum collected { COLLECTED, NOT_YET, LOST, TROUBLE };
+
+/* Reads and saves what was ordered first, once all shards have it. */
+static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
+{
+    PROFILE("take snapshot");
+    struct error error;
+    enum order_state state;
+    const struct order order = chief->orders[0];
+    chief->asked_s = clock_monotonic_s();
+    if (transfer_order(&chief->shards, order.number, order.step, wait_ms, &state, &error) != PUSH_PULL_DONE) {
+        return TROUBLE;
+    }
+    if (state == ORDER_LOST) {
+        lose_first(chief, error.text);
+        return LOST;
+    }
+    if (state == ORDER_PENDING) {
+        return NOT_YET;
+    }
+    order_up_to(chief, orders_wanted(chief) + 1, order.step); /* before this one is released */
+    if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != PUSH_PULL_DONE) {
+        return TROUBLE; /* it is still there, unless its shard has lost all */
+    }
+    remove_first(chief);
+    chief->caution -= chief->caution > 0;
+    if (supervisor_is_unsaved(&chief->supervisor, order.step)) {
+        chief_save_taken(chief, order.step);
+    }
+    return COLLECTED;
+}
+
+/* What the shards have kept so far. */
+static void collect_taken(struct chief *chief)
+{
+    for (int i = chief->order_count; i > 0 && chief->order_count > 0 && collect_first(chief, 0) == COLLECTED; i--) {
+    }
+}
+
+static void drop_orders(struct chief *chief)
+{
+    for (int i = 0; i < chief->order_count; i++) {
+        transfer_release(&chief->shards, chief->orders[i].number);
+    }
+    chief->order_count = 0;
+    chief->ordered = -1;
+}
+
+void chief_collect_last(struct chief *chief)
+{
+    struct error error;
+    int64_t step;
+    enum collected collected = COLLECTED;
+    if (chief->order_count == 0 || transfer_newest_step(&chief->shards, &step, &error) != PUSH_PULL_DONE) {
+        return;
+    }
+    while (collected != TROUBLE && chief->order_count > 0 && chief->orders[0].step <= step) {
+        collected = collect_first(chief, SNAPSHOT_WAIT_MS);
+        if (collected == NOT_YET) {
+            lose_first(chief, "some ps has not come to it, for a worker was lost in the middle of a push");
+        }
+    }
+    drop_orders(chief);
+}
+
+/* --- The thread that saves --------------------------------------------------------------------------------------------- */
+
+static void measure_rate(struct chief *chief, int64_t step)
+{
+    double now_s = clock_monotonic_s(), seconds = now_s - chief->rate_s;
+    if (seconds >= RATE_S) {
+        chief->steps_per_s = (double)(step - chief->rate_step) / seconds;
+        chief->rate_step = step;
+        chief->rate_s = now_s;
+    }
+}
+
+static bool is_near(const struct chief *chief, int64_t step)
+{
+    return (double)(chief->orders[0].step - step) <= 2 + AHEAD_S * chief->steps_per_s ||
+           clock_monotonic_s() - chief->asked_s >= ASK_S;
+}
+
+/* True if there may be more. */
+static bool save_what_is_due(struct chief *chief, int64_t step)
+{
+    bool more = false;
+    if (chief->holds || step >= chief->plan.last_step) {
+        return false; /* the end is at hand, and has a checkpoint of its own */
+    }
+    chief_order_ahead(chief, -1);
+    if (chief->order_count > 0 && is_near(chief, step)) {
+        enum collected collected = collect_first(chief, 0);
+        more = collected == COLLECTED || collected == LOST;
+    }
+    if (supervisor_is_time_to_save(&chief->supervisor, step, clock_monotonic_s())) {
+        collect_taken(chief);
+        save_now(chief);
+    }
+    return more;
+}
+
+void chief_wake(struct chief *chief)
+{
+    pthread_mutex_lock(&chief->wake_mutex);
+    chief->woken = true;
+    pthread_cond_signal(&chief->wake);
+    pthread_mutex_unlock(&chief->wake_mutex);
+}
+
+/* Until this worker comes to the first step that is ordered, but no longer than a look. */
+static void rest(struct chief *chief)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(LOOK_S * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_mutex_lock(&chief->wake_mutex);
+    while (!chief->woken && pthread_cond_timedwait(&chief->wake, &chief->wake_mutex, &until) == 0) {
+    }
+    chief->woken = false;
+    pthread_mutex_unlock(&chief->wake_mutex);
+}
+
+static void *save_on(void *context)
+{
+    struct chief *chief = context;
+    profile_thread("checkpoints");
+    while (!atomic_load(&chief->end)) {
+        int64_t step = atomic_load(&chief->global_step);
+        pthread_mutex_lock(&chief->mutex);
+        measure_rate(chief, step);
+        bool more = save_what_is_due(chief, step);
+        int64_t next = chief->order_count > 0 ? chief->orders[0].step : INT64_MAX;
+        pthread_mutex_unlock(&chief->mutex);
+        atomic_store(&chief->wake_step, next > step ? next : INT64_MAX);
+        if (!more && !(next > step && atomic_load(&chief->global_step) >= next)) {
+            rest(chief);
+        }
+        /* A mutex knows no turns: who validates would wait until nothing is left to save. */
+        while (atomic_load(&chief->waiting) > 0 && !atomic_load(&chief->end)) {
+            shard_link_pause(clock_monotonic_s() + 1e-3);
+        }
+    }
+    return NULL;
+}
+
+void chief_start_saving(struct chief *chief)
+{
+    if (chief->has_folder && !chief->saves) {
+        chief->saves = pthread_create(&chief->thread, NULL, save_on, chief) == 0;
+        if (!chief->saves) {
+            log_warning("no thread to save checkpoints: only the last one will be kept");
+            chief_lock(chief);
+            drop_orders(chief); /* nobody would read them */
+            pthread_mutex_unlock(&chief->mutex);
+        }
+    }
+}
+
+void chief_stop_saving(struct chief *chief)
+{
+    if (chief->saves) {
+        atomic_store(&chief->end, true);
+        chief_wake(chief);
+        pthread_join(chief->thread, NULL);
+        chief->saves = false;
+        atomic_store(&chief->end, false); /* it begins again if training does */
+    }
+}
+
+/* --- Rollouts ---------------------------------------------------------------------------------------------------------- */
+
+/* Takes and writes the checkpoint to go back to. Locked. */
+static bool save_to_go_back(struct chief *chief, struct error *error)
+{
+    int64_t step;
+    if (chief_take_now(chief, ~0u, false, &step, error) != PUSH_PULL_DONE) {
+        return false;
+    }
+    if (!chief_state_is_finite(chief)) {
+        return error_set(error, "the model is not finite at step %lld", (long long)step);
+    }
+    bool failed = chief->checkpoint_failed;
+    chief->checkpoint_failed = false;
+    chief_write_checkpoint(chief, CHECKPOINT_MODEL, step);
+    bool done = !chief->checkpoint_failed || error_set(error, "the checkpoint to go back to could not be written");
+    chief->checkpoint_failed |= failed;
+    return done;
+}
+
+bool chief_checkpoint(struct chief *chief, struct error *error)
+{
+    if (!chief->has_folder) {
+        return error_set(error, "worker 0 has no train_dir, so there would be no checkpoint to go back to: give it one "
+                                "by --train_dir");
+    }
+    chief_lock(chief);
+    collect_taken(chief);
+    bool done = save_to_go_back(chief, error);
+    chief->holds = done;
+    if (done) {
+        drop_orders(chief); /* none is read for a while, and nobody shall wait for that */
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    return done;
+}
+
+void chief_settle(struct chief *chief)
+{
+    chief_lock(chief);
+    chief->holds = false;
+    pthread_mutex_unlock(&chief->mutex);
+}
+
+void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan)
+{
+    chief_lock(chief);
+    const bool other_steps = chief->output.save_steps != output->save_steps;
+    if (other_steps) {
+        collect_taken(chief);
+        drop_orders(chief);
+    }
+    chief->plan = *plan;
+    chief->output.save_steps = output->save_steps;
+    chief->output.save_model_secs = output->save_model_secs;
+    chief->output.max_to_keep = output->max_to_keep;
+    chief->output.keep_every_n_hours = output->keep_every_n_hours;
+    supervisor_retime(&chief->supervisor, &chief->output);
+    if (other_steps) {
+        chief_order_ahead(chief, -1);
+    }
+    pthread_mutex_unlock(&chief->mutex);
+}
