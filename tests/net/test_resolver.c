@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "net/socket.h"
 
 /* Longer than anything takes but a lookup that nobody ends. */
 static const double LONG_S = 60;
