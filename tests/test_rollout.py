@@ -277,7 +277,7 @@ def test_a_worker_without_the_memory_says_so(open_fleet, dtype, bytes_each):
     result = fleet.rollout(fleet.candidate(2, model={"layers": layers}, cluster={"wire_dtype": dtype}), "--yes")
     floats = sum((a + 1) * b for a, b in zip(layers, layers[1:]))
     wanted = (floats * bytes_each + 12 * sum(layers) * 50) >> 20
-    refusal = re.search(r"worker 1: it would take about (\d+) MiB of memory here, and there are (\d+)", text_of(result))
+    refusal = re.search(r"worker 1: it would take about (\d+) MiB of memory here, but there are (\d+)", text_of(result))
     assert result.returncode == 1 and refusal, text_of(result)
     assert 0 <= int(refusal[1]) - wanted <= 2 and int(refusal[2]) == 64  # rows are padded
     fleet.goes_on()

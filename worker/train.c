@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
-#include "base/process/supervise.h"
+#include "base/process/restart.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
 #include "ps/job/plan.h"

@@ -10,10 +10,9 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
-#include "base/process/probation.h"
+#include "base/process/restart.h"
 #include "base/cli/flags.h"
 #include "base/log.h"
-#include "base/process/restart.h"
 #include "base/text/suggest.h"
 
 /* All flags of one command, in one list: its own, then (takes_config) --config and those of the keys, then --help. */

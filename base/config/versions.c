@@ -1,6 +1,6 @@
+/* Versions of a config on disk. Their files never change, so that one number, in `current`, says all that can. */
 #include "base/config/versions.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,8 +68,8 @@ static bool add(const char *path, uint64_t number, const char *text, size_t size
     free(there);
     return same ||
            error_set(error,
-                     "%s: version %llu is there already with other content, and versions never change: give the "
-                     "new config a higher fleet.version",
+                     "%s: version %llu already exists with other content, and versions never change: give the new "
+                     "config a higher fleet.version",
                      path, (unsigned long long)number);
 }
 
@@ -111,7 +111,7 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
         return false;
     }
     if (!file_exists(path)) {
-        return error_set(error, "%s: is not there, so it can't be switched to", path);
+        return error_set(error, "%s: does not exist, so it can't be switched to", path);
     }
     int size = snprintf(text, sizeof text, "%llu\n", (unsigned long long)number);
     const struct file_part part = {text, (size_t)size};
@@ -140,28 +140,10 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
     free(bytes);
     if (!is_number) {
         return error_set(error,
-                         "%s: holds no version number; write the one that is to be in force into it, or remove it to "
-                         "go by %s alone",
+                         "%s: holds no version number; write the one to use into it, or remove it to use %s alone",
                          path, config_path);
     }
     *number = value;
     *there = true;
     return true;
-}
-
-uint64_t versions_highest(const struct versions *versions)
-{
-    uint64_t highest = 0;
-    DIR *folder = opendir(versions->folder);
-    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        char *end;
-        unsigned long long number = strtoull(entry->d_name, &end, 10);
-        if (end == entry->d_name + 8 && strcmp(end, ".json") == 0 && number > highest) {
-            highest = number;
-        }
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return highest;
 }

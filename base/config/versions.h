@@ -1,9 +1,9 @@
 /*
  * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each
- * version (00000003.json, the job-scoped keys as canonical JSON, never changed once it is there; 00000003.local.json
- * where keys of single machines came with it), and `current`, which holds the number of the one in force. After a
- * power cut at any point `current` names the old version or the new, and the file of the version that it names is
- * whole.
+ * version (00000003.json: the keys of the job as canonical JSON, never changed once it is there; 00000003.local.json:
+ * the keys of single machines that came with it, if any), and `current`, which holds the number of the one in force
+ * and may be edited by hand. After a power cut at any point `current` names the old version or the new, and the file
+ * of that version is whole.
  *
  * Several processes of one machine may share the folder: writing the same version twice is fine.
  */
@@ -29,7 +29,7 @@ struct versions {
 /* Makes the folder if it is missing. */
 bool versions_open(struct versions *versions, const char *config_path, struct error *error);
 
-/* Adds a version. Fails if it is there with another content, naming it. */
+/* Adds a version. Fails, naming the file, if it exists with other content. */
 bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error);
 
 /* The keys of single machines that come with it, before it is added itself. size 0: none do. */
@@ -50,8 +50,5 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
  * that is no number is an error.
  */
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error);
-
-/* The highest number that is kept; 0: none. */
-uint64_t versions_highest(const struct versions *versions);
 
 #endif

@@ -30,7 +30,7 @@ static void send_text(const char *text)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
         const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
-        /* Nobody there is no reason to fail: whoever set the variable is gone then. */
+        /* No reader is no reason to fail: the one that set the variable is gone then. */
         (void)sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&address, size);
         close(fd);
     }
@@ -51,7 +51,7 @@ void notify_stopping(void)
 void notify_restarting(void)
 {
     char text[MAX_MESSAGE];
-    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64 "\nSTATUS=starts anew\n",
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64 "\nSTATUS=restarting\n",
              (int64_t)(clock_monotonic_s() * 1e6));
     send_text(text);
 }

@@ -8,7 +8,7 @@
 /* READY=1: from now on it does what it was started for. status: one line for `systemctl status`. Any thread. */
 void notify_ready(const char *status);
 
-/* STOPPING=1, or RELOADING=1 for a process that starts anew in place. */
+/* STOPPING=1, or RELOADING=1 for a process that restarts in place. */
 void notify_stopping(void);
 void notify_restarting(void);
 

@@ -1,4 +1,9 @@
-#include "base/process/probation.h"
+/*
+ * Does a new version kill this process? The count is kept where the next start finds it, before the config is read:
+ * CONFIG.d/probation-ID, one file for each process (restart_identity), "TARGET FALLBACK STARTS FAILED\n". Four
+ * numbers and no JSON: whatever is wrong with this process, that much it must be able to read.
+ */
+#include "base/process/restart.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +14,6 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/process/restart.h"
 
 enum { MAX_RECORD = 96 };
 
@@ -64,8 +68,7 @@ static void go_back(const char *config_path, struct probation *probation)
         return;
     }
     probation->failed = true;
-    log_error("this process ended badly %d times in version %" PRIu64
-              " of the config: it goes back to version %" PRIu64,
+    log_error("this process failed %d times in version %" PRIu64 " of the config: going back to version %" PRIu64,
               probation->starts, probation->target, probation->fallback);
 }
 

@@ -1,40 +1,83 @@
 /*
- * Starting anew in place: the process becomes a fresh one of the same program, with the same arguments, environment and
- * process id, so that whoever started it (a shell, systemd, trainer --supervise) sees no end.
+ * How a process outlives a bad version of its config, its own death, and a change that only a fresh start can make.
+ * Three mechanisms work together, and none needs to know how the others did:
+ *
+ * - Restart in place: the process executes its own program again, with the same arguments, environment and process
+ *   id, so that whatever started it (a shell, systemd, the parent below) sees no end. Rollouts use it for every
+ *   change that is not live.
+ * - The parent, `--supervise`: starts the process again when it dies, where nothing else (systemd, Kubernetes) does.
+ *   It keeps nothing that a crash could cost.
+ * - Probation: a version that a process has just restarted in may kill it, in the parsing of the config or at any
+ *   later point. So the process counts its own starts on disk before it reads the config; one that finds that it has
+ *   died in this version twice goes back to the fallback by itself. What starts it again need not know.
+ *
+ * restart.c has the first two, probation.c the third. Callers: base/cli/command.c at the start and the end of every
+ * command, worker/train.c for --supervise, and ps/rollout/participant.c for rollouts.
  */
 #ifndef BASE_PROCESS_RESTART_H
 #define BASE_PROCESS_RESTART_H
 
 #include <stdbool.h>
-#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* --- Restart in place ---- */
 
 enum { RESTART_STATUS = 75, RESTART_ID = 17 };
 
 /* Once, at the beginning of main. argv is borrowed. */
 void restart_remember(char *const *argv);
 
-/*
- * What tells this process from others that run here, now and after it started anew: a hash of arguments and
- * TF_CONFIG.
- */
+/* Tells this process from others on this machine, before and after a restart: a hash of its arguments and TF_CONFIG. */
 void restart_identity(char id[RESTART_ID]);
 
 /*
- * From now on a thread stands by to execute the program as things are now: what the caller asks of the scheduler
- * later is not inherited. False where no thread can be started: then who calls restart_now executes it. Once.
+ * From now on a thread stands by to execute the program in today's state: what the caller asks of the scheduler later
+ * is not inherited. Once. False if no thread can be started: then the caller of restart_now executes it.
  */
 bool restart_stand_by(void);
 
-/*
- * The process is about to end in order, to start anew: if it has not done so within so many seconds, it does so at
- * once, wherever it is then.
- */
+/* The process is about to shut down and restart. If it has not done so within this time, it restarts wherever it is. */
 void restart_within(unsigned seconds);
 
 /*
- * Never returns if the program can be executed again; else the reason is logged, and the process had better end with
- * RESTART_STATUS, which those who supervise processes answer by starting it again.
+ * Never returns if the program can be executed again. Otherwise the reason is logged, and the process should end with
+ * RESTART_STATUS, upon which supervisors start it again.
  */
 void restart_now(void);
+
+/* --- The parent ---- */
+
+/* Is this the child of such a parent? */
+bool supervise_is_child(void);
+
+/*
+ * Starts children until one ends by itself with status 0, or misused (status 2) at its very first start, or the
+ * parent is asked to leave, which it passes on. Gives up on a child that dies again and again within a minute.
+ * Returns the status to end with. To be called before the process has threads.
+ */
+int supervise(char *const *arguments);
+
+/* --- Probation ---- */
+
+enum { PROBATION_STARTS = 2 /* that end badly; the next one goes back */ };
+
+struct probation {
+    uint64_t target, fallback;
+    int starts;  /* in the target, so far */
+    bool failed; /* it went back */
+};
+
+/* This process is about to restart in `target`, which is in the folder of versions, as is the fallback. */
+bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error);
+
+/* At the start of a process, before the config is read: counts, and goes back if it is time. config_path NULL: none. */
+void probation_check(const char *config_path);
+
+/* False: it is not on probation, and has not failed one that is still open. */
+bool probation_read(const char *config_path, struct probation *probation);
+
+void probation_end(const char *config_path);
 
 #endif

@@ -6,7 +6,7 @@
 #define BASE_PROCESS_SIGNALS_H
 
 /*
- * Starts to catch them, once, before other threads exist. From then on the loss of whoever reads our output (SIGPIPE)
+ * Starts to catch them, once, before other threads exist. From then on a reader of our output that goes away (SIGPIPE)
  * and a file that hits its size limit (SIGXFSZ) are ordinary errors of a write, not the end of a run.
  */
 void signals_catch(void);

@@ -1,3 +1,8 @@
+/*
+ * The thread that polls ps 0. Members ask, rather than ps 0 telling them, since a member may be behind a new address,
+ * just starting, or in another version, and ps 0 must not wait for any of them; a poll that gets lost is simply the
+ * next one.
+ */
 #include "ps/rollout/agent.h"
 
 #include <math.h>
@@ -12,8 +17,7 @@
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
-static const int OFTEN =
-    20; /* members; with more each reports less often while a rollout is made, for ps 0 hears all */
+static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
 
 struct agent {
@@ -22,7 +26,7 @@ struct agent {
     struct link link;
     struct traffic traffic;
     struct wake wake;
-    double busy_s; /* between two reports while a rollout is made */
+    double busy_s; /* between two reports during a rollout */
     pthread_t thread;
     bool runs;
     atomic_bool end, rolling;
@@ -82,7 +86,7 @@ static void publish(struct agent *agent)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* Handshakes tell of the version that is in force. */
+/* From now on handshakes name the version that is in force. */
 static void introduce(struct agent *agent)
 {
     const struct rollout_participant *participant = &agent->participant;
@@ -92,7 +96,7 @@ static void introduce(struct agent *agent)
     char *job = config_job_text(config);
     if (job == NULL ||
         !identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
-        log_warning("handshakes still tell of the version before: %s", error.text);
+        log_warning("handshakes still name the version before: %s", error.text);
     }
     free(job);
 }
@@ -123,7 +127,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     const uint64_t before = agent->participant.version;
     answer.order.settled = answer.state == ROLLOUT_IDLE;
     participant_act(&agent->participant, &answer.order);
-    if (agent->participant.version != before) { /* otherwise a new process introduces itself */
+    if (agent->participant.version != before) { /* after a restart the new process introduces itself */
         introduce(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
@@ -153,7 +157,7 @@ static void *run(void *context)
         double now_s = clock_monotonic_s();
         reached_s = reached ? now_s : reached_s;
         if (!reached && !told && now_s - reached_s >= TOLD_AFTER_S) {
-            log_warning("no rollout can be heard of, for ps 0 was not reached for %.0f s: %s", TOLD_AFTER_S,
+            log_warning("ps 0 was not reached for %.0f s, so this member hears of no rollout: %s", TOLD_AFTER_S,
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;
@@ -163,8 +167,8 @@ static void *run(void *context)
 }
 
 /*
- * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is allowed
- * on such a connection.
+ * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is
+ * allowed on such a connection.
  */
 static bool create_link(struct agent *agent, struct error *error)
 {
@@ -195,7 +199,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
         publish(agent);
         atomic_store(&agent->rolling, agent->participant.prepared);
         agent->runs = pthread_create(&agent->thread, NULL, run, agent) == 0;
-        done = agent->runs || error_set(error, "no thread to take part in rollouts");
+        done = agent->runs || error_set(error, "can't start the thread that takes part in rollouts");
     }
     if (!done) {
         agent_destroy(agent);

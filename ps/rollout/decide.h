@@ -121,7 +121,7 @@ enum { ROLLOUT_MAX_LISTED = 1024 };
 struct rollout_absent {
     uint8_t bits[ROLLOUT_MAX_LISTED / 8];
 };
-/* False for whoever is always waited for: a ps, the chief. */
+/* False for a ps and the chief, which are always waited for. */
 bool rollout_is_absent(const struct rollout_absent *absent, struct member who);
 
 struct rollout_member {

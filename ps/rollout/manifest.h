@@ -34,7 +34,7 @@
 
 enum {
     MANIFEST_SIGNATURE = 64,        /* bytes */
-    MANIFEST_MAX_NAME = 256,        /* of the fleet, and of whoever signed */
+    MANIFEST_MAX_NAME = 256,        /* of the fleet, and of the author */
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
     MANIFEST_MAX_LOCAL = 16 << 10,  /* of the keys of single machines */
     MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 512,

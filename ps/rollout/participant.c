@@ -20,7 +20,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/process/probation.h"
+#include "base/process/restart.h"
 #include "base/text/address.h"
 #include "net/resolver.h"
 #include "ps/rollout/history.h"

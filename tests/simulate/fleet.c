@@ -11,7 +11,7 @@
 #include "base/cli/commands.h"
 #include "base/config/keys.h"
 #include "base/config/versions.h"
-#include "base/process/probation.h"
+#include "base/process/restart.h"
 #include "net/handshake.h"
 #include "net/operator_key.h"
 #include "ps/job/job.h"
@@ -588,9 +588,9 @@ static void check_members(const struct rollout *rollout)
             continue;
         }
         if (member->heard_s < 0 || member->version != version || !(member->ready || rollout->waits)) {
-            fail("the rollout of version %llu is over, and %s is not ready in version %llu: heard after %g s, in %llu",
+            fail("the rollout of version %llu is over, and %s is not ready in version %llu: it was %s in version %llu",
                  (unsigned long long)rollout->target, world.machines[i].name, (unsigned long long)version,
-                 member->heard_s - fleet.leader_s, (unsigned long long)member->version);
+                 member->heard_s >= 0 ? "heard of" : "not heard of yet", (unsigned long long)member->version);
         }
     }
 }

@@ -1,3 +1,8 @@
+/*
+ * What a rollout means to a worker: this is the host of its agent (ps/rollout/agent.h). A live change is handed from
+ * the agent's thread to the one that trains, which takes it between two steps. All else is a restart, around which
+ * links are held, so that a fleet that comes back does not spend its first seconds on handshakes that are refused.
+ */
 #include "worker/remote/live_config.h"
 
 #include <math.h>
@@ -23,10 +28,10 @@
 
 enum { LEAVE_S = 15 };
 
-/* If ps 0 stays in another version for so long, or without a model, then that had better be heard, and told. */
+/* Links are held at most this long: then it is better to try, and to say why that fails. */
 static const double HELD_S = 20;
 static const double START_S = 0.02, MOST_START_S = 2;
-static const double HANDSHAKES_S = 0.01; /* for each worker, until all have come */
+static const double HANDSHAKES_S = 0.01; /* for each worker of the job */
 
 static const float NO_LOSS = -1.0f;
 
@@ -35,11 +40,11 @@ struct live_config {
     const struct config *config;
     struct traffic *traffic;
     struct agent *agent;
-    bool let_go; /* of the links; the agent's thread's */
+    bool let_go; /* links are no longer held; the agent's thread's */
     atomic_bool joined;
     atomic_int end;             /* enum live_config_end */
     pthread_mutex_t lock;       /* of what follows */
-    const struct config *which; /* that is to be taken up; only to tell one from another */
+    const struct config *which; /* the one to be taken up; only to tell it from others */
     bool wanted, taken;         /* it waits for its step; it was taken up */
     struct config next;         /* its live keys, and nothing else */
     int64_t step;
@@ -57,7 +62,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
         config_take_live(&live->next, config);
         live->step = step;
     }
-    /* To go back is no matter of a step, and the thread that trains may be waiting for whoever is to go back. */
+    /* Going back does not wait for a step: the thread that trains may itself be waiting for a member that goes back. */
     bool taken = live->taken || step == 0;
     live->which = taken ? NULL : live->which;
     pthread_mutex_unlock(&live->lock);
@@ -79,12 +84,12 @@ static void settle(void *context)
     chief_settle(((struct live_config *)context)->chief);
 }
 
-/* ---- Starting anew ---- */
+/* ---- Restarting ---- */
 
 /*
- * Parameters and gradients, each as computed, as sent and as received, what parameters are known to be where they
- * travel as changes (worker/remote/exchange/push_pull.h), and what a batch passes through, forward and back. About: a
- * machine that is short by little is not what this is for.
+ * Parameters and gradients, each as computed, as sent and as received; the parameters known to the ps, if differences
+ * travel (worker/remote/exchange/push_pull.h); and what a batch passes through, forward and back. An estimate: it is to
+ * keep out machines that are far too small.
  */
 static uint64_t memory_wanted(const struct config *then, const struct model *model)
 {
@@ -102,11 +107,11 @@ static bool check_disk(const struct config *then, const struct model *model, str
     const uint64_t vectors = 1 + (uint64_t)optimizer_slots(then->train.optimizer) + (then->train.ema_decay > 0);
     const uint64_t wanted = 2 * vectors * model->float_count * sizeof(float);
     if (statvfs(then->output.train_dir, &disk) != 0) {
-        return true; /* the chief itself complains if it can't write there */
+        return true; /* the chief itself reports if it can't write there */
     }
     const uint64_t there = (uint64_t)disk.f_bavail * disk.f_frsize;
     return wanted <= there ||
-           error_set(error, "%s: two checkpoints would take %llu MiB there, and %llu are left", then->output.train_dir,
+           error_set(error, "%s: two checkpoints would take %llu MiB there, but %llu are left", then->output.train_dir,
                      (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
 }
 
@@ -118,7 +123,7 @@ static bool check(void *context, const struct config *then, struct error *error)
     model_layout(&model, &then->model);
     const uint64_t wanted = memory_wanted(then, &model);
     if (memory_for_this_process(&there) && wanted > there) {
-        return error_set(error, "it would take about %llu MiB of memory here, and there are %llu",
+        return error_set(error, "it would take about %llu MiB of memory here, but there are %llu",
                          (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
     }
     return !live->chief || check_disk(then, &model, error);
@@ -157,7 +162,7 @@ static float last_loss(void *context)
     return loss;
 }
 
-/* Where several share a machine, worker 0 need not wait for the start of all the others: they wait for it anyway. */
+/* On a shared machine worker 0 should start first: all others wait for it anyway. */
 static void let_chief_pass(const struct config *config)
 {
     const double most_s = fmin(MOST_START_S, START_S * (double)config->cluster.worker_hosts.count);
@@ -167,7 +172,7 @@ static void let_chief_pass(const struct config *config)
     }
 }
 
-/* Within a rollout of the whole job, or soon after it: others let members of both versions in. */
+/* Only during a rollout of the whole job, or soon after it: in any other, members of both versions are let in. */
 void live_config_hold(struct traffic *traffic, const struct config *config)
 {
     struct lineage lineage;
@@ -181,8 +186,8 @@ void live_config_hold(struct traffic *traffic, const struct config *config)
 }
 
 /*
- * Worker 0 comes first, for it brings the model, and nobody can do anything without. Then the others come, each after a
- * while of its own: ps that are busy with handshakes serve nobody else.
+ * Worker 0 joins first, since it brings the model, without which nobody can do anything. Then the others join, each
+ * after a delay of its own: a ps that is busy with handshakes serves nobody else.
  */
 static void heard(void *context, uint64_t version, bool has_model)
 {

@@ -17,38 +17,38 @@
 
 struct live_config;
 
-/*
- * Before any link is tried: where this process may be in another version than ps 0 yet, its links are held (traffic).
- */
+/* Before any link is tried: if this process may still be in another version than ps 0, its links are held (traffic). */
 void live_config_hold(struct traffic *traffic, const struct config *config);
 
-/* chief: NULL but for worker 0. All is borrowed. It lets go of the links once ps 0 is in this
- * version and, but for worker 0, has a model. */
+/*
+ * chief: NULL but for worker 0. All is borrowed. Links are no longer held once ps 0 is in this version and, but for
+ * worker 0, has a model.
+ */
 bool live_config_create(struct live_config **live, const struct config *config, struct identity *identity,
                         struct chief *chief, struct traffic *traffic, struct error *error);
 void live_config_destroy(struct live_config *live); /* NULL is fine */
 
 /*
- * By the thread that trains, after every step: takes up what is due at this step, into its config; true if there was
- * something, and what was made of the config has to be made anew. finite: false while steps fail because the loss is
- * not.
+ * By the thread that trains, after every step: takes what is due at this step into its config. True if there was
+ * something: then what was derived from the config must be derived again. finite: false while steps fail because the
+ * loss is not.
  */
 bool live_config_look(struct live_config *live, struct config *config, int64_t global_step, float loss, bool finite);
 
-/* Does this worker take part in training now? So told by the thread that trains. */
+/* By the thread that trains: does this worker take part in training now? */
 void live_config_note_joined(struct live_config *live, bool joined);
 
-/* A rollout wants this process to end: to start anew, or for good. Any thread; live NULL is fine. */
+/* Does a rollout want this process to end, to restart or for good? Any thread; live NULL is fine. */
 enum live_config_end { LIVE_STAYS, LIVE_RESTARTS, LIVE_LEAVES };
 enum live_config_end live_config_end(struct live_config *live);
 
-/* Adds what was edited by hand to a message about this worker. */
+/* Adds what is known of drift to a message about this worker. */
 void live_config_drift(struct live_config *live, char message[256]);
 
 /* Is this the digest of a version whose members may work with this one? Any thread. */
 bool live_config_knows(struct live_config *live, const char *digest);
 
-/* True while a rollout is made or undone: a bad loss is for it to deal with. Any thread. */
+/* True while a rollout is under way or being undone: a bad loss is for it to handle. Any thread. */
 bool live_config_is_rolling(struct live_config *live);
 
 #endif

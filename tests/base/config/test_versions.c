@@ -118,11 +118,9 @@ static void keeps_versions_and_switches(void **state)
     assert_true(versions_current(config_path, &there, &number, &error));
     assert_false(there);
     assert_true(versions_open(&versions, config_path, &error));
-    assert_int_equal(versions_highest(&versions), 0);
     assert_true(versions_add(&versions, 1, one, strlen(one), &error));
     assert_true(versions_add(&versions, 1, one, strlen(one), &error)); /* as another process of this machine would */
     assert_true(versions_add(&versions, 12, two, strlen(two), &error));
-    assert_int_equal(versions_highest(&versions), 12);
     assert_true(versions_switch(&versions, 12, &error));
     assert_true(versions_switch(&versions, 1, &error)); /* going back */
     assert_true(versions_current(config_path, &there, &number, &error));
@@ -144,7 +142,7 @@ static void refuses_changes_and_gaps(void **state)
     assert_true(versions_open(&versions, config_path, &error));
     assert_true(versions_add(&versions, 3, one, strlen(one), &error));
     assert_false(versions_add(&versions, 3, two, strlen(two), &error));
-    assert_non_null(strstr(error.text, "version 3 is there already with other content"));
+    assert_non_null(strstr(error.text, "version 3 already exists with other content"));
     assert_false(versions_switch(&versions, 4, &error));
     assert_non_null(strstr(error.text, "00000004.json: is not there"));
     assert_false(versions_add(&versions, 1ULL << 40, one, strlen(one), &error));

@@ -11,9 +11,8 @@
 #include <cmocka.h>
 
 #include "base/config.h"
-#include "base/process/probation.h"
-#include "base/config/versions.h"
 #include "base/process/restart.h"
+#include "base/config/versions.h"
 
 static char folder[64], config_path[80];
 

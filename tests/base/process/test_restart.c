@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "base/process/supervise.h"
+#include "base/process/restart.h"
 
 static char file[] = "/tmp/supervise-XXXXXX"; /* a byte for each start of a child */
 
