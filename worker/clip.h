@@ -1,10 +1,10 @@
 /*
- * Gradient clipping by norm, as tf.clip_by_global_norm over all variables: where the norm of a batch's whole gradient is
- * above `limit`, all of it is multiplied by limit / norm (Pascanu et al., "On the difficulty of training recurrent neural
- * networks", ICML 2013). The gradient is that of the cross-entropy; L2's share comes later, with the optimizer.
+ * Gradient clipping by norm, as tf.clip_by_global_norm over all variables: where the norm of a batch's whole gradient
+ * is above `limit`, all of it is multiplied by limit / norm (Pascanu et al., "On the difficulty of training recurrent
+ * neural networks", ICML 2013). The gradient is that of the cross-entropy; L2's share comes later, with the optimizer.
  *
- * It needs the whole gradient before any of it is handed on, so it is a sink that gathers, and then, between barriers of
- * the team: every thread measures its share of the rows, then every thread hands its share on. The same bits at any
+ * It needs the whole gradient before any of it is handed on, so it is a sink that gathers, and then, between barriers
+ * of the team: every thread measures its share of the rows, then every thread hands its share on. The same bits at any
  * number of threads.
  */
 #ifndef WORKER_CLIP_H

@@ -41,8 +41,8 @@ bool dataset_load(struct dataset *dataset, const struct config *config, struct e
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
 /*
- * The test set of the same source; loaded only when it is looked at. Freed with examples_free. One that does not fit into
- * data.memory_mb is an error.
+ * The test set of the same source; loaded only when it is looked at. Freed with examples_free. One that does not fit
+ * into data.memory_mb is an error.
  */
 bool dataset_load_test(struct examples *test, const struct config *config, struct error *error);
 
@@ -54,8 +54,8 @@ struct dataset_origin {
 };
 
 /*
- * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is, with
- * no regard to the model. What does not fit into data.memory_mb is an error.
+ * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is,
+ * with no regard to the model. What does not fit into data.memory_mb is an error.
  */
 bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error);

@@ -1,8 +1,8 @@
 /*
  * An engine computes: it owns parameters, slots, averages and whatever it needs to train on them, wherever they live.
  *
- * The CPU engine (worker/cpu/engine.c) and the GPU engine (worker/gpu/engine.c) implement this table. An engine is driven by one
- * thread; it uses others inside. After engine creation a training step allocates nothing.
+ * The CPU engine (worker/cpu/engine.c) and the GPU engine (worker/gpu/engine.c) implement this table. An engine is
+ * driven by one thread; it uses others inside. After engine creation a training step allocates nothing.
  */
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H
@@ -44,8 +44,8 @@ struct engine_table {
 
     /*
      * Runs n steps of the job from the store's global step on: draws the batches of its tasks (micro-batch i of m draws
-     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device, or if data can't be read any
-     * more: then the state is good for nothing.
+     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device, or if data
+     * can't be read any more: then the state is good for nothing.
      */
     bool (*train)(struct engine *engine, int64_t n, struct train_result *result, struct error *error);
 

@@ -11,8 +11,8 @@
 #include "worker/layer_placement.h"
 
 /*
- * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets the
- * driver's own word why there is none.
+ * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets
+ * the driver's own word why there is none.
  */
 static bool is_worth_it(enum device_kind device, struct error *why)
 {

@@ -1,9 +1,11 @@
+/* A new run: parameters by initializer and seed, or another run's; averages and slots follow. */
 #include "worker/initial.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
-#include "ps/checkpoint/checkpoint.h"
+#include "ps/store/optimizer.h"
 #include "worker/export/trained.h"
 
 static bool take_over(const struct config *config, const struct model *model, float *values, char *source,
@@ -21,13 +23,33 @@ static bool take_over(const struct config *config, const struct model *model, fl
     return done || error_wrap(error, "train.warm_start");
 }
 
-bool initial_parameters(const struct config *config, const struct model *model, float *values, char *source,
-                        size_t source_size, struct error *error)
+static bool initial_parameters(const struct config *config, const struct model *model, float *values, char *source,
+                               size_t source_size, struct error *error)
 {
     if (config->train.warm_start[0] != '\0') {
         return take_over(config, model, values, source, source_size, error);
     }
     model_initialise(model, &config->model, config->train.seed, values);
     snprintf(source, source_size, "initialised with seed %lld", (long long)config->train.seed);
+    return true;
+}
+
+bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
+                   struct error *error)
+{
+    const size_t floats = state->model->float_count;
+    const float *parameters = state->vectors[STORE_PARAMETERS];
+    if (!initial_parameters(config, state->model, state->vectors[STORE_PARAMETERS], source, source_size, error)) {
+        return false;
+    }
+    if (state->vectors[STORE_AVERAGES]) {
+        memcpy(state->vectors[STORE_AVERAGES], parameters, floats * sizeof *parameters);
+    }
+    for (int slot = 0; slot < optimizer_slots(config->train.optimizer); slot++) {
+        const float initial = optimizer_slot_initial(&config->train, slot);
+        for (size_t i = 0; i < floats; i++) {
+            state->vectors[STORE_SLOT0 + slot][i] = initial;
+        }
+    }
     return true;
 }

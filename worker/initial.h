@@ -7,14 +7,13 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/store/model.h"
+#include "ps/checkpoint/checkpoint.h"
 
 /*
- * Fills values [model->float_count] with a new run's parameters; slots, averages and steps are the caller's, and begin
- * anew. source: in words, for logs. Fails if train.warm_start names no good checkpoint, or one of another model: then
- * the error says what differs.
+ * Fills state, created for config's model and optimizer, with where a new run begins. source: in words, for logs. Fails
+ * if train.warm_start names no good checkpoint, or one of another model: then the error says what differs.
  */
-bool initial_parameters(const struct config *config, const struct model *model, float *values, char *source,
-                        size_t source_size, struct error *error);
+bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
+                   struct error *error);
 
 #endif

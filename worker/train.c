@@ -1,109 +1,78 @@
 /*
- * trainer [train]: data, model, engine, session, and at the very end the test set.
- *
- * The test set is loaded with the training set; nobody looks at it until the session is over.
+ * trainer [train]: one process of a job. Local training is put together here: data, model, engine, updater. The test
+ * set is loaded with the training set, so that a file that is missing is found before the training and not after it.
  */
-#include <stdio.h>
-
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/process/restart.h"
 #include "base/profile.h"
-#include "base/random/sampler.h"
-#include "ps/job/plan.h"
 #include "ps/server.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/eval.h"
-#include "worker/evaluate.h"
 #include "worker/load.h"
+#include "worker/local_updater.h"
 #include "worker/remote/worker.h"
-#include "worker/report.h"
-#include "worker/training.h"
 
 static const double EVALUATOR_INTERVAL_S = 1;
 
 /* Everything a run owns; zeros are fine to release. */
-struct train_job {
+struct local_run {
     struct config config; /* the command's, with what depends on the data filled in; owns nothing */
-    double begin_s;
     struct dataset dataset;
     struct examples test;
     struct model model;
     struct engine_startup startup;
-    struct engine *engine;
-    struct training *session;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    struct training training;
 };
 
-static bool open_run(struct train_job *run, struct error *error)
+static bool open_run(struct local_run *run, struct error *error)
 {
-    struct config_train *train = &run->config.train;
+    struct training *training = &run->training;
     model_layout(&run->model, &run->config.model);
     struct engine_options options = {.model = &run->model, .config = &run->config};
     engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
     }
-    struct sampler sampler = {.seed = (uint64_t)train->seed,
-                              .examples = (uint32_t)run->dataset.train.count,
-                              .batch_size = (uint32_t)train->batch_size};
-    int64_t epoch_batches = sampler_epoch_batches(&sampler);
-    if (train->lr_decay_steps == 0) {
-        struct plan plan;
-        plan_begin(&plan, &run->config, epoch_batches);
-        train->lr_decay_steps = plan_epoch_end(&plan, 1);
-    }
-    options.train = &run->dataset.train;
-    options.streaming = run->dataset.streaming;
-    return engine_choose(&run->engine, &options, &run->startup, error) &&
-           training_open(&run->session,
-                         &(struct training_options){.config = &run->config,
-                                                    .model = &run->model,
-                                                    .engine = run->engine,
-                                                    .dataset = &run->dataset,
-                                                    .epoch_batches = epoch_batches},
-                         error);
-}
-
-static void describe_end(const struct train_job *run, const struct training_result *result, char *text, size_t size)
-{
-    const struct config_train *train = &run->config.train;
-    if (result->end == TRAINING_TARGET) {
-        snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
-    } else if (result->end == TRAINING_PATIENCE) {
-        snprintf(text, size, "no better validation %d times in a row", train->patience);
-    } else if (result->local_steps == 0) {
-        snprintf(text, size, "nothing left to train");
-    } else {
-        snprintf(text, size, "last step reached");
-    }
-}
-
-static bool test_and_report(const struct train_job *run, const struct training_result *result, struct error *error)
-{
-    char reason[128];
-    struct evaluation test;
-    if (!evaluation_create(&test, run->model.widths[run->model.layer_count], error)) {
+    training->config = &run->config;
+    training->model = &run->model;
+    training->dataset = &run->dataset;
+    training->test = &run->test;
+    training->digest = run->digest;
+    if (!training_check_data(training, error) || !local_updater_create(&training->updater, training, error)) {
         return false;
     }
-    bool done = evaluate(&test, run->engine, run->config.train.ema_decay > 0, &run->test, error);
-    if (done) {
-        describe_end(run, result, reason, sizeof reason);
-        training_tested(run->session, evaluation_accuracy(&test));
-        report_done(&(struct report_done){.test = &test,
-                                          .reason = reason,
-                                          .steps = result->global_step,
-                                          .local_steps = result->local_steps,
-                                          .epochs = result->epochs,
-                                          .steps_per_s = result->steps_per_s,
-                                          .seconds = clock_monotonic_s() - run->begin_s,
-                                          .best_accuracy = result->best_accuracy,
-                                          .best_step = result->best_step});
+    training_plan(training);
+    options.train = &run->dataset.train;
+    options.streaming = run->dataset.streaming;
+    return config_digest(&run->config, run->digest, error) &&
+           engine_choose(&training->engine, &options, &run->startup, error);
+}
+
+static int run_local(const struct config *config)
+{
+    struct local_run run = {.config = *config, .training = {.begun_s = clock_monotonic_s()}};
+    struct engine **engine = &run.training.engine;
+    struct error error;
+    int status = COMMAND_FAILED;
+    signals_catch();
+    if (open_run(&run, &error)) {
+        status = training_run(&run.training);
+    } else {
+        log_error("%s", error.text);
     }
-    evaluation_destroy(&test);
-    return done;
+    local_updater_destroy(run.training.updater);
+    if (*engine) {
+        (*engine)->table->destroy(*engine);
+    }
+    engine_startup_end(&run.startup);
+    examples_free(&run.test);
+    dataset_free(&run.dataset);
+    return status;
 }
 
 /* Ends with the checkpoint of the job's last step; where epochs bound the job, with a signal. */
@@ -119,56 +88,19 @@ static int run_evaluator(const struct config *config)
                                                          .last_step = config->train.train_steps});
 }
 
-static int run_local(const struct command_call *call)
+static int run_role(const struct config *config)
 {
-    struct train_job run = {.config = *call->config, .begin_s = clock_monotonic_s()};
-    struct training_result result;
-    struct error error;
-    int status = COMMAND_FAILED;
-    signals_catch();
-    if (!open_run(&run, &error)) {
-        log_error("%s", error.text);
-        goto out;
-    }
-    training_run(run.session, &result);
-    if (result.end == TRAINING_FAILED) {
-        goto out;
-    }
-    if (result.end == TRAINING_INTERRUPTED) {
-        bool is_kept = result.last_checkpoint_step == result.global_step;
-        report_interrupted(signals_name(result.signal), result.global_step, is_kept ? result.last_checkpoint : NULL);
-        status = result.checkpoint_failed ? COMMAND_FAILED : signals_exit_status(result.signal);
-        goto out;
-    }
-    if (!test_and_report(&run, &result, &error)) {
-        log_error("%s", error.text);
-        goto out;
-    }
-    status = result.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
-out:
-    training_close(run.session);
-    if (run.engine) {
-        run.engine->table->destroy(run.engine);
-    }
-    engine_startup_end(&run.startup);
-    examples_free(&run.test);
-    dataset_free(&run.dataset);
-    return status;
-}
-
-static int run_role(const struct command_call *call)
-{
-    switch (call->config->cluster.job_name) {
+    switch (config->cluster.job_name) {
     case JOB_PS:
-        return server_run(call->config);
+        return server_run(config);
     case JOB_WORKER:
-        return remote_worker_run(call->config);
+        return remote_worker_run(config);
     case JOB_EVALUATOR:
-        return run_evaluator(call->config);
+        return run_evaluator(config);
     case JOB_LOCAL:
         break;
     }
-    return run_local(call);
+    return run_local(config);
 }
 
 /* Who this process is in a profile. */
@@ -191,7 +123,7 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    int status = run_role(call);
+    int status = run_role(call->config);
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

@@ -1,368 +1,153 @@
 /*
- * The loop is: train a slice, account for it, do what is due at the step it ended at, see whether to stop, see whether
- * to save. Everything that decides is a function of the step (ps/job/plan.h), of the checkpointed counters (struct
- * checkpoint_info) or of the clock; the clock only ever decides when to save.
+ * The loop: join, then take a step, do what is due at it, see whether to stop, see whether to save. Everything that
+ * decides is a function of the step (ps/job/plan.h), of the checkpointed counters (struct checkpoint_info) or of the
+ * clock; the clock only ever decides when to save.
  */
 #include "worker/training.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/profile.h"
-#include "base/progress.h"
 #include "base/process/signals.h"
-#include "ps/checkpoint/checkpoint.h"
-#include "ps/checkpoint/writer.h"
-#include "ps/job/plan.h"
-#include "ps/checkpoint/supervisor.h"
-#include "worker/evaluate.h"
-#include "worker/initial.h"
+#include "base/profile.h"
+#include "base/random/sampler.h"
+#include "ps/store/optimizer.h"
 #include "worker/report.h"
-#include "worker/summary/summary.h"
 
-enum {
-    WARM_UP_STEPS = 100,    /* not counted in steps_per_s: caches, clocks and page tables settle */
-    SOUNDNESS_IMAGES = 100, /* that a state must have a finite loss on before it is saved */
-};
+enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };
 
-static const double SLICE_S = 0.05;
-static const double RATE_WEIGHT = 0.2; /* of the latest slice in the rate that the progress line shows */
+static const double RATE_WEIGHT = 0.2; /* of the latest steps in the rate that the progress line shows */
 
-/* Steps and seconds of some stretch of training. */
-struct tally {
-    int64_t steps, images, correct;
-    double loss_sum;
-    double seconds;
-};
+/* --- Ends --- */
 
-struct training {
-    struct training_options options;
-    struct plan plan;
-    struct supervisor supervisor;
-    struct checkpoint_folder folder; /* these four: only with a train_dir, and then writer is not NULL */
-    struct checkpoint_writer *writer;
-    struct checkpoint_state snapshot;
-    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none yet */
-    int64_t last_checkpoint_step;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    struct checkpoint_info info; /* what the next checkpoint says */
-    struct evaluation evaluation;
-    struct progress progress;
-    int64_t first_step, step;
-    int64_t slice_steps; /* about SLICE_S long */
-    struct tally since_report, since_summary;
-    struct summary *summary; /* NULL: none wanted */
-    int64_t summary_step;    /* when it was last seen whether one is due */
-    struct tally all, warm;  /* of this training; warm: after WARM_UP_STEPS */
-    double recent_steps_per_s, recent_loss, shown_validation;
-    bool stop;
-    struct training_result result;
-};
-
-static bool averaged(const struct training *training)
+bool training_stop(struct training *training, enum training_end end)
 {
-    return training->options.config->train.ema_decay > 0;
+    if (training->end == TRAINING_GOES_ON) {
+        training->end = end;
+    }
+    return false;
 }
 
-static bool has_validation(const struct training *training)
+bool training_fail(struct training *training)
 {
-    return training->options.dataset->validation.count > 0;
+    training->end = TRAINING_FAILED;
+    return false;
 }
 
-static void stop(struct training *training, enum training_end end)
+bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step)
 {
-    if (!training->stop) { /* the first reason counts */
-        training->stop = true;
-        training->result.end = end;
+    char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before";
+    struct updater_record record;
+    training->updater->table->record(training->updater, &record); /* the one under way may be the last good one */
+    if (record.last_checkpoint) {
+        snprintf(kept, sizeof kept, "the last good checkpoint is %s", record.last_checkpoint);
     }
-}
-
-/* Stops for good; what is wrong has been put into error. */
-static void fail(struct training *training, const struct error *error)
-{
-    log_error("%s", error->text);
-    training->stop = true;
-    training->result.end = TRAINING_FAILED;
-}
-
-/* Counters of the run as they stand in the checkpoint: has it ended by them already? */
-static void check_ended(struct training *training)
-{
-    const struct config_train *train = &training->options.config->train;
-    if (train->target_accuracy > 0 && training->info.best_accuracy >= train->target_accuracy) {
-        stop(training, TRAINING_TARGET);
-    }
-    if (train->patience > 0 && training->info.bad_validations >= train->patience) {
-        stop(training, TRAINING_PATIENCE);
-    }
-    if (training->step >= training->plan.last_step) {
-        stop(training, TRAINING_LAST_STEP);
-    }
-}
-
-/* ---- Checkpoints ---- */
-
-/* The outcome of the checkpoint under way, once it is known; what could not be written makes the run end with status 1. */
-static void collect_saved(struct training *training, bool wait)
-{
-    struct checkpoint_report saved;
-    struct error error;
-    if (!training->writer) {
-        return;
-    }
-    enum checkpoint_outcome outcome = wait ? checkpoint_writer_wait(training->writer, &saved, &error)
-                                           : checkpoint_writer_poll(training->writer, &saved, &error);
-    if (outcome == CHECKPOINT_NO_NEWS) {
-        return;
-    }
-    if (saved.targets & CHECKPOINT_MODEL) {
-        supervisor_save_ended(&training->supervisor, outcome == CHECKPOINT_WRITTEN);
-    }
-    if (outcome == CHECKPOINT_FAILED) {
-        training->result.checkpoint_failed = true;
-        log_error("%s; training goes on, and this run will end with status 1", error.text);
-        return;
-    }
-    char path[CHECKPOINT_MAX_PATH];
-    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
-        if (saved.targets & target) {
-            checkpoint_folder_name(&training->folder, (enum checkpoint_target)target, saved.info.global_step, path);
-            report_checkpoint(&(struct report_checkpoint){.path = path,
-                                                          .global_step = saved.info.global_step,
-                                                          .is_best = target == CHECKPOINT_BEST,
-                                                          .quiet = training->progress.active});
-        }
-    }
-    if (saved.targets & CHECKPOINT_MODEL) {
-        checkpoint_folder_name(&training->folder, CHECKPOINT_MODEL, saved.info.global_step, training->last_checkpoint);
-        training->last_checkpoint_step = saved.info.global_step;
-    }
-}
-
-static void fail_not_finite(struct training *training, const char *what, double value)
-{
-    char kept[CHECKPOINT_MAX_PATH + 64];
-    collect_saved(training, true); /* the one under way may be the last good one */
-    double rate = schedule_learning_rate(&training->options.config->train, training->step);
-    if (training->last_checkpoint[0] != '\0') {
-        snprintf(kept, sizeof kept, "the last good checkpoint is %s", training->last_checkpoint);
-    } else {
-        snprintf(kept, sizeof kept, "there is no checkpoint from before");
-    }
-    struct error error;
-    error_set(&error,
+    error_set(&training->error,
               "%s is %g after step %lld at learning rate %g: training stops here and saves nothing of it; %s; "
               "lower --learning_rate and start again",
-              what, report_number(value), (long long)training->step, rate, kept);
-    fail(training, &error);
+              what, report_number(loss), (long long)step, schedule_learning_rate(&training->config->train, step), kept);
+    return training_fail(training);
 }
 
-/* Is the present state worth keeping: does it still have a finite loss? Costs one small batch. */
-static bool state_is_sound(struct training *training, double *loss, struct error *error)
+/* Has the run ended by what its validations found? A restored run may have, before its first step. */
+static void judge_record(struct training *training, const struct checkpoint_info *record)
 {
-    struct examples few = training->options.dataset->sample;
-    few.count = few.count < SOUNDNESS_IMAGES ? few.count : SOUNDNESS_IMAGES;
-    if (!evaluate(&training->evaluation, training->options.engine, false, &few, error)) {
-        return false;
+    const struct config_train *train = &training->config->train;
+    if (train->target_accuracy > 0 && record->best_accuracy >= train->target_accuracy) {
+        training_stop(training, TRAINING_TARGET);
     }
-    *loss = training->evaluation.loss;
-    return true;
-}
-
-static bool copy_state(struct training *training, struct checkpoint_state *state, struct error *error)
-{
-    struct engine *engine = training->options.engine;
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (state->vectors[v] && !engine->table->read(engine, (enum store_vector)v, 0,
-                                                      training->options.model->float_count, state->vectors[v], error)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool put_state(struct training *training, struct error *error)
-{
-    struct engine *engine = training->options.engine;
-    const struct checkpoint_state *state = &training->snapshot;
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (state->vectors[v] &&
-            !engine->table->write(engine, (enum store_vector)v, 0, training->options.model->float_count,
-                                  state->vectors[v], error)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Time that is not the engine's counts in the rate of steps all the same. */
-static void charge(struct training *training, double seconds)
-{
-    training->all.seconds += seconds;
-    if (training->warm.steps > 0) {
-        training->warm.seconds += seconds;
+    if (train->patience > 0 && record->bad_validations >= train->patience) {
+        training_stop(training, TRAINING_PATIENCE);
     }
 }
 
-/* Begins to save the present state in the background; waits only if an earlier checkpoint is still under way. */
-static void save(struct training *training, int targets)
-{
-    struct error error;
-    double begin_s = clock_monotonic_s(), loss = 0;
-    collect_saved(training, true);
-    if (!state_is_sound(training, &loss, &error)) {
-        fail(training, &error);
-        return;
-    }
-    if (!isfinite(loss)) {
-        fail_not_finite(training, "the loss", loss);
-        return;
-    }
-    if (!copy_state(training, &training->snapshot, &error)) {
-        fail(training, &error);
-        return;
-    }
-    training->info.global_step = training->step;
-    checkpoint_writer_submit(training->writer, targets, &training->snapshot, &training->info);
-    if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_began(&training->supervisor, training->step, clock_monotonic_s());
-    }
-    charge(training, clock_monotonic_s() - begin_s);
-}
-
-/* ---- What is due at a step ---- */
-
-static void report_progress(struct training *training)
-{
-    struct tally *tally = &training->since_report;
-    if (!training->progress.active && tally->steps > 0) {
-        report_step(&(struct report_step){
-            .worker = training->options.config->cluster.task_index,
-            .epoch = plan_epoch(&training->plan, training->step),
-            .global_step = training->step,
-            .local_step = training->step - training->first_step,
-            .loss = tally->loss_sum / (double)tally->steps,
-            .learning_rate = schedule_learning_rate(&training->options.config->train, training->step - 1),
-            .ms_per_batch = 1e3 * tally->seconds / (double)(tally->steps * training->plan.batches_per_step),
-            .examples_per_s = (double)tally->images / tally->seconds,
-        });
-    }
-    *tally = (struct tally){0};
-}
-
-/* Measures the validation set; returns true if it never was better. */
-static bool validate(struct training *training)
-{
-    PROFILE("validate");
-    struct error error;
-    struct evaluation *evaluation = &training->evaluation;
-    struct checkpoint_info *info = &training->info;
-    if (!evaluate(evaluation, training->options.engine, averaged(training), &training->options.dataset->validation,
-                  &error)) {
-        fail(training, &error);
-        return false;
-    }
-    if (!isfinite(evaluation->loss)) {
-        fail_not_finite(training, "the validation loss", evaluation->loss);
-        return false;
-    }
-    info->validation_accuracy = evaluation_accuracy(evaluation);
-    bool is_best = info->validation_accuracy > info->best_accuracy;
-    if (is_best) {
-        info->best_accuracy = info->validation_accuracy;
-        info->best_step = training->step;
-    }
-    training->shown_validation = info->validation_accuracy;
-    summary_validation(training->summary, training->step, info->validation_accuracy, evaluation->loss);
-    info->bad_validations = is_best ? 0 : info->bad_validations + 1;
-    report_validation(&(struct report_validation){
-        .worker = training->options.config->cluster.task_index,
-        .epoch = plan_epoch(&training->plan, training->step),
-        .global_step = training->step,
-        .accuracy = info->validation_accuracy,
-        .loss = evaluation->loss,
-        .best_accuracy = info->best_accuracy,
-        .best_step = info->best_step,
-        .quiet = training->progress.active,
-    });
-    return is_best;
-}
-
-static void summarise_if_due(struct training *training)
-{
-    struct tally *tally = &training->since_summary;
-    double begin_s = clock_monotonic_s();
-    bool is_due = summary_is_due(training->summary, training->summary_step, training->step, begin_s);
-    training->summary_step = training->step;
-    if (!is_due || tally->steps == 0) {
-        return;
-    }
-    double seconds = fmax(tally->seconds, 1e-9);
-    summary_write(training->summary,
-                  &(struct summary_step){
-                      .global_step = training->step,
-                      .cross_entropy = tally->loss_sum / (double)tally->steps,
-                      .accuracy = (double)tally->correct / (double)(tally->images > 0 ? tally->images : 1),
-                      .steps_per_s = (double)tally->steps / seconds,
-                      .examples_per_s = (double)tally->images / seconds,
-                      .seconds_per_batch = seconds / (double)(tally->steps * training->plan.batches_per_step),
-                  });
-    *tally = (struct tally){0};
-    charge(training, clock_monotonic_s() - begin_s);
-}
-
-/* What the step calls for; returns true if its validation was the best so far. */
-static bool log_and_validate(struct training *training)
-{
-    training->info.validation_accuracy = -1;
-    if (plan_log_due(&training->plan, training->step)) {
-        report_progress(training);
-    }
-    summarise_if_due(training);
-    return has_validation(training) && plan_validation_due(&training->plan, training->step) && validate(training);
-}
-
-static void leave_if_asked(struct training *training)
+static void look_for_end(struct training *training)
 {
     if (signals_pending() != 0) {
-        training->result.signal = signals_pending();
-        stop(training, TRAINING_INTERRUPTED);
+        training_stop(training, TRAINING_INTERRUPTED);
+    } else {
+        training->updater->table->look_for_end(training->updater);
     }
 }
 
-static void save_if_due(struct training *training, bool is_best)
+/* --- The plan --- */
+
+bool training_check_data(const struct training *training, struct error *error)
 {
-    if (!training->writer) {
-        return;
+    const struct config_train *train = &training->config->train;
+    return (train->target_accuracy == 0 && train->patience == 0) || training->dataset->validation.count > 0 ||
+           error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
+                            "data.validation_size is 0: set it to 5000, say");
+}
+
+void training_plan(struct training *training)
+{
+    struct config *config = training->config;
+    struct sampler whole = {.examples = (uint32_t)training->dataset->train.count,
+                            .batch_size = (uint32_t)config->train.batch_size};
+    const int64_t epoch_batches = sampler_epoch_batches(&whole);
+    if (training->updater->table->is_shared) {
+        plan_begin_job(&training->plan, config, epoch_batches);
+    } else {
+        plan_begin(&training->plan, config, epoch_batches);
     }
-    /* Checkpoints by steps are promised for those steps: should the disk not keep up, training waits for it. Those by
-     * time are put off instead. */
-    int64_t save_steps = training->supervisor.save_steps;
-    collect_saved(training, training->stop || (save_steps > 0 && training->step % save_steps == 0));
-    bool is_due = training->stop ? supervisor_is_unsaved(&training->supervisor, training->step)
-                                 : supervisor_should_save(&training->supervisor, training->step, clock_monotonic_s());
-    int targets = (is_due ? CHECKPOINT_MODEL : 0) | (is_best ? CHECKPOINT_BEST : 0);
-    if (targets != 0) {
-        save(training, targets);
+    if (config->train.lr_decay_steps == 0) {
+        config->train.lr_decay_steps = plan_epoch_end(&training->plan, 1);
     }
 }
 
-/* ---- Training ---- */
-
-static int64_t next_slice(const struct training *training)
+static bool open_summary(struct training *training, struct error *error)
 {
-    int64_t n = plan_steps_to_due(&training->plan, training->step);
-    int64_t to_save = training->writer ? supervisor_steps_to_save(&training->supervisor, training->step) : INT64_MAX;
-    int64_t warm = training->first_step + WARM_UP_STEPS;
-    int64_t to_summary = summary_steps_to_due(training->summary, training->step);
-    n = to_save < n ? to_save : n;
+    return summary_open(&training->summary,
+                        &(struct summary_options){.config = training->config,
+                                                  .model = training->model,
+                                                  .engine = training->engine,
+                                                  .dataset = training->dataset,
+                                                  .digest = training->digest,
+                                                  .global_step = training->global_step},
+                        error);
+}
+
+void training_retime(struct training *training)
+{
+    struct error error;
+    training_plan(training);
+    if (training->summary) {
+        summary_retime(training->summary, &training->config->output);
+    } else if (training->test && !open_summary(training, &error)) {
+        log_warning("%s; training goes on without summaries", error.text);
+    }
+}
+
+int64_t training_steps_to_due(const struct training *training)
+{
+    int64_t n = plan_steps_to_due(&training->plan, training->global_step);
+    const int64_t to_summary = summary_steps_to_due(training->summary, training->global_step);
+    const int64_t to_warm = WARM_UP_STEPS - training->local_step;
     n = to_summary < n ? to_summary : n;
-    n = training->slice_steps < n ? training->slice_steps : n;
-    return training->step < warm && warm - training->step < n ? warm - training->step : n;
+    return to_warm > 0 && to_warm < n ? to_warm : n;
+}
+
+/* How many times something that is due every `every` steps has been due by now. */
+static int64_t times_due(int64_t step, int64_t every)
+{
+    return every > 0 ? step / every : 0;
+}
+
+static int64_t validations_due(const struct plan *plan, int64_t step)
+{
+    return plan->validate_steps > 0 ? times_due(step, plan->validate_steps)
+                                    : step * plan->batches_per_step / plan->epoch_batches;
+}
+
+/* --- Tallies --- */
+
+static struct tally tally_begin(const struct training *training, double now_s)
+{
+    return (struct tally){.begun_s = now_s, .begun_step = training->global_step};
 }
 
 static void tally_add(struct tally *tally, const struct train_result *done, double seconds)
@@ -374,245 +159,372 @@ static void tally_add(struct tally *tally, const struct train_result *done, doub
     tally->seconds += seconds;
 }
 
-static void account(struct training *training, const struct train_result *done, double seconds)
+void training_account(struct training *training, const struct train_result *done, double seconds, double now_s)
 {
-    if (training->step - training->first_step >= WARM_UP_STEPS) {
+    if (training->local_step >= WARM_UP_STEPS) {
         tally_add(&training->warm, done, seconds);
     }
     tally_add(&training->all, done, seconds);
     tally_add(&training->since_report, done, seconds);
     tally_add(&training->since_summary, done, seconds);
-    training->step += done->steps;
-    if (done->steps == 0) {
-        return;
+    const int64_t before = training->local_step;
+    training->local_step += done->steps;
+    if (before < WARM_UP_STEPS && training->local_step >= WARM_UP_STEPS) {
+        training->warm = tally_begin(training, now_s);
     }
-    double rate = (double)done->steps / fmax(seconds, 1e-9);
-    training->recent_steps_per_s +=
-        (training->recent_steps_per_s > 0 ? RATE_WEIGHT : 1) * (rate - training->recent_steps_per_s);
-    training->recent_loss = done->loss_sum / (double)done->steps;
-    /* Grows by doubling: the first steps are slow, and one that was held up must not set the pace. */
-    int64_t wanted = (int64_t)(training->recent_steps_per_s * SLICE_S);
-    wanted = wanted > 2 * training->slice_steps ? 2 * training->slice_steps : wanted;
-    training->slice_steps = wanted < 1 ? 1 : wanted;
+    if (done->steps > 0) {
+        const double rate = (double)done->steps / fmax(seconds, 1e-9);
+        training->recent_steps_per_s +=
+            (training->recent_steps_per_s > 0 ? RATE_WEIGHT : 1) * (rate - training->recent_steps_per_s);
+        training->recent_loss = done->loss_sum / (double)done->steps;
+    }
 }
 
-static void train_slice(struct training *training)
+void training_charge(struct training *training, double seconds)
 {
-    PROFILE("train");
-    struct error error;
-    struct train_result done = {.finite = true};
-    struct engine *engine = training->options.engine;
-    int64_t n = next_slice(training);
-    double begin_s = clock_monotonic_s();
-    if (!engine->table->train(engine, n, &done, &error)) {
-        fail(training, &error);
-        return;
+    training->all.seconds += seconds;
+    if (training->warm.steps > 0) {
+        training->warm.seconds += seconds;
     }
-    account(training, &done, clock_monotonic_s() - begin_s);
-    if (!done.finite) {
-        fail_not_finite(training, "the loss", done.bad_loss);
-        return;
-    }
-    progress_update(&training->progress, &(struct progress_view){
-                                             .step = training->step,
-                                             .last_step = training->plan.last_step,
-                                             .steps_per_s = training->recent_steps_per_s,
-                                             .loss = training->recent_loss,
-                                             .validation = training->shown_validation,
-                                         });
 }
 
-static void fill_result(struct training *training)
+/*
+ * Steps of the whole job per second. Others go on while this process validates or saves, so with them it is the clock
+ * that counts; a process of its own is judged by its training alone.
+ */
+static double job_rate(const struct training *training, const struct tally *tally, double now_s, int64_t step)
 {
-    struct training_result *result = &training->result;
-    const struct tally *tally = training->warm.steps > 0 ? &training->warm : &training->all;
-    result->global_step = training->step;
-    result->local_steps = training->step - training->first_step;
-    result->epochs =
-        (double)training->step * (double)training->plan.batches_per_step / (double)training->plan.epoch_batches;
-    result->steps_per_s = tally->seconds > 0 ? (double)tally->steps / tally->seconds : 0;
-    result->best_accuracy = training->info.best_accuracy;
-    result->best_step = training->info.best_step;
-    bool has_checkpoint = training->last_checkpoint[0] != '\0';
-    result->last_checkpoint = has_checkpoint ? training->last_checkpoint : NULL;
-    result->last_checkpoint_step = has_checkpoint ? training->last_checkpoint_step : -1;
+    return training->updater->table->is_shared ? (double)(step - tally->begun_step) / fmax(now_s - tally->begun_s, 1e-9)
+                                               : (double)tally->steps / fmax(tally->seconds, 1e-9);
 }
 
-void training_run(struct training *training, struct training_result *result)
+/* --- What is due at a step --- */
+
+static void report_progress(struct training *training)
 {
-    const struct config_output *output = &training->options.config->output;
-    progress_begin(&training->progress, output->progress && output->log_format == LOG_TEXT);
-    check_ended(training); /* a restored run may have nothing left to do */
-    leave_if_asked(training);
-    if (training->result.end == TRAINING_INTERRUPTED) {
-        save_if_due(training, false);
+    const struct tally *tally = &training->since_report;
+    const struct config_train *train = &training->config->train;
+    if (!training->progress.active && tally->steps > 0) {
+        report_step(&(struct report_step){
+            .worker = training->config->cluster.task_index,
+            .epoch = plan_epoch(&training->plan, training->global_step),
+            .global_step = training->global_step,
+            .local_step = training->local_step,
+            .loss = tally->loss_sum / (double)tally->steps,
+            .learning_rate = schedule_learning_rate(train, training->global_step - 1),
+            .ms_per_batch = 1e3 * tally->seconds / (double)(tally->steps * train->micro_batches),
+            .examples_per_s = (double)tally->images / fmax(tally->seconds, 1e-9),
+        });
     }
-    while (!training->stop) {
-        train_slice(training);
-        bool is_best = !training->stop && log_and_validate(training);
-        if (training->stop) {
-            break; /* it failed: nothing of this is saved */
-        }
-        check_ended(training);
-        leave_if_asked(training);
-        save_if_due(training, is_best);
+    training->since_report = tally_begin(training, clock_monotonic_s());
+}
+
+static void summarise_if_due(struct training *training, int64_t before)
+{
+    const struct updater_table *table = training->updater->table;
+    const struct tally *tally = &training->since_summary;
+    const double now_s = training->summary ? clock_monotonic_s() : 0;
+    if (tally->steps == 0 || !summary_is_due(training->summary, before, training->global_step, now_s)) {
+        return;
     }
-    if (training->result.end != TRAINING_FAILED && training->plan.log_steps > 0) {
+    struct summary_cluster cluster;
+    const double steps = (double)tally->steps, seconds = fmax(tally->seconds, 1e-9);
+    if (table->summarise) {
+        table->summarise(training->updater, tally->steps, &cluster);
+    }
+    summary_write(training->summary, &(struct summary_step){
+                                         .global_step = training->global_step,
+                                         .cross_entropy = tally->loss_sum / steps,
+                                         .accuracy = (double)tally->correct / fmax(1, (double)tally->images),
+                                         .steps_per_s = job_rate(training, tally, now_s, training->global_step),
+                                         .examples_per_s = (double)tally->images / seconds,
+                                         .seconds_per_batch = seconds / (steps * training->config->train.micro_batches),
+                                         .cluster = table->summarise ? &cluster : NULL,
+                                     });
+    const double end_s = clock_monotonic_s();
+    training->since_summary = tally_begin(training, end_s);
+    training_charge(training, end_s - now_s);
+}
+
+/* Takes down what the evaluation found; true if it never was better. */
+static bool note_validation(struct training *training, const struct held_model *held)
+{
+    struct checkpoint_info *record = held->record;
+    const double loss = training->evaluation.loss;
+    record->validation_accuracy = evaluation_accuracy(&training->evaluation);
+    const bool is_best = record->validation_accuracy > record->best_accuracy;
+    if (is_best) {
+        record->best_accuracy = record->validation_accuracy;
+        record->best_step = held->global_step;
+    }
+    record->bad_validations = is_best ? 0 : record->bad_validations + 1;
+    training->shown_validation = record->validation_accuracy;
+    summary_validation(training->summary, held->global_step, record->validation_accuracy, loss);
+    report_validation(&(struct report_validation){
+        .worker = training->config->cluster.task_index,
+        .epoch = plan_epoch(&training->plan, held->global_step),
+        .global_step = held->global_step,
+        .accuracy = record->validation_accuracy,
+        .loss = loss,
+        .best_accuracy = record->best_accuracy,
+        .best_step = record->best_step,
+        .quiet = training->progress.active,
+    });
+    judge_record(training, record);
+    return is_best;
+}
+
+static bool evaluate_on(struct training *training, const struct examples *examples)
+{
+    const bool averaged = training->config->train.ema_decay > 0;
+    return evaluate(&training->evaluation, training->engine, averaged, examples, &training->error) ||
+           training_fail(training);
+}
+
+/* True if the model never was better. */
+static bool validate(struct training *training)
+{
+    PROFILE("validate");
+    const struct updater_table *table = training->updater->table;
+    struct held_model held;
+    if (!table->hold(training->updater, &held)) {
+        return false; /* the next validation is not far */
+    }
+    const bool done = evaluate_on(training, &training->dataset->validation);
+    const bool is_finite = done && isfinite(training->evaluation.loss);
+    const bool is_best = is_finite && note_validation(training, &held);
+    table->release(training->updater, is_best);
+    if (done && !is_finite) {
+        training_fail_not_finite(training, "the validation loss", training->evaluation.loss, held.global_step);
+    }
+    return is_best;
+}
+
+/* After steps that led on from global step `before`. Returns true if a validation was the best so far. */
+static bool do_what_is_due(struct training *training, int64_t before)
+{
+    const struct plan *plan = &training->plan;
+    const int64_t step = training->global_step;
+    if (times_due(step, plan->log_steps) > times_due(before, plan->log_steps)) {
         report_progress(training);
     }
-    collect_saved(training, true);
-    progress_end(&training->progress);
-    fill_result(training);
-    *result = training->result;
+    summarise_if_due(training, before);
+    return training->test && training->dataset->validation.count > 0 &&
+           validations_due(plan, step) > validations_due(plan, before) && validate(training);
 }
 
-/* ---- Beginning and end ---- */
-
-/* A new model, by its initializer and seed; slots begin as the optimizer says. */
-static bool initialise(struct training *training, struct error *error)
+static void show_progress(struct training *training)
 {
-    const struct training_options *options = &training->options;
-    const struct engine_table *table = options->engine->table;
-    size_t floats = options->model->float_count;
-    /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
-    float *memory = NULL, *values = training->snapshot.vectors[STORE_PARAMETERS];
-    if (!values && !(values = memory = malloc(floats * sizeof *values))) {
-        return error_set(error, "not enough memory for %zu initial parameters", floats);
+    if (training->progress.active) {
+        progress_update(&training->progress, &(struct progress_view){
+                                                 .step = training->global_step,
+                                                 .last_step = training->plan.last_step,
+                                                 .steps_per_s = training->recent_steps_per_s,
+                                                 .loss = training->recent_loss,
+                                                 .validation = training->shown_validation,
+                                             });
     }
-    char source[256];
-    bool done = initial_parameters(options->config, options->model, values, source, sizeof source, error) &&
-                table->write(options->engine, STORE_PARAMETERS, 0, floats, values, error) &&
-                (!averaged(training) || table->write(options->engine, STORE_AVERAGES, 0, floats, values, error));
-    for (int slot = 0; done && slot < optimizer_slots(options->config->train.optimizer); slot++) {
-        float initial = optimizer_slot_initial(&options->config->train, slot);
-        for (size_t i = 0; i < floats; i++) {
-            values[i] = initial;
-        }
-        done = table->write(options->engine, (enum store_vector)(STORE_SLOT0 + slot), 0, floats, values, error);
-    }
-    free(memory);
-    return done;
 }
 
-/* Opens train_dir; the engine gets what the newest good checkpoint in it holds. *restored is false if there is none. */
-static bool open_folder(struct training *training, bool *restored, struct error *error)
-{
-    const struct training_options *options = &training->options;
-    const struct config *config = options->config;
-    struct checkpoint_file *file = NULL;
-    if (!checkpoint_folder_open(&training->folder, config->output.train_dir, &config->output, error)) {
-        return false;
-    }
-    if (!checkpoint_writer_create(&training->writer, &training->folder, error)) {
-        checkpoint_folder_close(&training->folder);
-        return false;
-    }
-    if (!checkpoint_state_create(&training->snapshot, options->model, &config->train, error) ||
-        !checkpoint_folder_newest(&training->folder, &file, error)) {
-        return false;
-    }
-    *restored = file != NULL;
-    bool done = !file || (checkpoint_load(file, &training->snapshot, error) && put_state(training, error));
-    if (file && done) {
-        training->info = *checkpoint_file_info(file);
-        snprintf(training->last_checkpoint, sizeof training->last_checkpoint, "%s", checkpoint_path(file));
-        training->last_checkpoint_step = training->info.global_step;
-    }
-    checkpoint_close(file);
-    return done;
-}
+/* --- Join, train, finish --- */
 
-static void tell_start(const struct training *training, bool restored)
+static void tell_start(const struct training *training, const struct updater_start *start)
 {
     char text[256];
-    training->options.engine->table->describe(training->options.engine, text, sizeof text);
+    training->engine->table->describe(training->engine, text, sizeof text);
     report_start(&(struct report_start){
-        .config = training->options.config,
-        .model = training->options.model,
-        .data = training->options.dataset->description,
+        .config = training->config,
+        .model = training->model,
+        .data = training->dataset->description,
         .engine = text,
         .digest = training->digest,
-        .restored_from = restored ? training->last_checkpoint : NULL,
-        .global_step = training->step,
+        .restored_from = start->restored_from,
+        .global_step = start->global_step,
         .last_step = training->plan.last_step,
+        .keeps_nothing = !training->test,
     });
 }
 
-static bool begin(struct training *training, struct error *error)
+static bool begin(struct training *training, const struct updater_start *start)
 {
-    const struct config *config = training->options.config;
-    bool restored = false;
-    if ((config->train.target_accuracy > 0 || config->train.patience > 0) && !has_validation(training)) {
-        return error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
-                                "data.validation_size is 0: set it to 5000, say");
-    }
-    if (!config_digest(config, training->digest, error) ||
-        !evaluation_create(&training->evaluation, training->options.model->widths[training->options.model->layer_count],
-                           error)) {
-        return false;
-    }
-    if (config->output.train_dir[0] != '\0' && !open_folder(training, &restored, error)) {
-        return false;
-    }
-    if (restored && training->info.seed != config->train.seed) {
-        log_warning("%s was trained with seed %lld, and goes on with seed %lld: the order of the data changes",
-                    training->last_checkpoint, (long long)training->info.seed, (long long)config->train.seed);
-    }
-    if (!restored && !initialise(training, error)) {
-        return false;
-    }
-    training->info.seed = config->train.seed; /* what it says from here on is about this run */
-    training->info.fleet_version = config->fleet.version;
-    memcpy(training->info.config_digest, training->digest, sizeof training->digest);
-    training->first_step = training->step = restored ? training->info.global_step : 0;
-    training->shown_validation = training->info.validation_accuracy;
-    training->options.engine->table->set_global_step(training->options.engine, training->step);
-    supervisor_begin(&training->supervisor, &config->output, training->step, clock_monotonic_s());
-    tell_start(training, restored);
-    training->summary_step = training->step;
-    return summary_open(&training->summary,
-                        &(struct summary_options){.config = config,
-                                                  .model = training->options.model,
-                                                  .engine = training->options.engine,
-                                                  .dataset = training->options.dataset,
-                                                  .digest = training->digest,
-                                                  .global_step = training->step},
-                        error);
+    training->begun = true;
+    training->all = training->since_report;
+    tell_start(training, start);
+    return !training->test || open_summary(training, &training->error) || training_fail(training);
 }
 
-bool training_open(struct training **training, const struct training_options *options, struct error *error)
+static bool join(struct training *training)
 {
-    struct training *opened = calloc(1, sizeof *opened);
-    if (!opened) {
-        return error_set(error, "not enough memory for a training training");
-    }
-    opened->options = *options;
-    opened->slice_steps = 1;
-    opened->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
-    plan_begin(&opened->plan, options->config, options->epoch_batches);
-    if (!begin(opened, error)) {
-        training_close(opened);
+    struct updater_start start = {.record = {.validation_accuracy = -1, .best_accuracy = -1}};
+    if (!training->updater->table->join(training->updater, &start)) {
         return false;
     }
-    *training = opened;
+    training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
+    training->shown_validation = start.record.validation_accuracy;
+    if (!training->begun && !begin(training, &start)) {
+        return false;
+    }
+    judge_record(training, &start.record);
     return true;
 }
 
-void training_tested(struct training *training, double accuracy)
+static bool is_in_order(const struct training *training)
 {
-    summary_test(training->summary, training->step, accuracy);
+    return training->end != TRAINING_REJOINS && training->end != TRAINING_LEAVES && training->end != TRAINING_FAILED;
 }
 
-void training_close(struct training *training)
+static void train(struct training *training)
 {
-    if (training) {
-        summary_close(training->summary, training->stop && training->result.end != TRAINING_FAILED);
-        if (training->writer) {
-            checkpoint_writer_destroy(training->writer);
-            checkpoint_folder_close(&training->folder);
-            checkpoint_state_destroy(&training->snapshot);
+    const struct updater_table *table = training->updater->table;
+    bool is_best = false;
+    for (;;) {
+        look_for_end(training);
+        if (table->save && training->end != TRAINING_FAILED) { /* of what failed nothing is saved */
+            table->save(training->updater, is_best);
         }
-        evaluation_destroy(&training->evaluation);
-        free(training);
+        if (training->end != TRAINING_GOES_ON) {
+            break;
+        }
+        const int64_t before = training->global_step;
+        is_best = table->step(training->updater) && do_what_is_due(training, before);
+        show_progress(training);
     }
+    training->ended_s = clock_monotonic_s();
+    training->ended_step = training->global_step;
+    if (is_in_order(training)) {
+        if (table->settle) {
+            table->settle(training->updater);
+        }
+        if (training->plan.log_steps > 0) {
+            report_progress(training);
+        }
+    }
+}
+
+static void describe_end(const struct training *training, char *text, size_t size)
+{
+    const struct config_train *train = &training->config->train;
+    if (training->end == TRAINING_TARGET) {
+        snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
+    } else if (training->end == TRAINING_PATIENCE) {
+        snprintf(text, size, "no better validation %d times in a row", train->patience);
+    } else {
+        snprintf(text, size, training->local_step == 0 ? "nothing left to train" : "last step reached");
+    }
+}
+
+static void report_end(const struct training *training, const struct updater_record *record, const char *reason)
+{
+    const struct plan *plan = &training->plan;
+    const struct tally *tally = training->warm.steps > 0 ? &training->warm : &training->all;
+    const double job_steps_per_s = job_rate(training, tally, training->ended_s, training->ended_step);
+    report_done(&(struct report_done){
+        .test = &training->evaluation,
+        .reason = reason,
+        .steps = training->global_step,
+        .local_steps = training->local_step,
+        .epochs = (double)training->global_step * (double)plan->batches_per_step / (double)plan->epoch_batches,
+        .steps_per_s = tally->seconds > 0 ? (double)tally->steps / tally->seconds : 0,
+        .global_steps_per_s = training->updater->table->is_shared ? job_steps_per_s : 0,
+        .seconds = clock_monotonic_s() - training->begun_s,
+        .best_accuracy = record->best_accuracy,
+        .best_step = record->best_step,
+    });
+}
+
+static bool test(struct training *training, const struct updater_record *record)
+{
+    const struct updater_table *table = training->updater->table;
+    char reason[128];
+    if (!evaluate_on(training, training->test)) {
+        return false;
+    }
+    const double accuracy = evaluation_accuracy(&training->evaluation);
+    describe_end(training, reason, sizeof reason);
+    summary_test(training->summary, training->global_step, accuracy);
+    if (table->conclude) {
+        table->conclude(training->updater, false, accuracy, reason);
+    }
+    report_end(training, record, reason);
+    return true;
+}
+
+static int fail(struct training *training)
+{
+    const struct updater_table *table = training->updater->table;
+    log_error("%s", training->error.text);
+    if (table->conclude) {
+        table->conclude(training->updater, true, NAN, training->error.text);
+    }
+    return COMMAND_FAILED;
+}
+
+static int interrupted(const struct training *training, const struct updater_record *record)
+{
+    const int number = signals_pending();
+    const bool is_kept = record->last_checkpoint && record->last_checkpoint_step == training->global_step;
+    report_interrupted(signals_name(number), training->global_step, is_kept ? record->last_checkpoint : NULL);
+    return record->checkpoint_failed ? COMMAND_FAILED : signals_exit_status(number);
+}
+
+/* What follows from the end of training. True: it goes on, once it has joined again. */
+static bool finish(struct training *training, int *status)
+{
+    const struct updater_table *table = training->updater->table;
+    struct updater_record record;
+    if (training->end != TRAINING_REJOINS) {
+        table->finish(training->updater);
+    }
+    if (training->end == TRAINING_REJOINS) {
+        training->end = TRAINING_GOES_ON;
+        return true;
+    }
+    progress_end(&training->progress);
+    switch (training->end) {
+    case TRAINING_LAST_STEP:
+    case TRAINING_TARGET:
+    case TRAINING_PATIENCE:
+        table->record(training->updater, &record);
+        *status = !test(training, &record) ? fail(training) : record.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
+        break;
+    case TRAINING_INTERRUPTED:
+        table->record(training->updater, &record);
+        *status = interrupted(training, &record);
+        break;
+    case TRAINING_BY_OTHERS:
+        *status = COMMAND_DONE;
+        break;
+    case TRAINING_LEAVES:
+        *status = training->leave_status;
+        break;
+    case TRAINING_GOES_ON:
+    case TRAINING_REJOINS:
+    case TRAINING_FAILED:
+        *status = fail(training);
+        break;
+    }
+    return false;
+}
+
+int training_run(struct training *training)
+{
+    const struct config_output *output = &training->config->output;
+    const struct model *model = training->model;
+    int status = COMMAND_FAILED;
+    if (!evaluation_create(&training->evaluation, model->widths[model->layer_count], &training->error)) {
+        return fail(training);
+    }
+    const bool has_line = output->progress && output->log_format == LOG_TEXT;
+    progress_begin(&training->progress, has_line && !training->updater->table->is_shared);
+    for (;;) {
+        if (join(training)) {
+            train(training);
+        }
+        if (!finish(training, &status)) {
+            break;
+        }
+    }
+    summary_close(training->summary, status == COMMAND_DONE);
+    evaluation_destroy(&training->evaluation);
+    return status;
 }

@@ -1,11 +1,16 @@
 /*
- * A training training, as tf.train.MonitoredTrainingSession and tf.train.Supervisor run one: it initialises the model or
- * restores the newest good checkpoint of train_dir, drives the engine to the end of the run, and on the way logs,
- * validates and keeps checkpoints.
+ * The training loop, of local training and of a cluster's workers alike, as tf.train.MonitoredTrainingSession runs one:
  *
- * The engine trains in slices that end exactly where something is due, and otherwise last about 50 ms, so that signals
- * and clocks are looked at in time. What is done at a step is done before that step's checkpoint: a checkpoint holds
- * everything up to its step, and a resumed run gives bit for bit what the uninterrupted one gives.
+ *     for (;;) { join; train; if (!finish) break; }
+ *
+ * Steps are the updater's business (worker/updater.h). The loop counts them, logs, validates, writes summaries, and
+ * stops for the last step, a target, lost patience or a signal. What is done at a step is done before that step's
+ * checkpoint: a checkpoint holds everything up to its step, and a resumed run gives bit for bit what the uninterrupted
+ * one gives.
+ *
+ * Workers of a cluster share the steps, so that what is due at a step is due once the global step has come to it or
+ * gone past it. One process of a job, the chief, validates, writes summaries and tests; local training is its own
+ * chief.
  */
 #ifndef WORKER_TRAINING_H
 #define WORKER_TRAINING_H
@@ -15,58 +20,98 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "base/progress.h"
+#include "ps/job/plan.h"
 #include "ps/store/model.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
+#include "worker/evaluate.h"
+#include "worker/updater.h"
 
-/* Why a training ended. */
+/* Why training ends. */
 enum training_end {
+    TRAINING_GOES_ON,
+    TRAINING_REJOINS,     /* the model was lost, or replaced: training joins again and goes on */
     TRAINING_LAST_STEP,   /* train_steps or epochs reached; perhaps before the first step */
     TRAINING_TARGET,      /* the validation accuracy asked for is reached */
     TRAINING_PATIENCE,    /* no better validation for long enough */
     TRAINING_INTERRUPTED, /* by a signal; a checkpoint was tried */
-    TRAINING_FAILED,      /* the loss was not finite, or the engine failed; logged already */
+    TRAINING_BY_OTHERS,   /* the job is over, or goes on without this process */
+    TRAINING_LEAVES,      /* a rollout ends this process, and not the job */
+    TRAINING_FAILED,      /* training->error says why */
 };
 
-struct training_result {
-    enum training_end end;
-    int64_t global_step;  /* reached */
-    int64_t local_steps;  /* done by this training */
-    double epochs;        /* of the whole job, done up to global_step */
-    double steps_per_s;   /* training and pauses for checkpoints; without the first 100 steps if there are more */
-    double best_accuracy; /* by validation, negative: none */
-    int64_t best_step;
-    int signal;             /* of TRAINING_INTERRUPTED */
-    bool checkpoint_failed; /* some checkpoint could not be written, logged already: the run must not end with 0 */
-    /* The newest good one in train_dir and its step; NULL and -1: none. The text is the training's. */
-    const char *last_checkpoint;
-    int64_t last_checkpoint_step;
+/* Steps and seconds of some stretch of training. */
+struct tally {
+    int64_t steps, images, correct; /* of this process */
+    double loss_sum;                /* over its steps */
+    double seconds;                 /* of training: validations take none, nor does waiting for a model */
+    double begun_s;                 /* when it began, by the clock, ... */
+    int64_t begun_step;             /* ... and at which global step */
 };
-
-/* All borrowed, and unchanged while the training lives. */
-struct training_options {
-    const struct config *config; /* with train.lr_decay_steps filled in */
-    const struct model *model;
-    struct engine *engine; /* created for config, model and dataset->train; driven by the training alone */
-    const struct dataset *dataset;
-    int64_t epoch_batches; /* of one task: sampler_epoch_batches */
-};
-
-struct training;
 
 /*
- * Takes train_dir for this process, brings the engine to the state to start from, and says so (report_start). Fails if
- * train_dir is in use or can't be written, and if its checkpoints are of another model or optimizer.
+ * Zeros, but for the first group of fields, are where it begins. Its owner fills those in, except that dataset, engine
+ * and plan may wait until the updater joins, and keeps all of it alive until training_run returns.
  */
-bool training_open(struct training **training, const struct training_options *options, struct error *error);
+struct training {
+    struct updater *updater;
+    struct config *config; /* with train.lr_decay_steps filled in (training_plan); live keys change between steps */
+    const struct model *model;
+    const struct dataset *dataset;
+    struct engine *engine;
+    const struct examples *test; /* the chief's; NULL: this process is not the chief */
+    const char *digest;          /* of the config */
+    double begun_s;              /* when the process started */
 
-/* Trains until the run's end. Afterwards the engine holds the final state and the newest checkpoint is on disk. */
-void training_run(struct training *training, struct training_result *result);
+    struct plan plan; /* training_plan */
+    int64_t global_step, local_step;
+    enum training_end end;
+    struct error error;           /* of TRAINING_FAILED */
+    int leave_status;             /* exit status of TRAINING_LEAVES */
+    struct evaluation evaluation; /* of the validation, later of the test */
+    struct progress progress;     /* of local training */
 
-/* Tells the summaries what the test set says of the final state. */
-void training_tested(struct training *training, double accuracy);
+    /* The loop's own. */
+    struct tally all, warm; /* of this process; warm: after the first steps */
+    struct tally since_report, since_summary;
+    struct summary *summary; /* NULL: none wanted */
+    double ended_s;          /* when the last step was done... */
+    int64_t ended_step;      /* ...and which one that was */
+    bool begun;
+    double shown_validation, recent_steps_per_s, recent_loss;
+};
 
-/* Lets go of train_dir; a checkpoint that is being written is finished first. NULL is fine. */
-void training_close(struct training *training);
+/* Makes the plan, and train.lr_decay_steps if it is 0, by the config and the size of the data. */
+void training_plan(struct training *training);
+
+/* Can what the config asks for be measured on this data? */
+bool training_check_data(const struct training *training, struct error *error);
+
+/* Live keys of the config have changed: new plan, new intervals of summaries. */
+void training_retime(struct training *training);
+
+/* Trains, from the updater's join to its end. Returns the exit status; errors are logged. */
+int training_run(struct training *training);
+
+/* --- For the updater --- */
+
+/* Training ends, for this reason if there is none yet. Returns false. */
+bool training_stop(struct training *training, enum training_end end);
+
+/* Training fails, whatever it was about to end for; training->error says why. Returns false. */
+bool training_fail(struct training *training);
+
+/* The same for a loss, `what` in words, that is not finite. */
+bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step);
+
+/* Counts steps that were done in so many seconds, the last of them now. global_step is up to date already. */
+void training_account(struct training *training, const struct train_result *done, double seconds, double now_s);
+
+/* Time spent otherwise (a checkpoint, a summary) that counts in the rate of all steps. */
+void training_charge(struct training *training, double seconds);
+
+/* Steps until something is due, so that an engine may take that many at once. For global_step < plan.last_step. */
+int64_t training_steps_to_due(const struct training *training);
 
 #endif

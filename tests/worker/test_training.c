@@ -1,7 +1,7 @@
 /*
- * The session with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings back.
+ * Local training with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings back.
  */
-#include "worker/training.h"
+#include "worker/local_updater.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/cli/command.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
@@ -180,7 +181,7 @@ static int set_up(void **state)
     struct stage *stage = calloc(1, sizeof *stage);
     struct error error;
     assert_true(config_defaults(&stage->config, &error));
-    snprintf(stage->folder, sizeof stage->folder, "/tmp/test_session.XXXXXX");
+    snprintf(stage->folder, sizeof stage->folder, "/tmp/test_training.XXXXXX");
     assert_non_null(mkdtemp(stage->folder));
     free(stage->config.output.train_dir);
     stage->config.output.train_dir = strdup(stage->folder);
@@ -235,32 +236,47 @@ static int tear_down(void **state)
     return 0;
 }
 
-static bool open_session(struct stage *stage, struct training **session, struct error *error)
+static bool open_training(struct stage *stage, struct training *training, struct error *error)
 {
-    struct training_options options = {.config = &stage->config,
-                                       .model = &stage->model,
-                                       .engine = &stage->engine.engine,
-                                       .dataset = &stage->dataset,
-                                       .epoch_batches = 5};
-    return training_open(session, &options, error);
+    *training = (struct training){.config = &stage->config,
+                                  .model = &stage->model,
+                                  .engine = &stage->engine.engine,
+                                  .dataset = &stage->dataset,
+                                  .test = &stage->dataset.validation,
+                                  .digest = "test"};
+    return training_check_data(training, error) && local_updater_create(&training->updater, training, error);
 }
 
-/* last_checkpoint is the session's: callers look at the folder instead. */
-static struct training_result run(struct stage *stage)
+/* What came of a run. */
+struct outcome {
+    enum training_end end;
+    int64_t global_step, local_steps;
+    struct updater_record record; /* last_checkpoint: NULL or not, nothing else */
+    int status;
+    char error[1024];
+};
+
+static struct outcome run(struct stage *stage)
 {
-    struct training *session = NULL;
-    struct training_result result;
+    struct training training;
+    struct outcome outcome;
     struct error error;
-    if (!open_session(stage, &session, &error)) {
+    if (!open_training(stage, &training, &error)) {
         fail_msg("%s", error.text);
     }
-    training_run(session, &result);
-    training_close(session);
-    return result;
+    training_plan(&training);
+    outcome.status = training_run(&training);
+    outcome.end = training.end;
+    outcome.global_step = training.global_step;
+    outcome.local_steps = training.local_step;
+    snprintf(outcome.error, sizeof outcome.error, "%s", training.end == TRAINING_FAILED ? training.error.text : "");
+    training.updater->table->record(training.updater, &outcome.record);
+    local_updater_destroy(training.updater);
+    return outcome;
 }
 
 /* As a new process would: another engine, that knows nothing. */
-static struct training_result run_again(struct stage *stage)
+static struct outcome run_again(struct stage *stage)
 {
     fake_end(stage);
     fake_begin(stage);
@@ -298,11 +314,11 @@ static void slices_end_where_something_is_due(void **state)
 {
     struct stage *stage = *state;
     stage->config.output.save_steps = 110;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_LAST_STEP);
     assert_int_equal(result.global_step, 1000);
     assert_int_equal(result.local_steps, 1000);
-    assert_true(fabs(result.epochs - 200) < 1e-9);
+    assert_int_equal(result.status, COMMAND_DONE);
     for (int64_t step = 1; step <= 1000; step++) {
         if (step % 30 == 0 || step % 70 == 0 || step % 110 == 0 || step == 1000) {
             assert_true(slice_ended_at(stage, step));
@@ -311,7 +327,7 @@ static void slices_end_where_something_is_due(void **state)
     assert_true(has_checkpoint(stage, 1000));
     assert_true(has_checkpoint(stage, 990));
     assert_true(stage->engine.averaged == false || stage->config.train.ema_decay > 0);
-    assert_false(result.checkpoint_failed);
+    assert_false(result.record.checkpoint_failed);
 }
 
 /* Interrupted here and there, by the last step or by nothing at all, the run still writes the very same bytes. */
@@ -346,7 +362,7 @@ static void nothing_is_left_to_do_at_the_last_step(void **state)
 {
     struct stage *stage = *state;
     run(stage);
-    struct training_result result = run_again(stage);
+    struct outcome result = run_again(stage);
     assert_int_equal(result.end, TRAINING_LAST_STEP);
     assert_int_equal(result.local_steps, 0);
     assert_int_equal(result.global_step, 1000);
@@ -359,9 +375,11 @@ static void a_loss_that_is_not_finite_ends_it(void **state)
     struct stage *stage = *state;
     stage->config.output.save_steps = 50;
     stage->engine.bad_step = 123;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_FAILED);
+    assert_int_equal(result.status, COMMAND_FAILED);
     assert_int_equal(result.global_step, 123);
+    assert_non_null(strstr(result.error, "model-0000000100.safetensors"));
     assert_true(has_checkpoint(stage, 100));
     assert_false(has_checkpoint(stage, 123));
 }
@@ -371,7 +389,7 @@ static void the_target_ends_it(void **state)
     struct stage *stage = *state;
     stage->engine.steps_per_right_image = 20; /* 3, 7, 10 of 20 images at steps 70, 140, 210 */
     stage->config.train.target_accuracy = 0.5;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_TARGET);
     assert_int_equal(result.global_step, 210);
     assert_true(has_checkpoint(stage, 210));
@@ -386,10 +404,10 @@ static void patience_ends_it(void **state)
     stage->engine.steps_per_right_image = 20;
     stage->engine.best_step = 150; /* 7 of 20 from step 140 on */
     stage->config.train.patience = 3;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_PATIENCE);
-    assert_int_equal(result.best_step, 140);
-    assert_true(fabs(result.best_accuracy - 7.0 / 20) < 1e-9);
+    assert_int_equal(result.record.best_step, 140);
+    assert_true(fabs(result.record.best_accuracy - 7.0 / 20) < 1e-9);
     assert_int_equal(result.global_step, 140 + 3 * 70);
     snprintf(best, sizeof best, "%s/best.safetensors", stage->folder);
     assert_true(file_exists(best));
@@ -399,11 +417,11 @@ static void patience_ends_it(void **state)
 static void stopping_rules_need_validation(void **state)
 {
     struct stage *stage = *state;
-    struct training *session = NULL;
+    struct training training;
     struct error error;
     stage->config.train.patience = 3;
     stage->dataset.validation.count = 0;
-    assert_false(open_session(stage, &session, &error));
+    assert_false(open_training(stage, &training, &error));
     assert_non_null(strstr(error.text, "validation_size"));
 }
 
@@ -412,44 +430,41 @@ static void without_a_folder_nothing_is_kept(void **state)
     struct stage *stage = *state;
     stage->config.output.train_dir[0] = '\0';
     stage->config.output.save_steps = 10;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_LAST_STEP);
-    assert_null(result.last_checkpoint);
+    assert_null(result.record.last_checkpoint);
 }
 
 /* In a child, for the lock is the process's. Status 0: refused, naming the folder. */
 static void a_folder_has_one_process(void **state)
 {
     struct stage *stage = *state;
-    struct training *session = NULL;
+    struct training training, second;
     struct error error;
     int status = -1;
-    assert_true(open_session(stage, &session, &error));
+    assert_true(open_training(stage, &training, &error));
     pid_t child = fork();
     if (child == 0) {
-        struct training *second = NULL;
-        _exit(open_session(stage, &second, &error) || !strstr(error.text, stage->folder));
+        _exit(open_training(stage, &second, &error) || !strstr(error.text, stage->folder));
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    training_close(session);
-    assert_true(open_session(stage, &session, &error));
-    training_close(session);
+    local_updater_destroy(training.updater);
+    assert_true(open_training(stage, &training, &error));
+    local_updater_destroy(training.updater);
 }
 
 static void another_model_is_refused(void **state)
 {
     struct stage *stage = *state;
-    struct training *session = NULL;
-    struct error error;
     run(stage);
     stage->config.model.layers[1] = CLASSES + 1;
     model_layout(&stage->model, &stage->config.model);
-    fake_end(stage);
-    fake_begin(stage);
-    assert_false(open_session(stage, &session, &error));
-    assert_non_null(strstr(error.text, "layer0/weights"));
-    assert_non_null(strstr(error.text, "train_dir"));
+    struct outcome result = run_again(stage);
+    assert_int_equal(result.status, COMMAND_FAILED);
+    assert_int_equal(result.local_steps, 0);
+    assert_non_null(strstr(result.error, "layer0/weights"));
+    assert_non_null(strstr(result.error, "train_dir"));
 }
 
 /* A full disk, played by a limit on the size of files: training goes on, and the end says so. */
@@ -464,10 +479,11 @@ static void a_full_disk_does_not_stop_training(void **state)
     tight.rlim_cur = 100;
     fflush(NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(result.end, TRAINING_LAST_STEP);
-    assert_true(result.checkpoint_failed);
+    assert_true(result.record.checkpoint_failed);
+    assert_int_equal(result.status, COMMAND_FAILED);
     assert_int_equal(result.global_step, 1000);
     assert_false(has_checkpoint(stage, 1000));
 }
@@ -478,9 +494,9 @@ static void a_signal_checkpoints_and_leaves(void **state)
     struct stage *stage = *state;
     signals_catch();
     stage->engine.signal_step = 77;
-    struct training_result result = run(stage);
+    struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_INTERRUPTED);
-    assert_int_equal(result.signal, SIGTERM);
+    assert_int_equal(result.status, 128 + SIGTERM);
     assert_true(result.global_step > 77 && result.global_step < 1000);
     assert_true(has_checkpoint(stage, result.global_step));
     /* Asked before the first step: nothing to train, nothing new to save. */
@@ -491,20 +507,20 @@ static void a_signal_checkpoints_and_leaves(void **state)
 
 int main(void)
 {
-#define SESSION_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TRAINING_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        SESSION_TEST(slices_end_where_something_is_due),
-        SESSION_TEST(resumed_is_uninterrupted),
-        SESSION_TEST(nothing_is_left_to_do_at_the_last_step),
-        SESSION_TEST(a_loss_that_is_not_finite_ends_it),
-        SESSION_TEST(the_target_ends_it),
-        SESSION_TEST(patience_ends_it),
-        SESSION_TEST(stopping_rules_need_validation),
-        SESSION_TEST(without_a_folder_nothing_is_kept),
-        SESSION_TEST(a_folder_has_one_process),
-        SESSION_TEST(another_model_is_refused),
-        SESSION_TEST(a_full_disk_does_not_stop_training),
-        SESSION_TEST(a_signal_checkpoints_and_leaves),
+        TRAINING_TEST(slices_end_where_something_is_due),
+        TRAINING_TEST(resumed_is_uninterrupted),
+        TRAINING_TEST(nothing_is_left_to_do_at_the_last_step),
+        TRAINING_TEST(a_loss_that_is_not_finite_ends_it),
+        TRAINING_TEST(the_target_ends_it),
+        TRAINING_TEST(patience_ends_it),
+        TRAINING_TEST(stopping_rules_need_validation),
+        TRAINING_TEST(without_a_folder_nothing_is_kept),
+        TRAINING_TEST(a_folder_has_one_process),
+        TRAINING_TEST(another_model_is_refused),
+        TRAINING_TEST(a_full_disk_does_not_stop_training),
+        TRAINING_TEST(a_signal_checkpoints_and_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .given_up = options->given_up,
                                          .context = options->context};
     bool done = push_pull_create(&chief->shards, &exchange, error) &&
-                checkpoint_state_create(&chief->state, options->model, &config->train, error) &&
-                evaluation_create(&chief->evaluation, options->model->widths[options->model->layer_count], error);
+                checkpoint_state_create(&chief->state, options->model, &config->train, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
             checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);
@@ -63,7 +62,6 @@ void chief_destroy(struct chief *chief)
         chief_stop_saving(chief);
         push_pull_destroy(&chief->shards);
         checkpoint_state_destroy(&chief->state);
-        evaluation_destroy(&chief->evaluation);
         if (chief->has_folder) {
             checkpoint_folder_close(&chief->folder);
         }
@@ -81,11 +79,6 @@ void chief_note_step(struct chief *chief, int64_t global_step)
         atomic_store(&chief->wake_step, INT64_MAX); /* once is enough */
         chief_wake(chief);
     }
-}
-
-void chief_summary_tally(struct chief *chief, struct summary *summary)
-{
-    chief->summary = summary;
 }
 
 /* ---- The end ---- */
@@ -121,10 +114,11 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
 void chief_record(struct chief *chief, struct chief_record *record)
 {
     chief_lock(chief);
-    *record =
-        (struct chief_record){.best_accuracy = chief->info.best_accuracy,
-                              .best_step = chief->info.best_step,
-                              .checkpoint_failed = chief->checkpoint_failed,
-                              .last_checkpoint = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL};
+    const bool has_checkpoint = chief->last_checkpoint[0] != '\0';
+    *record = (struct chief_record){
+        .info = chief->info,
+        .checkpoint_failed = chief->checkpoint_failed,
+        .last_checkpoint = has_checkpoint ? chief->last_checkpoint : NULL,
+        .last_checkpoint_step = has_checkpoint && !chief->supervisor.failed ? chief->supervisor.last_save_step : -1};
     pthread_mutex_unlock(&chief->mutex);
 }

@@ -1,7 +1,8 @@
 /*
  * What worker 0 does for the whole job, as tf.train.Supervisor: it initialises the model or restores the newest good
  * checkpoint of its train_dir into the shards, keeps checkpoints of them while training goes on (on a thread of its
- * own), validates, and ends the job. A chief that is started again finds the shards as they are, and resets nothing.
+ * own), takes snapshots of them to validate, and ends the job. A chief that is started again finds the shards as they
+ * are, and resets nothing.
  *
  * Checkpoints are those of local training: the same files, of the same content, so either goes on from the other's.
  */
@@ -14,11 +15,11 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/job/plan.h"
+#include "ps/checkpoint/checkpoint.h"
 #include "ps/identity.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
-#include "worker/summary/summary.h"
 
 struct chief;
 
@@ -54,20 +55,15 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
 /* Tells how far the job is, so that checkpoints are made when they are due; cheap, after every step. */
 void chief_note_step(struct chief *chief, int64_t global_step);
 
-/* What a validation leads to. */
-enum chief_verdict { CHIEF_GO_ON, CHIEF_TARGET, CHIEF_PATIENCE, CHIEF_FAILED };
-
-/* Validations go into these summaries too, from now on. Borrowed; NULL: none. */
-void chief_summary_tally(struct chief *chief, struct summary *summary);
-
 /*
- * Validates a snapshot of the shards, and keeps it if it is the best so far. The engine holds its parameters afterwards:
- * refresh them. An error of CHIEF_FAILED is for good.
+ * For a validation: a snapshot of the shards goes into the engine, and the chief keeps it until it is released; between
+ * the two nothing else may be asked of the chief by this thread, and others wait. *record: what the next checkpoint
+ * says. PUSH_PULL_DONE: release it. PUSH_PULL_AGAIN: there was none to be had just now. PUSH_PULL_REFUSED: the engine
+ * failed.
  */
-enum chief_verdict chief_validate(struct chief *chief, struct error *error);
-
-/* Has the job ended already, by what its checkpoint says of earlier validations? */
-enum chief_verdict chief_verdict(const struct chief *chief);
+enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                              struct error *error);
+void chief_release(struct chief *chief, bool is_best); /* is_best: keeps it as the best so far */
 
 /*
  * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
@@ -76,8 +72,8 @@ enum chief_verdict chief_verdict(const struct chief *chief);
 enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
 
 /*
- * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation on
- * every shard. From any thread. chief_checkpoint needs a train_dir.
+ * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation
+ * on every shard. From any thread. chief_checkpoint needs a train_dir.
  */
 bool chief_checkpoint(struct chief *chief, struct error *error);
 bool chief_restore(struct chief *chief, struct error *error);
@@ -93,10 +89,10 @@ void chief_retime(struct chief *chief, const struct config_output *output, const
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error);
 
 struct chief_record {
-    double best_accuracy; /* by validation, negative: none */
-    int64_t best_step;
+    struct checkpoint_info info; /* what the next checkpoint would say */
     bool checkpoint_failed;      /* some checkpoint could not be written: logged already, the run must not end with 0 */
     const char *last_checkpoint; /* NULL: none; the chief's */
+    int64_t last_checkpoint_step;
 };
 void chief_record(struct chief *chief, struct chief_record *record);
 

@@ -69,7 +69,7 @@ static bool fit(struct checkpoint_file *file, struct checkpoint_state *state, co
     if (checkpoint_load(file, state, error)) {
         return true;
     }
-    if (!initial_parameters(then, state->model, state->vectors[STORE_PARAMETERS], source, sizeof source, error) ||
+    if (!initial_state(then, state, source, sizeof source, error) ||
         !checkpoint_load_fitting(file, state, lost, sizeof lost, error)) {
         return false;
     }

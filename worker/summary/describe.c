@@ -152,7 +152,7 @@ void describe_run_start(struct event *event, const struct config *config, const 
     }
     proto_text(&start, 4, digest); /* runs of one configuration make a group */
     proto_double(&start, 5, wall_s);
-    put_event(event, "_hparams_/training_start_info", wall_s, START, &start);
+    put_event(event, "_hparams_/session_start_info", wall_s, START, &start);
     proto_free(&start);
 }
 
@@ -161,6 +161,6 @@ void describe_run_end(struct event *event, bool succeeded, double wall_s)
     struct proto end = {0};
     proto_integer(&end, 1, succeeded ? STATUS_SUCCESS : STATUS_FAILURE);
     proto_double(&end, 2, wall_s);
-    put_event(event, "_hparams_/training_end_info", wall_s, END, &end);
+    put_event(event, "_hparams_/session_end_info", wall_s, END, &end);
     proto_free(&end);
 }

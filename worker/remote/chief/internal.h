@@ -1,10 +1,11 @@
 /*
- * Inside the chief: what its parts share. chief.c keeps the whole together and ends the job; restore.c brings a model into
- * the shards; checkpoints.c takes their state and writes it down; validate.c measures; transfer.c is the wire's side of it.
+ * Inside the chief: what its parts share. chief.c keeps the whole together and ends the job; restore.c brings a model
+ * into the shards; checkpoints.c takes their state and writes it down; hold.c lends it for a validation; transfer.c is
+ * the wire's side of it.
  *
  * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
- * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing. "Locked" means
- * that it is the caller who holds it.
+ * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing. "Locked"
+ * means that it is the caller who holds it.
  */
 #ifndef WORKER_REMOTE_CHIEF_INTERNAL_H
 #define WORKER_REMOTE_CHIEF_INTERNAL_H
@@ -15,7 +16,6 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/supervisor.h"
 #include "ps/shard.h"
-#include "worker/evaluate.h"
 #include "worker/remote/chief.h"
 
 /* A checkpoint by steps that the shards were told of. */
@@ -34,10 +34,9 @@ struct chief {
     bool has_folder;
     struct supervisor supervisor;
     struct checkpoint_info info;
-    struct evaluation evaluation;
-    struct summary *summary; /* borrowed; NULL: none */
-    uint32_t generation;     /* the last one written or found */
-    uint64_t snapshots;      /* taken so far, on top of a random number: an earlier chief's must not be met */
+    int64_t held_step;   /* of the state, while it is held for a validation */
+    uint32_t generation; /* the last one written or found */
+    uint64_t snapshots;  /* taken so far, on top of a random number: an earlier chief's must not be met */
     char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
     bool checkpoint_failed;
     pthread_mutex_t mutex;

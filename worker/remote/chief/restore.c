@@ -14,26 +14,6 @@
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
-static bool initial_state(struct chief *chief, char *source, size_t size, struct error *error)
-{
-    const struct config *config = chief->options.config;
-    const struct model *model = chief->options.model;
-    struct checkpoint_state *state = &chief->state;
-    if (!initial_parameters(config, model, state->vectors[STORE_PARAMETERS], source, size, error)) {
-        return false;
-    }
-    if (state->vectors[STORE_AVERAGES]) {
-        memcpy(state->vectors[STORE_AVERAGES], state->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));
-    }
-    for (int slot = 0; slot < optimizer_slots(config->train.optimizer); slot++) {
-        float initial = optimizer_slot_initial(&config->train, slot);
-        for (size_t i = 0; i < model->float_count; i++) {
-            state->vectors[STORE_SLOT0 + slot][i] = initial;
-        }
-    }
-    return true;
-}
-
 /* A checkpoint that a rollout leads from or back to is taken over as far as it fits. */
 static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
 {
@@ -46,7 +26,7 @@ static bool load_state(struct chief *chief, struct checkpoint_file *file, struct
     if (!lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose)) {
         return false;
     }
-    if (!initial_state(chief, source, sizeof source, error) ||
+    if (!initial_state(config, &chief->state, source, sizeof source, error) ||
         !checkpoint_load_fitting(file, &chief->state, lost, sizeof lost, error)) {
         return false;
     }
@@ -75,7 +55,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
         checkpoint_close(file);
     } else if (load) {
         chief->info.global_step = 0;
-        done = initial_state(chief, source, size, error);
+        done = initial_state(config, &chief->state, source, size, error);
     }
     chief->info.seed = config->train.seed;
     chief->info.fleet_version = config->fleet.version;

@@ -1,132 +1,88 @@
-/* The end of training: the chief saves, tests and ends the job, and the others wait for that. */
+/* The end of training: the chief saves and ends the job, and the others wait for that. */
 #include <math.h>
-#include <stdio.h>
 
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
-#include "worker/evaluate.h"
 #include "worker/remote/worker/internal.h"
-#include "worker/report.h"
 
 enum { END_TIMEOUT_S = 600 /* for the chief to end a job that has done its last step */ };
 
-/* ---- Of the chief ---- */
-
-static void describe_end(const struct remote_worker *worker, char *text, size_t size)
+/* A rollout ends this process, and not the job. */
+static void leave(struct remote_worker *worker)
 {
-    const struct config_train *train = &worker->config.train;
-    if (worker->end == END_TARGET) {
-        snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
-    } else if (worker->end == END_PATIENCE) {
-        snprintf(text, size, "no better validation %d times in a row", train->patience);
-    } else {
-        snprintf(text, size, worker->local_step == 0 ? "nothing left to train" : "last step reached");
+    worker->training.end = TRAINING_LEAVES;
+    worker->training.leave_status = live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
+}
+
+static void keep_interrupted(struct remote_worker *worker)
+{
+    struct training *training = &worker->training;
+    struct error error;
+    training->end = TRAINING_INTERRUPTED;
+    if (worker->chief && worker->joined &&
+        chief_finish(worker->chief, false, &training->global_step, &error) != PUSH_PULL_DONE) {
+        log_warning("no last checkpoint: %s", error.text);
     }
 }
 
-static void report_end(const struct remote_worker *worker, const struct evaluation *test,
-                       const struct remote_tally *now, const char *reason)
+/* A ps may have lost the state of the end, and then training has to go on from a checkpoint. */
+static void finish_job(struct remote_worker *worker)
 {
-    struct chief_record record;
-    const struct remote_tally *from =
-        worker->warm.begun_s > 0 && now->begun_s > worker->warm.begun_s ? &worker->warm : &worker->all;
-    double seconds = fmax(now->begun_s - from->begun_s, 1e-9);
-    chief_record(worker->chief, &record);
-    report_done(&(struct report_done){
-        .test = test,
-        .reason = reason,
-        .steps = worker->global_step,
-        .local_steps = worker->local_step,
-        .epochs =
-            (double)worker->global_step * (double)worker->plan.batches_per_step / (double)worker->plan.epoch_batches,
-        .steps_per_s = (double)(now->local_steps - from->local_steps) / seconds,
-        .global_steps_per_s = (double)(now->global_step - from->global_step) / seconds,
-        .seconds = clock_monotonic_s() - worker->begin_s,
-        .best_accuracy = record.best_accuracy,
-        .best_step = record.best_step,
-    });
+    struct training *training = &worker->training;
+    enum push_pull_end end = chief_finish(worker->chief, true, &training->global_step, &training->error);
+    if (end == PUSH_PULL_AGAIN && signals_pending() == 0) {
+        log_warning("%s; training goes on from the newest checkpoint", training->error.text);
+        training->end = TRAINING_REJOINS;
+    } else if (end != PUSH_PULL_DONE) {
+        training_fail(training);
+    }
 }
 
-/* *again: a ps has lost the state of the end, and training has to go on from a checkpoint. */
-static bool finish_chief(struct remote_worker *worker, bool *again, struct error *error)
+/* What a ps says of the end that the chief has reported. */
+static void take_news(struct remote_worker *worker, const struct job_news *news)
 {
-    char reason[128];
-    struct evaluation test;
-    struct remote_tally now = worker_begin_tally(worker);
-    enum push_pull_end end = chief_finish(worker->chief, true, &worker->global_step, error);
-    *again = end == PUSH_PULL_AGAIN;
-    if (end != PUSH_PULL_DONE || !evaluation_create(&test, worker->model.widths[worker->model.layer_count], error)) {
+    struct training *training = &worker->training;
+    training->end = TRAINING_BY_OTHERS;
+    if (news->failed || news->refused) {
+        error_set(&training->error, "%s",
+                  news->message[0] != '\0' ? news->message : "worker 0 says that the job failed");
+        training_fail(training);
+    } else if (!worker->chief && !isnan(news->test_accuracy)) {
+        log_info("the job is over: test accuracy %.2f%%", 100 * (double)news->test_accuracy);
+    }
+}
+
+/* Has the wait for the chief come to an end, other than by its word? */
+static bool is_wait_over(struct remote_worker *worker, double waited_s)
+{
+    struct training *training = &worker->training;
+    char why[256];
+    if (signals_pending() != 0) {
+        keep_interrupted(worker);
+    } else if (live_config_end(worker->live) != LIVE_STAYS) {
+        leave(worker);
+    } else if (heartbeat_needs_rejoin(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
+        log_warning("%s; training goes on once the model is there again", why);
+        training->end = TRAINING_REJOINS;
+    } else if (waited_s >= END_TIMEOUT_S) {
+        error_set(&training->error, "worker 0 did not end the job within %d s of its last step", END_TIMEOUT_S);
+        training_fail(training);
+    } else {
         return false;
     }
-    bool done = evaluate(&test, worker->engine, worker->config.train.ema_decay > 0, &worker->test, error);
-    if (done) {
-        struct error trouble;
-        describe_end(worker, reason, sizeof reason);
-        summary_test(worker->watch.summary, worker->global_step, evaluation_accuracy(&test));
-        chief_note_step(worker->chief, worker->global_step);
-        if (!chief_end_job(worker->chief, false, evaluation_accuracy(&test), reason, &trouble)) {
-            log_warning("not every ps could be told that the job is over: %s", trouble.text);
-        }
-        report_end(worker, &test, &now, reason);
-    }
-    evaluation_destroy(&test);
-    return done;
-}
-
-static int end_status(struct remote_worker *worker)
-{
-    struct chief_record record;
-    chief_record(worker->chief, &record);
-    return record.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
-}
-
-static int fail(struct remote_worker *worker, const struct error *error)
-{
-    struct error trouble;
-    log_error("%s", error->text);
-    /* Before it joined, or where another process is the chief, the job is not ours to end. */
-    if (worker->chief && worker->joined && !heartbeat_is_fenced(worker->heartbeat)) {
-        chief_end_job(worker->chief, true, NAN, error->text, &trouble);
-    }
-    return COMMAND_FAILED;
-}
-
-static int interrupted(struct remote_worker *worker)
-{
-    int number = signals_pending(), status = signals_exit_status(number);
-    struct error error;
-    struct chief_record record = {0};
-    if (worker->chief && worker->joined) {
-        if (chief_finish(worker->chief, false, &worker->global_step, &error) != PUSH_PULL_DONE) {
-            log_warning("no last checkpoint: %s", error.text);
-        }
-        chief_record(worker->chief, &record);
-        status = record.checkpoint_failed ? COMMAND_FAILED : status;
-    }
-    report_interrupted(signals_name(number), worker->global_step, record.last_checkpoint);
-    return status;
-}
-
-/* ---- Of the others ---- */
-
-/* A rollout ends this process, and not the job. */
-static int part(const struct remote_worker *worker)
-{
-    return live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
+    return true;
 }
 
 /*
- * The chief reports the outcome; until then the shards hold it. *again: one of them lost it, so that the job goes on from
- * a checkpoint, in a generation that this worker has to join.
+ * The chief reports the outcome; until then the shards hold it. Should one of them lose it, the job goes on from a
+ * checkpoint, in a generation that this worker has to join.
  */
-static int wait_for_end(struct remote_worker *worker, bool *again)
+static void wait_for_end(struct remote_worker *worker)
 {
     struct job_news news;
-    char why[256];
-    *again = false;
     double begin_s = clock_monotonic_s(), told_s = begin_s;
     heartbeat_say(worker->heartbeat, "waiting for worker 0 to end the job");
     heartbeat_wake(worker->heartbeat);
@@ -135,22 +91,11 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         double now_s = clock_monotonic_s();
         heartbeat_news(worker->heartbeat, &news);
         if (news.over || news.refused) {
-            break;
+            take_news(worker, &news);
+            return;
         }
-        if (signals_pending() != 0) {
-            return interrupted(worker);
-        }
-        if (live_config_end(worker->live) != LIVE_STAYS) {
-            return part(worker);
-        }
-        if (heartbeat_needs_rejoin(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
-            log_warning("%s; training goes on once the model is there again", why);
-            *again = true;
-            return COMMAND_FAILED;
-        }
-        if (now_s - begin_s >= END_TIMEOUT_S) {
-            log_error("worker 0 did not end the job within %d s of its last step", END_TIMEOUT_S);
-            return COMMAND_FAILED;
+        if (is_wait_over(worker, now_s - begin_s)) {
+            return;
         }
         if (now_s - told_s >= LINK_TOLD_EVERY_S) {
             told_s = now_s;
@@ -159,62 +104,49 @@ static int wait_for_end(struct remote_worker *worker, bool *again)
         }
         shard_link_pause(now_s + 0.005);
     }
-    if (news.failed || news.refused) {
-        log_error("%s", news.message[0] != '\0' ? news.message : "worker 0 says that the job failed");
-        return COMMAND_FAILED;
-    }
-    if (!worker->chief && !isnan(news.test_accuracy)) {
-        log_info("the job is over: test accuracy %.2f%%", 100 * (double)news.test_accuracy);
-    }
-    return COMMAND_DONE;
 }
 
-/* ---- Of both ---- */
-
-/* The end was none. */
-static int go_on(struct remote_worker *worker)
+void worker_finish(struct updater *updater)
 {
-    struct chief_start start;
-    worker->end = END_NOT_YET;
-    if (worker_join(worker, &start)) {
-        worker_train(worker);
-    }
-    return worker_end(worker);
-}
-
-int worker_end(struct remote_worker *worker)
-{
-    struct error error;
-    bool again;
-    int status;
+    struct remote_worker *worker = (struct remote_worker *)updater;
     if (live_config_end(worker->live) != LIVE_STAYS) { /* whatever else went wrong on the way out */
-        return part(worker);
+        leave(worker);
+        return;
     }
-    switch (worker->end) {
-    case END_LAST_STEP:
-    case END_TARGET:
-    case END_PATIENCE:
-        if (!worker->chief) {
-            status = wait_for_end(worker, &again);
-            return again ? go_on(worker) : status;
+    switch (worker->training.end) {
+    case TRAINING_LAST_STEP:
+    case TRAINING_TARGET:
+    case TRAINING_PATIENCE:
+        if (worker->chief) {
+            finish_job(worker);
+        } else {
+            wait_for_end(worker);
         }
-        if (finish_chief(worker, &again, &error)) {
-            return end_status(worker);
-        }
-        if (!again || signals_pending() != 0) {
-            return fail(worker, &error);
-        }
-        log_warning("%s; training goes on from the newest checkpoint", error.text);
-        return go_on(worker);
-    case END_BY_OTHERS:
-        status = wait_for_end(worker, &again);
-        return again ? go_on(worker) : status;
-    case END_INTERRUPTED:
-        return interrupted(worker);
-    case END_PARTS:
-    case END_NOT_YET:
-    case END_FAILED:
+        break;
+    case TRAINING_BY_OTHERS:
+        wait_for_end(worker);
+        break;
+    case TRAINING_INTERRUPTED:
+        keep_interrupted(worker);
+        break;
+    case TRAINING_GOES_ON:
+    case TRAINING_REJOINS:
+    case TRAINING_LEAVES:
+    case TRAINING_FAILED:
         break;
     }
-    return fail(worker, &worker->error);
+}
+
+void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why)
+{
+    struct remote_worker *worker = (struct remote_worker *)updater;
+    struct error error;
+    /* Before it joined, or where another process is the chief, the job is not ours to end. */
+    if (!worker->chief || !worker->joined || (failed && heartbeat_is_fenced(worker->heartbeat))) {
+        return;
+    }
+    chief_note_step(worker->chief, worker->training.global_step);
+    if (!chief_end_job(worker->chief, failed, test_accuracy, why, &error) && !failed) {
+        log_warning("not every ps could be told that the job is over: %s", error.text);
+    }
 }

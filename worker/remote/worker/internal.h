@@ -1,59 +1,40 @@
 /*
- * Inside the role of a worker: what its parts share. worker.c goes from start to end; open.c puts together what a worker
- * is made of; join.c asks the shards for what they hold, and notes what they answer; train.c takes steps; due.c does what
- * is due between two of them; end.c takes leave.
+ * Inside the role of a worker: the updater whose model lives in the shards of a cluster (worker/updater.h). open.c puts
+ * together what a worker is made of; updater.c joins, goes between the loop and the shards, and holds what they share;
+ * step.c takes steps; batch.c draws for them; end.c takes leave.
  *
  * All of it is the training thread's, but for worker_is_over.
  */
 #ifndef WORKER_REMOTE_WORKER_INTERNAL_H
 #define WORKER_REMOTE_WORKER_INTERNAL_H
 
-#include "ps/job/plan.h"
+#include "base/random/sampler.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
+#include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
-#include "worker/remote/batch_fetcher.h"
-#include "worker/remote/heartbeat.h"
-#include "worker/remote/live_config.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
-#include "worker/remote/summary_tally.h"
-#include "base/random/sampler.h"
-
-/* Steps and seconds of some stretch of training. */
-struct remote_tally {
-    double begun_s;
-    int64_t local_steps, images, global_step;
-    double loss_sum;
-};
-
-enum end_reason {
-    END_NOT_YET,
-    END_LAST_STEP,
-    END_TARGET,
-    END_PATIENCE,
-    END_INTERRUPTED,
-    END_BY_OTHERS,
-    END_PARTS,
-    END_FAILED
-};
+#include "worker/remote/heartbeat.h"
+#include "worker/remote/live_config.h"
+#include "worker/training.h"
 
 struct remote_worker {
-    struct config config;        /* the command's, with what depends on the data filled in; owns nothing */
-    struct config engine_config; /* optimizers are the shards' business: no slots here */
-    double begin_s;
+    struct updater updater;
+    struct training training;
+    const struct config *launched; /* the config as the process was started */
+    struct config config;          /* the same, with what depends on the data filled in; owns nothing */
+    struct config engine_config;   /* optimizers are the shards' business: no slots here */
     bool is_chief;
     bool gives_way; /* to other members on this machine */
     struct dataset dataset;
     struct examples test;  /* chief */
     struct examples share; /* of dataset.train: what this worker draws from; borrows */
     struct model model;
-    struct plan plan;
     struct identity identity;
     struct engine_startup startup;
-    struct engine *engine;
     struct traffic traffic;
     struct outbox outbox;
     struct push_pull exchange;
@@ -63,55 +44,51 @@ struct remote_worker {
     struct live_config *live;        /* rollouts */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
-    struct summary_tally watch;      /* the chief's */
     struct sampler sampler;
     int32_t *indexes; /* [batch_size] */
     uint8_t *images;  /* [batch_size, pixels], as are the labels [batch_size]: of data that stream, else NULL */
     int32_t *labels;
-    int64_t first_draw, local_step, global_step;
-    struct remote_tally since_report, since_vitals, all, warm;
+    int64_t first_draw;
     double last_loss;
     uint32_t staleness;
-    int64_t dropped; /* gradients that were not used */
+    double staleness_sum; /* since the last summary */
+    int64_t dropped;      /* gradients that were not used */
     int bad_steps;
-    bool joined; /* it has had parameters of this job */
-    enum end_reason end;
-    struct error error; /* of END_FAILED */
+    double vitals_s; /* when the heartbeats were last told, and at which step */
+    int64_t vitals_step;
+    bool joined;   /* it has had parameters of this job */
+    bool borrowed; /* the engine was used for a validation: its parameters are not the newest */
 };
 
-/* ---- open.c ---- */
+extern const struct updater_table remote_updater_table;
+
+/* --- open.c --- */
 
 /*
- * Loads the data and creates all that training needs; with data_sharding chief, all but the chief know nothing of the data
- * yet. worker_close is due after a failure too.
+ * Loads the data and creates all that training needs; with data_sharding chief, all but the chief know nothing of the
+ * data yet. worker_close is due after a failure too.
  */
 bool worker_open(struct remote_worker *worker, struct error *error);
 void worker_close(struct remote_worker *worker, const char *goodbye); /* goodbye: to the shards */
 
-/* The plan, and train.lr_decay_steps, by what the config says now. */
-void worker_make_plan(struct remote_worker *worker);
-
-/* Data that comes from the chief: asks how much there is, and plans with it. False: the worker is stopped. */
-bool worker_learn_data(struct remote_worker *worker);
+/*
+ * Before it joins for the first time: it takes part in rollouts, one of which may be what lets it join; the chief
+ * serves data, and who has none asks how much there is. False: the training is stopped.
+ */
+bool worker_begin(struct remote_worker *worker);
 
 /* push_pull_options.given_up, of a struct remote_worker: is there no use in waiting? Any thread. */
 bool worker_is_over(void *context);
 
-/* ---- join.c ---- */
+/* --- updater.c --- */
 
-/* Training ends, for this reason if there is none yet. */
-void worker_stop(struct remote_worker *worker, enum end_reason end);
-
-/* What push_pull or the chief reported; true: go on. */
+/* What push_pull or the chief reported. True: go on. False: the training is stopped, perhaps to join again. */
 bool worker_take_end(struct remote_worker *worker, enum push_pull_end end);
-
-/* Everybody comes in here at the start, and again after the shards were restored. False: the worker is stopped. */
-bool worker_join(struct remote_worker *worker, struct chief_start *start);
 
 /* Waits for pushes that are under way, so that the shards can be asked for something else. */
 enum push_pull_end worker_settle(struct remote_worker *worker);
 
-/* All parameters anew, after the engine was used for something else or looks bad. */
+/* Pulls all parameters, after the engine was used for something else or looks bad. */
 enum push_pull_end worker_refresh(struct remote_worker *worker);
 
 /* What shards answered to a push: how far the job is. */
@@ -120,31 +97,18 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
 /* Tells the heartbeats how this worker is. */
 void worker_tell_vitals(struct remote_worker *worker, enum member_state state);
 
-/* The counters as they are now. */
-struct remote_tally worker_begin_tally(const struct remote_worker *worker);
+/* --- batch.c --- */
 
-/* ---- train.c ---- */
+/* Which images this worker draws from, and room for a batch of them. */
+bool worker_take_share(struct remote_worker *worker, struct error *error);
 
-/* Steps until the worker is stopped. */
-void worker_train(struct remote_worker *worker);
+/* The next batch. False: the training is stopped. */
+bool worker_draw(struct remote_worker *worker, struct batch *batch);
 
-/* ---- due.c ---- */
+/* --- step.c and end.c: as in struct updater_table --- */
 
-/* What the chief's summaries are about. */
-struct summary_options worker_summary_options(struct remote_worker *worker);
-
-/* Takes up live keys of a rollout, at their step. finite: as for live_config_look. */
-void worker_look_for_change(struct remote_worker *worker, float loss, bool finite);
-
-/* A log line about the steps since the last one. */
-void worker_report_progress(struct remote_worker *worker);
-
-/* Log lines, signs of life, summaries and validations, after a step that led on from global step `before`. */
-void worker_do_what_is_due(struct remote_worker *worker, int64_t before);
-
-/* ---- end.c ---- */
-
-/* The chief ends the job, the others wait for that; where the end was none, training goes on. Returns the exit status. */
-int worker_end(struct remote_worker *worker);
+bool worker_step(struct updater *updater);
+void worker_finish(struct updater *updater);
+void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why);
 
 #endif

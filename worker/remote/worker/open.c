@@ -2,46 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "worker/data/idx.h"
-#include "worker/data/streaming/streaming.h"
+#include "base/process/notify.h"
 #include "worker/load.h"
 #include "worker/remote/worker/internal.h"
-
-/* Which images this worker draws from. */
-static bool take_share(struct remote_worker *worker, struct error *error)
-{
-    const struct config *config = &worker->config;
-    const struct examples *all = &worker->dataset.train;
-    int workers = config->cluster.worker_hosts.count, index = config->cluster.task_index;
-    worker->share = *all;
-    if (config->data.data_sharding == SHARDING_DISJOINT) {
-        int first = (int)((int64_t)all->count * index / workers);
-        int end = (int)((int64_t)all->count * (index + 1) / workers);
-        if (end - first < 1) {
-            return error_set(error, "data.data_sharding disjoint: %d images are too few for %d workers", all->count,
-                             workers);
-        }
-        worker->share.count = end - first;
-        if (worker->dataset.streaming) {
-            streaming_take_share(worker->dataset.streaming, first, end - first);
-        } else {
-            worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
-            worker->share.labels += first;
-        }
-    }
-    worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
-                                       .task = (uint32_t)index,
-                                       .examples = (uint32_t)worker->share.count,
-                                       .batch_size = (uint32_t)config->train.batch_size};
-    size_t batch = (size_t)config->train.batch_size;
-    worker->indexes = malloc(batch * sizeof *worker->indexes);
-    if (worker->dataset.streaming) {
-        worker->images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
-        worker->labels = malloc(batch * sizeof *worker->labels);
-    }
-    return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
-           error_set(error, "not enough memory for a batch");
-}
 
 static bool check_config(const struct config *config, struct error *error)
 {
@@ -61,17 +24,6 @@ static bool check_config(const struct config *config, struct error *error)
     return true;
 }
 
-void worker_make_plan(struct remote_worker *worker)
-{
-    struct config *config = &worker->config;
-    struct sampler whole = {.examples = (uint32_t)worker->dataset.train.count,
-                            .batch_size = (uint32_t)config->train.batch_size};
-    plan_begin_job(&worker->plan, config, sampler_epoch_batches(&whole));
-    if (config->train.lr_decay_steps == 0) {
-        config->train.lr_decay_steps = plan_epoch_end(&worker->plan, 1);
-    }
-}
-
 static struct engine_options engine_options(struct remote_worker *worker)
 {
     worker->engine_config = worker->config;
@@ -87,7 +39,7 @@ static struct engine_options engine_options(struct remote_worker *worker)
 static bool create_engine(struct remote_worker *worker, struct error *error)
 {
     struct engine_options options = engine_options(worker);
-    return engine_choose(&worker->engine, &options, &worker->startup, error);
+    return engine_choose(&worker->training.engine, &options, &worker->startup, error);
 }
 
 /* Others end the job for a worker, but not for the chief. */
@@ -107,12 +59,13 @@ static bool needs_rejoin(void *context, uint32_t generation, double since_s, cha
 static bool create_parts(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
+    struct engine *engine = worker->training.engine;
     char device[128];
     enum dtype dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
-    worker->engine->table->describe(worker->engine, device, sizeof device);
+    engine->table->describe(engine, device, sizeof device);
     struct push_pull_options exchange = {.config = config,
                                          .model = &worker->model,
-                                         .engine = worker->engine,
+                                         .engine = engine,
                                          .identity = &worker->identity,
                                          .traffic = &worker->traffic,
                                          .given_up = worker_is_over,
@@ -121,7 +74,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
-        !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, worker->engine, depth, error)
+        !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
                     : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
         !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error)) {
         return false;
@@ -130,9 +83,8 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                              &(struct chief_options){.config = config,
                                                                      .model = &worker->model,
                                                                      .identity = &worker->identity,
-                                                                     .engine = worker->engine,
-                                                                     .dataset = &worker->dataset,
-                                                                     .plan = &worker->plan,
+                                                                     .engine = engine,
+                                                                     .plan = &worker->training.plan,
                                                                      .traffic = &worker->traffic,
                                                                      .given_up = worker_is_over,
                                                                      .context = worker},
@@ -142,13 +94,11 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
 /* What depends on how much data there is. */
 static bool plan_data(struct remote_worker *worker, struct error *error)
 {
-    const struct config_train *train = &worker->config.train;
-    if ((train->target_accuracy > 0 || train->patience > 0) && worker->dataset.validation.count == 0) {
-        return error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
-                                "data.validation_size is 0: set it to 5000, say");
+    if (!training_check_data(&worker->training, error)) {
+        return false;
     }
-    worker_make_plan(worker);
-    return take_share(worker, error);
+    training_plan(&worker->training);
+    return worker_take_share(worker, error);
 }
 
 static bool create_feed(struct remote_worker *worker, struct error *error)
@@ -170,6 +120,11 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     if (!check_config(config, error) || !identity_create(&worker->identity, config, member, error)) {
         return false;
     }
+    worker->training.model = &worker->model;
+    worker->training.config = &worker->config;
+    worker->training.dataset = &worker->dataset;
+    worker->training.test = worker->is_chief ? &worker->test : NULL;
+    worker->training.digest = worker->identity.digest;
     live_config_hold(&worker->traffic, config);
     if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
         return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
@@ -191,8 +146,8 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
     engine_startup_end(&worker->startup);
-    if (worker->engine) {
-        worker->engine->table->destroy(worker->engine);
+    if (worker->training.engine) {
+        worker->training.engine->table->destroy(worker->training.engine);
     }
     free(worker->indexes);
     free(worker->images);
@@ -202,22 +157,44 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     identity_destroy(&worker->identity);
 }
 
-bool worker_learn_data(struct remote_worker *worker)
+/* handshake_rules.knows, of those who come for batches. */
+static bool knows(void *context, const char *digest)
 {
-    struct batch_fetcher_facts facts;
-    if (!worker->feed) {
-        return true;
+    return live_config_knows(((struct remote_worker *)context)->live, digest);
+}
+
+static bool begin_rollouts(struct remote_worker *worker)
+{
+    const struct config *launched = worker->launched;
+    struct error *error = &worker->training.error;
+    const bool serves = worker->is_chief && launched->data.data_sharding == SHARDING_CHIEF;
+    char text[64];
+    if (!live_config_create(&worker->live, launched, &worker->identity, worker->chief, &worker->traffic, error) ||
+        (serves && !data_server_create(&worker->data_server, &worker->config, &worker->identity, &worker->dataset,
+                                       knows, worker, error))) {
+        return training_fail(&worker->training);
     }
+    snprintf(text, sizeof text, "worker %d takes part", launched->cluster.task_index);
+    notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
+    return true;
+}
+
+/* Data that comes from the chief: how much there is, and a plan by that. */
+static bool learn_data(struct remote_worker *worker)
+{
+    struct error *error = &worker->training.error;
+    struct batch_fetcher_facts facts;
     heartbeat_say(worker->heartbeat, "waiting for worker 0, who has the data");
-    if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, &worker->error))) {
+    if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, error))) {
         return false;
     }
     worker->dataset.train.count = facts.train;
     worker->dataset.validation.count = facts.validation;
     snprintf(worker->dataset.description, sizeof worker->dataset.description, "%s", facts.description);
-    if (!plan_data(worker, &worker->error)) {
-        worker_stop(worker, END_FAILED);
-        return false;
-    }
-    return true;
+    return plan_data(worker, error) || training_fail(&worker->training);
+}
+
+bool worker_begin(struct remote_worker *worker)
+{
+    return begin_rollouts(worker) && (!worker->feed || learn_data(worker));
 }

@@ -1,0 +1,354 @@
+/* Slices of training by the engine itself, and checkpoints of what it holds. */
+#include "worker/local_updater.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "ps/checkpoint/folder.h"
+#include "ps/checkpoint/supervisor.h"
+#include "ps/checkpoint/writer.h"
+#include "worker/initial.h"
+#include "worker/report.h"
+
+enum { SOUNDNESS_IMAGES = 100 /* that a state must have a finite loss on before it is saved */ };
+
+static const double SLICE_S = 0.05;
+
+struct local_updater {
+    struct updater updater;
+    struct training *training;
+    struct supervisor supervisor;
+    struct checkpoint_folder folder; /* these four: only with a train_dir, and then writer is not NULL */
+    struct checkpoint_writer *writer;
+    struct checkpoint_state snapshot;
+    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none yet */
+    int64_t last_checkpoint_step;
+    bool checkpoint_failed;
+    struct checkpoint_info info; /* what the next checkpoint says */
+    int64_t slice_steps;         /* about SLICE_S long */
+};
+
+static struct local_updater *of(struct updater *updater)
+{
+    return (struct local_updater *)updater;
+}
+
+/* --- Checkpoints --- */
+
+/* The outcome of the checkpoint under way, once it is known. One that failed makes the run end with status 1. */
+static void collect_saved(struct local_updater *local, bool wait)
+{
+    struct checkpoint_report saved;
+    struct error error;
+    if (!local->writer) {
+        return;
+    }
+    enum checkpoint_outcome outcome = wait ? checkpoint_writer_wait(local->writer, &saved, &error)
+                                           : checkpoint_writer_poll(local->writer, &saved, &error);
+    if (outcome == CHECKPOINT_NO_NEWS) {
+        return;
+    }
+    if (saved.targets & CHECKPOINT_MODEL) {
+        supervisor_save_ended(&local->supervisor, outcome == CHECKPOINT_WRITTEN);
+    }
+    if (outcome == CHECKPOINT_FAILED) {
+        local->checkpoint_failed = true;
+        log_error("%s; training goes on, and this run will end with status 1", error.text);
+        return;
+    }
+    char path[CHECKPOINT_MAX_PATH];
+    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
+        if (saved.targets & target) {
+            checkpoint_folder_name(&local->folder, (enum checkpoint_target)target, saved.info.global_step, path);
+            report_checkpoint(&(struct report_checkpoint){.path = path,
+                                                          .global_step = saved.info.global_step,
+                                                          .is_best = target == CHECKPOINT_BEST,
+                                                          .quiet = local->training->progress.active});
+        }
+    }
+    if (saved.targets & CHECKPOINT_MODEL) {
+        checkpoint_folder_name(&local->folder, CHECKPOINT_MODEL, saved.info.global_step, local->last_checkpoint);
+        local->last_checkpoint_step = saved.info.global_step;
+    }
+}
+
+/* Is the present state worth keeping: does it still have a finite loss? Costs one small batch. */
+static bool state_is_sound(struct training *training)
+{
+    struct examples few = training->dataset->sample;
+    few.count = few.count < SOUNDNESS_IMAGES ? few.count : SOUNDNESS_IMAGES;
+    if (!evaluate(&training->evaluation, training->engine, false, &few, &training->error)) {
+        return training_fail(training);
+    }
+    const double loss = training->evaluation.loss;
+    return isfinite(loss) || training_fail_not_finite(training, "the loss", loss, training->global_step);
+}
+
+static bool copy_state(struct local_updater *local)
+{
+    struct training *training = local->training;
+    struct engine *engine = training->engine;
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        float *values = local->snapshot.vectors[v];
+        if (values && !engine->table->read(engine, (enum store_vector)v, 0, training->model->float_count, values,
+                                           &training->error)) {
+            return training_fail(training);
+        }
+    }
+    return true;
+}
+
+/* Begins to save the present state in the background; waits only if an earlier checkpoint is still under way. */
+static void begin_to_save(struct local_updater *local, int targets)
+{
+    struct training *training = local->training;
+    const double begin_s = clock_monotonic_s();
+    collect_saved(local, true);
+    if (!state_is_sound(training) || !copy_state(local)) {
+        return;
+    }
+    local->info.global_step = training->global_step;
+    checkpoint_writer_submit(local->writer, targets, &local->snapshot, &local->info);
+    if (targets & CHECKPOINT_MODEL) {
+        supervisor_save_began(&local->supervisor, training->global_step, clock_monotonic_s());
+    }
+    training_charge(training, clock_monotonic_s() - begin_s);
+}
+
+static void save(struct updater *updater, bool is_best)
+{
+    struct local_updater *local = of(updater);
+    const bool ends = local->training->end != TRAINING_GOES_ON;
+    const int64_t step = local->training->global_step, save_steps = local->supervisor.save_steps;
+    if (local->writer) {
+        /*
+         * Checkpoints by steps are promised for those steps: should the disk not keep up, training waits for it. Those
+         * by time are put off instead.
+         */
+        collect_saved(local, ends || (save_steps > 0 && step % save_steps == 0));
+        bool is_due = ends ? supervisor_is_unsaved(&local->supervisor, step)
+                           : supervisor_should_save(&local->supervisor, step, clock_monotonic_s());
+        int targets = (is_due ? CHECKPOINT_MODEL : 0) | (is_best ? CHECKPOINT_BEST : 0);
+        if (targets != 0) {
+            begin_to_save(local, targets);
+        }
+    }
+    local->info.validation_accuracy = -1; /* of the next checkpoint, which is of another step */
+}
+
+static void record(struct updater *updater, struct updater_record *record)
+{
+    struct local_updater *local = of(updater);
+    collect_saved(local, true);
+    const bool has_checkpoint = local->last_checkpoint[0] != '\0';
+    *record = (struct updater_record){.best_accuracy = local->info.best_accuracy,
+                                      .best_step = local->info.best_step,
+                                      .checkpoint_failed = local->checkpoint_failed,
+                                      .last_checkpoint = has_checkpoint ? local->last_checkpoint : NULL,
+                                      .last_checkpoint_step = has_checkpoint ? local->last_checkpoint_step : -1};
+}
+
+static void finish(struct updater *updater)
+{
+    collect_saved(of(updater), true); /* the last one was ordered when training ended */
+}
+
+/* --- Where training begins --- */
+
+static bool put_state(struct local_updater *local, const struct checkpoint_state *state)
+{
+    struct training *training = local->training;
+    struct engine *engine = training->engine;
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (state->vectors[v] && !engine->table->write(engine, (enum store_vector)v, 0, training->model->float_count,
+                                                       state->vectors[v], &training->error)) {
+            return training_fail(training);
+        }
+    }
+    return true;
+}
+
+static bool put_initial_state(struct local_updater *local)
+{
+    struct training *training = local->training;
+    const struct config *config = training->config;
+    /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
+    struct checkpoint_state own = {.memory = NULL}, *state = local->writer ? &local->snapshot : &own;
+    char source[256];
+    if (!local->writer && !checkpoint_state_create(&own, training->model, &config->train, &training->error)) {
+        return training_fail(training);
+    }
+    bool done = initial_state(config, state, source, sizeof source, &training->error) ? put_state(local, state)
+                                                                                      : training_fail(training);
+    checkpoint_state_destroy(&own);
+    return done;
+}
+
+/* The engine gets what the newest good checkpoint holds. *restored is false if there is none. */
+static bool restore(struct local_updater *local, bool *restored)
+{
+    struct training *training = local->training;
+    struct checkpoint_file *file = NULL;
+    if (!checkpoint_folder_newest(&local->folder, &file, &training->error)) {
+        return training_fail(training);
+    }
+    *restored = file != NULL;
+    if (!file) {
+        return true;
+    }
+    bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
+                                                                          : training_fail(training);
+    local->info = *checkpoint_file_info(file);
+    snprintf(local->last_checkpoint, sizeof local->last_checkpoint, "%s", checkpoint_path(file));
+    local->last_checkpoint_step = local->info.global_step;
+    checkpoint_close(file);
+    return done;
+}
+
+static bool join(struct updater *updater, struct updater_start *start)
+{
+    struct local_updater *local = of(updater);
+    struct training *training = local->training;
+    const struct config *config = training->config;
+    bool restored = false;
+    if (local->writer && !restore(local, &restored)) {
+        return false;
+    }
+    if (restored && local->info.seed != config->train.seed) {
+        log_warning("%s was trained with seed %lld, and goes on with seed %lld: the order of the data changes",
+                    local->last_checkpoint, (long long)local->info.seed, (long long)config->train.seed);
+    }
+    if (!restored && !put_initial_state(local)) {
+        return false;
+    }
+    local->info.seed = config->train.seed; /* what it says from here on is about this run */
+    local->info.fleet_version = config->fleet.version;
+    snprintf(local->info.config_digest, sizeof local->info.config_digest, "%s", training->digest);
+    training->global_step = restored ? local->info.global_step : 0;
+    training->engine->table->set_global_step(training->engine, training->global_step);
+    supervisor_begin(&local->supervisor, &config->output, training->global_step, clock_monotonic_s());
+    *start = (struct updater_start){.restored_from = restored ? local->last_checkpoint : NULL,
+                                    .global_step = training->global_step,
+                                    .record = local->info};
+    return true;
+}
+
+/* --- Training --- */
+
+static void look_for_end(struct updater *updater)
+{
+    struct training *training = of(updater)->training;
+    if (training->global_step >= training->plan.last_step) {
+        training_stop(training, TRAINING_LAST_STEP);
+    }
+}
+
+static int64_t next_slice(const struct local_updater *local)
+{
+    const struct training *training = local->training;
+    const int64_t to_due = training_steps_to_due(training);
+    const int64_t to_save =
+        local->writer ? supervisor_steps_to_save(&local->supervisor, training->global_step) : INT64_MAX;
+    const int64_t n = to_save < to_due ? to_save : to_due;
+    return local->slice_steps < n ? local->slice_steps : n;
+}
+
+static bool step(struct updater *updater)
+{
+    PROFILE("train");
+    struct local_updater *local = of(updater);
+    struct training *training = local->training;
+    struct train_result done = {.finite = true};
+    const double begin_s = clock_monotonic_s();
+    if (!training->engine->table->train(training->engine, next_slice(local), &done, &training->error)) {
+        return training_fail(training);
+    }
+    const double end_s = clock_monotonic_s();
+    training->global_step += done.steps;
+    training_account(training, &done, end_s - begin_s, end_s);
+    if (!done.finite) {
+        return training_fail_not_finite(training, "the loss", done.bad_loss, training->global_step);
+    }
+    /* Grows by doubling: the first steps are slow, and one that was held up must not set the pace. */
+    int64_t wanted = (int64_t)(training->recent_steps_per_s * SLICE_S);
+    wanted = wanted > 2 * local->slice_steps ? 2 * local->slice_steps : wanted;
+    local->slice_steps = wanted < 1 ? 1 : wanted;
+    return true;
+}
+
+/* Between two steps nobody else changes the model. */
+static bool hold(struct updater *updater, struct held_model *held)
+{
+    struct local_updater *local = of(updater);
+    *held = (struct held_model){.global_step = local->training->global_step, .record = &local->info};
+    return true;
+}
+
+/* The best model goes with the checkpoint of this step, if there is one: save sees to both. */
+static void release(struct updater *updater, bool is_best)
+{
+    (void)updater;
+    (void)is_best;
+}
+
+/* --- Beginning and end --- */
+
+static const struct updater_table local_table = {
+    .is_shared = false,
+    .join = join,
+    .look_for_end = look_for_end,
+    .step = step,
+    .save = save,
+    .hold = hold,
+    .release = release,
+    .finish = finish,
+    .record = record,
+};
+
+static bool open_folder(struct local_updater *local, struct error *error)
+{
+    const struct training *training = local->training;
+    const struct config *config = training->config;
+    if (!checkpoint_folder_open(&local->folder, config->output.train_dir, &config->output, error)) {
+        return false;
+    }
+    if (!checkpoint_writer_create(&local->writer, &local->folder, error)) {
+        checkpoint_folder_close(&local->folder);
+        return false;
+    }
+    return checkpoint_state_create(&local->snapshot, training->model, &config->train, error);
+}
+
+bool local_updater_create(struct updater **updater, struct training *training, struct error *error)
+{
+    struct local_updater *local = calloc(1, sizeof *local);
+    if (!local) {
+        return error_set(error, "not enough memory for training");
+    }
+    *local = (struct local_updater){.updater = {.table = &local_table},
+                                    .training = training,
+                                    .info = {.validation_accuracy = -1, .best_accuracy = -1},
+                                    .slice_steps = 1};
+    if (training->config->output.train_dir[0] != '\0' && !open_folder(local, error)) {
+        local_updater_destroy(&local->updater);
+        return false;
+    }
+    *updater = &local->updater;
+    return true;
+}
+
+void local_updater_destroy(struct updater *updater)
+{
+    struct local_updater *local = of(updater);
+    if (local && local->writer) {
+        checkpoint_writer_destroy(local->writer);
+        checkpoint_folder_close(&local->folder);
+        checkpoint_state_destroy(&local->snapshot);
+    }
+    free(local);
+}

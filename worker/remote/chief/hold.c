@@ -1,0 +1,40 @@
+/* A snapshot of the shards, held in the engine for as long as it takes to evaluate it. */
+#include "worker/remote/chief/internal.h"
+
+bool chief_state_to_engine(struct chief *chief, struct error *error)
+{
+    struct engine *engine = chief->options.engine;
+    const bool averaged = chief->options.config->train.ema_decay > 0;
+    size_t floats = chief->options.model->float_count;
+    return engine->table->write(engine, STORE_PARAMETERS, 0, floats, chief->state.vectors[STORE_PARAMETERS], error) &&
+           (!averaged ||
+            engine->table->write(engine, STORE_AVERAGES, 0, floats, chief->state.vectors[STORE_AVERAGES], error));
+}
+
+enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                              struct error *error)
+{
+    /* All of it if it may turn out to be the best, and so worth keeping. */
+    unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    enum push_pull_end end = PUSH_PULL_AGAIN;
+    chief_lock(chief);
+    if (chief_take_now(chief, which, false, &chief->held_step, error) == PUSH_PULL_DONE) {
+        end = chief_state_to_engine(chief, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
+    }
+    if (end != PUSH_PULL_DONE) {
+        pthread_mutex_unlock(&chief->mutex);
+        return end;
+    }
+    *global_step = chief->held_step;
+    *record = &chief->info;
+    return PUSH_PULL_DONE;
+}
+
+void chief_release(struct chief *chief, bool is_best)
+{
+    if (is_best && chief->has_folder) {
+        chief_write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
+    }
+    chief->info.validation_accuracy = -1; /* of the next checkpoint, which is of another step */
+    pthread_mutex_unlock(&chief->mutex);
+}

@@ -1,0 +1,83 @@
+/* Batches: from the images in memory, from files, or from the chief. */
+#include <stdlib.h>
+
+#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
+#include "worker/remote/worker/internal.h"
+
+bool worker_take_share(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    const struct examples *all = &worker->dataset.train;
+    int workers = config->cluster.worker_hosts.count, index = config->cluster.task_index;
+    worker->share = *all;
+    if (config->data.data_sharding == SHARDING_DISJOINT) {
+        int first = (int)((int64_t)all->count * index / workers);
+        int end = (int)((int64_t)all->count * (index + 1) / workers);
+        if (end - first < 1) {
+            return error_set(error, "data.data_sharding disjoint: %d images are too few for %d workers", all->count,
+                             workers);
+        }
+        worker->share.count = end - first;
+        if (worker->dataset.streaming) {
+            streaming_take_share(worker->dataset.streaming, first, end - first);
+        } else {
+            worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
+            worker->share.labels += first;
+        }
+    }
+    worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
+                                       .task = (uint32_t)index,
+                                       .examples = (uint32_t)worker->share.count,
+                                       .batch_size = (uint32_t)config->train.batch_size};
+    size_t batch = (size_t)config->train.batch_size;
+    worker->indexes = malloc(batch * sizeof *worker->indexes);
+    if (worker->dataset.streaming) {
+        worker->images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
+        worker->labels = malloc(batch * sizeof *worker->labels);
+    }
+    return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
+           error_set(error, "not enough memory for a batch");
+}
+
+/*
+ * With synchronous training what a worker draws is a function of the step, as local training's micro-batches do: who
+ * comes late or comes back draws what it would have drawn, had it been there.
+ */
+static int64_t next_draw(const struct remote_worker *worker)
+{
+    return worker->config.cluster.issync ? worker->training.global_step
+                                         : worker->first_draw + worker->training.local_step;
+}
+
+/* From the files. */
+static bool draw_streamed(struct remote_worker *worker, int64_t step, struct batch *batch)
+{
+    *batch = (struct batch){.images = worker->images, .labels = worker->labels, .indexes = worker->indexes};
+    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, worker->images, worker->labels,
+                        &batch->count, &worker->training.error)) {
+        return training_fail(&worker->training);
+    }
+    for (int i = 0; i < batch->count; i++) {
+        worker->indexes[i] = i;
+    }
+    return true;
+}
+
+bool worker_draw(struct remote_worker *worker, struct batch *batch)
+{
+    int64_t step = next_draw(worker);
+    bool good = true;
+    if (worker->feed) {
+        good = worker_take_end(worker, batch_fetcher_take(worker->feed, step, batch, &worker->training.error));
+    } else if (worker->dataset.streaming) {
+        good = draw_streamed(worker, step, batch);
+    } else {
+        *batch =
+            (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
+        batch->count = sampler_draw(&worker->sampler, step, worker->indexes);
+    }
+    batch->task = worker->sampler.task;
+    batch->step = step;
+    return good;
+}

@@ -1,0 +1,141 @@
+/* One step: draw, compute into the outbox, exchange, and take up what a rollout changes. */
+#include <math.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/profile.h"
+#include "worker/remote/worker/internal.h"
+#include "worker/report.h"
+
+enum { BAD_STEPS = 10 /* losses in a row that are not finite, and the chief calls it a failure */ };
+
+static const double VITALS_S = 0.2;
+
+/* What the shards apply stands in the config for log lines and the loss's L2 term. finite: as for live_config_look. */
+static void look_for_change(struct remote_worker *worker, float loss, bool finite)
+{
+    struct training *training = &worker->training;
+    if (live_config_look(worker->live, &worker->config, training->global_step, loss, finite)) {
+        training_retime(training);
+        if (worker->chief) {
+            chief_retime(worker->chief, &worker->config.output, &training->plan);
+        }
+    }
+}
+
+/* Others wait for this worker's gradient: one without anything in it, and a loss that says why, tells them not to. */
+static enum push_pull_end push_nothing(struct remote_worker *worker)
+{
+    struct training *training = &worker->training;
+    int64_t step = training->global_step;
+    struct push_answer answer;
+    struct push_note note = {.base_step = step, .local_step = training->local_step, .examples = 1, .loss = NAN};
+    outbox_begin(&worker->outbox);
+    enum push_pull_end end = push_pull_exchange(&worker->exchange, &worker->outbox, &note, &answer, &training->error);
+    if (end == PUSH_PULL_DONE && answer.global_step == step) {
+        end = push_pull_await_step(&worker->exchange, step, &training->error);
+    }
+    training->global_step = worker->exchange.global_step;
+    return end;
+}
+
+/* The loss is not finite, so there is nothing to push. Perhaps newer parameters are better. */
+static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
+{
+    struct training *training = &worker->training;
+    worker->bad_steps++;
+    if (worker->bad_steps == 1) {
+        log_warning("the loss is %g at global step %lld: nothing is pushed", report_number(loss),
+                    (long long)training->global_step);
+    }
+    look_for_change(worker, NAN, false);
+    if (worker->chief && worker->bad_steps >= BAD_STEPS && !live_config_is_rolling(worker->live)) {
+        training_fail_not_finite(training, "the loss", loss, training->global_step);
+        return;
+    }
+    shard_link_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
+    worker_take_end(worker, worker->config.cluster.issync ? push_nothing(worker) : worker_refresh(worker));
+}
+
+/* Computes the gradient of the next batch into the outbox. */
+static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
+{
+    PROFILE("compute");
+    struct training *training = &worker->training;
+    struct outbox *outbox = worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox;
+    struct gradient_sink sink = outbox_sink(outbox);
+    if (!worker_draw(worker, batch)) {
+        return false;
+    }
+    outbox_begin(outbox);
+    return training->engine->table->step(training->engine, batch, &sink, done, &training->error) ||
+           training_fail(training);
+}
+
+static enum push_pull_end push(struct remote_worker *worker, const struct push_note *note, struct push_answer *answer,
+                               int *answers)
+{
+    struct error *error = &worker->training.error;
+    *answers = 1;
+    return worker->pipeline ? pipeline_push(worker->pipeline, note, answer, answers, error)
+                            : push_pull_exchange(&worker->exchange, &worker->outbox, note, answer, error);
+}
+
+/* The gradient to the shards, and what they answer into the engine. False: that was no step. */
+static bool exchange(struct remote_worker *worker, const struct batch *batch, double loss)
+{
+    struct training *training = &worker->training;
+    struct push_answer answer = {.over = false};
+    struct push_note note = {.base_step = training->global_step,
+                             .local_step = training->local_step,
+                             .examples = (uint32_t)batch->count,
+                             .loss = (float)loss};
+    int answers;
+    if (!worker_take_end(worker, push(worker, &note, &answer, &answers))) {
+        return false;
+    }
+    if (answers > 0) {
+        worker_take_answer(worker, &answer);
+    }
+    return answers == 0 || !answer.over;
+}
+
+static void account(struct remote_worker *worker, const struct train_result *done, double begin_s)
+{
+    const double now_s = clock_monotonic_s();
+    training_account(&worker->training, done, now_s - begin_s, now_s);
+    worker->last_loss = done->last_loss;
+    worker->staleness_sum += worker->staleness;
+    worker->bad_steps = 0;
+    look_for_change(worker, (float)worker->last_loss, true);
+    if (now_s - worker->vitals_s >= VITALS_S) {
+        worker_tell_vitals(worker, STATE_TRAINING);
+    }
+    if (worker->chief) {
+        chief_note_step(worker->chief, worker->training.global_step);
+    }
+}
+
+bool worker_step(struct updater *updater)
+{
+    struct remote_worker *worker = (struct remote_worker *)updater;
+    struct batch batch;
+    struct train_result done;
+    const double begin_s = clock_monotonic_s();
+    if (worker->borrowed && !worker_take_end(worker, worker_refresh(worker))) {
+        return false;
+    }
+    worker->borrowed = false;
+    if (!compute(worker, &batch, &done)) {
+        return false;
+    }
+    if (!done.finite) {
+        handle_nonfinite_loss(worker, done.bad_loss);
+        return false;
+    }
+    if (!exchange(worker, &batch, done.last_loss)) {
+        return false;
+    }
+    account(worker, &done, begin_s);
+    return true;
+}

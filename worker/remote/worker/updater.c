@@ -1,0 +1,248 @@
+/* Between the loop and the shards: how a worker joins, what it takes of their answers, and what makes it stop. */
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process/restart.h"
+#include "base/process/signals.h"
+#include "base/threads.h"
+#include "worker/remote/worker/internal.h"
+
+static struct remote_worker *of(struct updater *updater)
+{
+    return (struct remote_worker *)updater;
+}
+
+bool worker_take_end(struct remote_worker *worker, enum push_pull_end end)
+{
+    struct training *training = &worker->training;
+    struct job_news news;
+    switch (end) {
+    case PUSH_PULL_DONE:
+        return true;
+    case PUSH_PULL_REFUSED:
+        return training_fail(training);
+    case PUSH_PULL_AGAIN:
+        if (signals_pending() == 0) {
+            return training_stop(training, TRAINING_REJOINS);
+        }
+        break;
+    case PUSH_PULL_STOPPED:
+        break;
+    }
+    if (live_config_end(worker->live) != LIVE_STAYS) {
+        return training_stop(training, TRAINING_LEAVES);
+    }
+    heartbeat_news(worker->heartbeat, &news);
+    if (news.refused) {
+        error_set(&training->error, "%s", news.message);
+        return training_fail(training);
+    }
+    return training_stop(training, signals_pending() != 0 ? TRAINING_INTERRUPTED : TRAINING_BY_OTHERS);
+}
+
+void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
+{
+    const struct training *training = &worker->training;
+    char message[256] = "";
+    double now_s = clock_monotonic_s(), seconds = now_s - worker->vitals_s;
+    int64_t steps = training->local_step - worker->vitals_step;
+    heartbeat_tell(worker->heartbeat,
+                   &(struct vitals){.state = state,
+                                    .global_step = training->global_step,
+                                    .local_step = training->local_step,
+                                    .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
+                                    .loss = (float)worker->last_loss,
+                                    .staleness = worker->staleness});
+    if (state == STATE_TRAINING) {
+        live_config_drift(worker->live, message);
+        heartbeat_say(worker->heartbeat, message);
+    }
+    worker->vitals_s = now_s;
+    worker->vitals_step = training->local_step;
+}
+
+void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer)
+{
+    struct training *training = &worker->training;
+    training->global_step = answer->global_step;
+    worker->staleness = answer->staleness;
+    worker->dropped += answer->stale || answer->not_finite;
+    if (answer->over) {
+        training_stop(training, TRAINING_LAST_STEP);
+    } else if (answer->not_finite) {
+        log_warning("a gradient was refused at global step %lld: it is not finite", (long long)training->global_step);
+    }
+}
+
+enum push_pull_end worker_settle(struct remote_worker *worker)
+{
+    struct push_answer answer;
+    int answers = 0;
+    enum push_pull_end end = worker->pipeline
+                                 ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->training.error)
+                                 : PUSH_PULL_DONE;
+    if (answers > 0) {
+        worker_take_answer(worker, &answer);
+    }
+    return end;
+}
+
+enum push_pull_end worker_refresh(struct remote_worker *worker)
+{
+    struct error *error = &worker->training.error;
+    enum push_pull_end end = worker_settle(worker);
+    end = end == PUSH_PULL_DONE ? push_pull_refresh(&worker->exchange, error) : end;
+    return end == PUSH_PULL_DONE && worker->pipeline && !pipeline_load(worker->pipeline, error) ? PUSH_PULL_REFUSED
+                                                                                                : end;
+}
+
+/* --- Joining --- */
+
+/* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
+static bool find_model(struct remote_worker *worker, struct chief_start *start)
+{
+    struct error *error = &worker->training.error;
+    enum push_pull_end end;
+    do { /* a ps may be lost again before all have what the chief wrote */
+        if (worker->chief && !worker_take_end(worker, chief_begin(worker->chief, start, error))) {
+            return false;
+        }
+        end = push_pull_join(&worker->exchange, error);
+    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    return worker_take_end(worker, end) &&
+           (!worker->pipeline || pipeline_load(worker->pipeline, error) || training_fail(&worker->training));
+}
+
+/*
+ * On a crowded machine what all wait for (a ps that answers, a member that starts, a rollout's trial) comes before what
+ * each one computes: every turn of these would come after one of everybody's training.
+ */
+static void note_first_join(struct remote_worker *worker)
+{
+    worker->joined = true;
+    if (worker->gives_way && restart_stand_by()) {
+        threads_give_way();
+    }
+}
+
+static bool join(struct updater *updater, struct updater_start *start)
+{
+    struct remote_worker *worker = of(updater);
+    struct training *training = &worker->training;
+    struct chief_start found = {0};
+    if (!worker->live && !worker_begin(worker)) {
+        return false;
+    }
+    heartbeat_say(worker->heartbeat, "waiting for the model");
+    live_config_note_joined(worker->live, false);
+    worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
+    if (!find_model(worker, &found)) {
+        return false;
+    }
+    heartbeat_say(worker->heartbeat, "");
+    live_config_note_joined(worker->live, true);
+    training->global_step = start->global_step = worker->exchange.global_step;
+    worker->borrowed = false;
+    /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */
+    worker->first_draw = training->global_step / worker->config.cluster.worker_hosts.count - training->local_step;
+    worker_tell_vitals(worker, STATE_TRAINING);
+    if (worker->chief) {
+        struct chief_record record;
+        chief_record(worker->chief, &record);
+        start->global_step = found.global_step;
+        start->restored_from = found.restored_from;
+        start->record = record.info;
+    }
+    if (!worker->joined) {
+        note_first_join(worker);
+    }
+    return true;
+}
+
+/* --- What else the loop asks for --- */
+
+static void look_for_end(struct updater *updater)
+{
+    struct remote_worker *worker = of(updater);
+    struct training *training = &worker->training;
+    if (worker_is_over(worker)) {
+        worker_take_end(worker, PUSH_PULL_STOPPED);
+    } else if (training->global_step >= training->plan.last_step &&
+               (worker->exchange.count == 1 || worker->config.cluster.issync)) {
+        training_stop(training, TRAINING_LAST_STEP); /* several shards that go their own ways end it by their answers */
+    }
+}
+
+/*
+ * What is validated is a snapshot of the shards, of one step: this worker's own parameters are of no step, as others
+ * push meanwhile. So the engine's are the snapshot's then, and come back before the next step.
+ */
+static bool hold(struct updater *updater, struct held_model *held)
+{
+    struct remote_worker *worker = of(updater);
+    struct training *training = &worker->training;
+    switch (chief_hold(worker->chief, &held->global_step, &held->record, &training->error)) {
+    case PUSH_PULL_DONE:
+        worker->borrowed = true;
+        return true;
+    case PUSH_PULL_REFUSED:
+        return training_fail(training);
+    case PUSH_PULL_AGAIN:
+    case PUSH_PULL_STOPPED:
+        break; /* shards that can't be read now will be waited for by the next push */
+    }
+    return false;
+}
+
+static void release(struct updater *updater, bool is_best)
+{
+    chief_release(of(updater)->chief, is_best);
+}
+
+static void summarise(struct updater *updater, int64_t steps, struct summary_cluster *cluster)
+{
+    struct remote_worker *worker = of(updater);
+    *cluster = (struct summary_cluster){.staleness = worker->staleness_sum / (double)steps,
+                                        .dropped_gradients = worker->dropped,
+                                        .bytes_sent = atomic_load(&worker->traffic.bytes_out),
+                                        .bytes_received = atomic_load(&worker->traffic.bytes_in)};
+    worker->staleness_sum = 0;
+}
+
+static void settle(struct updater *updater)
+{
+    struct remote_worker *worker = of(updater);
+    if (worker_settle(worker) == PUSH_PULL_REFUSED) {
+        log_warning("the last gradients were not taken: %s", worker->training.error.text);
+    }
+}
+
+static void record(struct updater *updater, struct updater_record *record)
+{
+    struct remote_worker *worker = of(updater);
+    *record = (struct updater_record){.best_accuracy = -1, .last_checkpoint_step = -1};
+    if (worker->chief) {
+        struct chief_record kept;
+        chief_record(worker->chief, &kept);
+        *record = (struct updater_record){.best_accuracy = kept.info.best_accuracy,
+                                          .best_step = kept.info.best_step,
+                                          .checkpoint_failed = kept.checkpoint_failed,
+                                          .last_checkpoint = kept.last_checkpoint,
+                                          .last_checkpoint_step = kept.last_checkpoint_step};
+    }
+}
+
+const struct updater_table remote_updater_table = {
+    .is_shared = true,
+    .join = join,
+    .look_for_end = look_for_end,
+    .step = worker_step,
+    .hold = hold,
+    .release = release,
+    .summarise = summarise,
+    .settle = settle,
+    .finish = worker_finish,
+    .conclude = worker_conclude,
+    .record = record,
+};
