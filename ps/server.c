@@ -24,7 +24,6 @@
 
 enum {
     ACCEPT_MS = 100, /* the main thread looks up so often */
-    COMPLAIN_S = 5,  /* between two lines about connections that were turned away */
     CLOSE_S = 2,     /* connections have so long to end by themselves */
     SPARE_FILES = 32,
 };
@@ -45,20 +44,6 @@ static void measure(struct server *server, struct rate *rate, double now_s)
     }
 }
 
-static void complain(struct server *server, double *complained_s, double now_s)
-{
-    server_lock(server);
-    int turned_away = now_s - *complained_s >= COMPLAIN_S ? server->turned_away : 0;
-    server->turned_away -= turned_away;
-    server_unlock(server);
-    if (turned_away > 0) {
-        *complained_s = now_s;
-        log_warning("turned away %d connections that did not say who they are, for there were too many; does anybody "
-                    "connect who should not?",
-                    turned_away);
-    }
-}
-
 /* Lets time pass for the job; true once the ps is to leave. */
 static bool tick(struct server *server, struct rate *rate)
 {
@@ -76,30 +61,19 @@ static bool tick(struct server *server, struct rate *rate)
 }
 
 /* Takes connections until the job is over or a signal asks to leave. */
-static void accept_all(struct server *server, int listener)
+static void accept_all(struct server *server)
 {
     struct rate rate = {clock_monotonic_s(), 0};
-    double ticked_s = 0.0, complained_s = -COMPLAIN_S;
+    double ticked_s = 0.0;
     bool over = false;
     while (!over && signals_pending() == 0 && atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
-        int fd;
-        char peer[ENDPOINT_TEXT];
-        enum wake_result how;
-        struct error error;
-        if (socket_accept(listener, &fd, peer, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0, &how, &error)) {
-            server_accept_session(server, fd, peer);
-        } else if (how != WAKE_TIMEOUT) {
-            log_warning("%s", error.text);
-            usleep(ACCEPT_MS * 1000);
-        }
+        listener_accept(server->listener, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0);
         notify_alive();
         double now_s = clock_monotonic_s();
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
             over = tick(server, &rate);
             rollout_coordinator_tick(server->coordinator);
-            server_tidy_up(server);
-            complain(server, &complained_s, now_s);
         }
     }
 }
@@ -109,16 +83,11 @@ static void accept_all(struct server *server, int listener)
 static bool create_lists(struct server *server, struct error *error)
 {
     int workers = config_worker_room(&server->config->cluster);
-    int ps = server->config->cluster.ps_hosts.count;
-    server->session_count = workers * (SERVER_CONNECTIONS_PER_WORKER + SERVER_CONNECTIONS_OF_GUEST) +
-                            ps * (SERVER_CONNECTIONS_PER_PS + SERVER_CONNECTIONS_OF_GUEST) + SERVER_SPARE_CONNECTIONS;
     server->held_step = -1;
-    server->sessions = calloc((size_t)server->session_count, sizeof *server->sessions);
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
-    return (server->sessions != NULL && server->stage_users != NULL && server->finite != NULL &&
-            server->not_finite != NULL) ||
+    return (server->stage_users != NULL && server->finite != NULL && server->not_finite != NULL) ||
            error_set(error, "out of memory");
 }
 
@@ -136,7 +105,7 @@ static void create_locks(struct server *server)
 
 static void destroy(struct server *server)
 {
-    wake_destroy(&server->shutdown_wake);
+    listener_destroy(server->listener);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);
@@ -147,7 +116,6 @@ static void destroy(struct server *server)
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);
-    free(server->sessions);
 }
 
 /* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
@@ -163,15 +131,6 @@ static void allow_files(int files)
         log_warning("only %lu files may be open, and %d connections could be: raise the limit (ulimit -n)",
                     (unsigned long)limit.rlim_cur, files);
     }
-}
-
-static bool listen_on(const struct server *server, int *listener, struct error *error)
-{
-    const struct config_cluster *cluster = &server->config->cluster;
-    const char *text = cluster->ps_hosts.items[server->index];
-    struct address address;
-    return (address_parse(text, &address, error) || error_wrap(error, "cluster.ps_hosts: %s", text)) &&
-           socket_listen(listener, cluster->bind, (uint16_t)address.port, error);
 }
 
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
@@ -215,13 +174,13 @@ static void describe_spans(const struct server *server, char *text, size_t size)
     }
 }
 
-static void announce(const struct server *server, int listener)
+static void announce(const struct server *server)
 {
     const struct config_cluster *cluster = &server->config->cluster;
     char held[256];
     describe_spans(server, held, sizeof held);
     log_info("ps %d of %d listens on port %u of %s, for %d worker%s; %s%s", server->index, cluster->ps_hosts.count,
-             socket_port(listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
+             listener_port(server->listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
              server->identity.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text",
              server->identity.key_path);
@@ -232,47 +191,39 @@ static void announce(const struct server *server, int listener)
              config_optimizer_name(server->config->train.optimizer),
              (double)server_memory(&server->model, server->config, server->index, cluster->worker_hosts.count) /
                  1048576.0);
-    snprintf(held, sizeof held, "ps %d listens on port %u", server->index, socket_port(listener));
+    snprintf(held, sizeof held, "ps %d listens on port %u", server->index, listener_port(server->listener));
     notify_ready(held);
 }
 
-static bool start(struct server *server, const struct config *config, int *listener, struct error *error)
+static bool start(struct server *server, const struct config *config, struct error *error)
 {
     memset(server, 0, sizeof *server);
     server->config = config;
     server->index = config->cluster.task_index;
     server->last_loss = NAN;
     create_locks(server);
-    server->shutdown_wake.fd = -1;
     model_layout(&server->model, &config->model);
-    if (!wake_create(&server->shutdown_wake, error) ||
-        !identity_create(&server->identity, config, (struct member){MEMBER_PS, server->index}, error) ||
+    if (!identity_create(&server->identity, config, (struct member){MEMBER_PS, server->index}, error) ||
         !create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
         !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
         return false;
     }
-    allow_files(server->session_count);
-    return listen_on(server, listener, error);
+    if (!server_listen(server, error)) {
+        return false;
+    }
+    allow_files(listener_places(server->listener));
+    return true;
 }
 
 /* Idle connections end at once, others when they are done, and what is left after a while is cut. */
 static void close_sessions(struct server *server, const char *close_reason)
 {
-    double deadline_s = clock_monotonic_s() + CLOSE_S;
     server_lock(server);
     server->leaving = true;
     server->close_reason = close_reason;
     pthread_cond_broadcast(&server->stepped);
-    bool late = false;
-    while (server->here > 0) {
-        server_wait(server);
-        if (!late && clock_monotonic_s() >= deadline_s) {
-            late = true;
-            wake_raise(&server->shutdown_wake);
-        }
-    }
     server_unlock(server);
-    server_tidy_up(server);
+    listener_end(server->listener, CLOSE_S);
 }
 
 static int leave(struct server *server)
@@ -317,7 +268,6 @@ int server_run(const struct config *config)
     struct server *server = malloc(sizeof *server);
     struct error error;
     struct follower *follower = NULL;
-    int listener = -1;
     int status = COMMAND_FAILED;
     if (server == NULL) {
         log_error("out of memory");
@@ -329,11 +279,10 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &listener, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
+    if (start(server, config, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
-        announce(server, listener);
-        accept_all(server, listener);
-        close(listener);
+        announce(server);
+        accept_all(server);
         status = leave(server);
         follower_destroy(follower);
     } else {

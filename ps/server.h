@@ -40,13 +40,10 @@ enum {
     SERVER_CONNECTIONS_PER_PS = 6,
     SERVER_CONNECTIONS_OF_GUEST = 2, /* a member that reports: one, and the one that it has just lost */
     SERVER_OPERATORS = 32,
-    SERVER_SPARE_CONNECTIONS = 64, /* operators, and those that have not said who they are */
-    SERVER_HANDSHAKE_S = 10,       /* until a connection has to be through TLS and hello */
-    SERVER_CROWDED_S = 2,          /* the same, when there are more such connections than workers */
-    SERVER_FRAME_S = 30,           /* until a message that began has to be there, and an answer to be taken; a peer
+    SERVER_FRAME_S = 30,       /* until a message that began has to be there, and an answer to be taken; a peer
                                       that stands still in it is given up after identity_idle_timeout_s */
-    SERVER_HOLD_S = 60,            /* that an answer is held back at most, if a lease is not shorter */
-    SERVER_STACK = 256 * 1024,     /* bytes of a connection's thread */
+    SERVER_HOLD_S = 60,        /* that an answer is held back at most, if a lease is not shorter */
+    SERVER_STACK = 256 * 1024, /* bytes of a connection's thread */
 };
 
 /*

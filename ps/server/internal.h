@@ -1,6 +1,6 @@
 /*
  * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
- * sessions.c lets connections in; requests/ answers them; lock.c has what all of that goes by; coordinator/ is a ps's part in
+ * sessions.c decides who is let in; requests/ answers them; lock.c has what all of that goes by; coordinator/ is a ps's part in
  * rollouts, and follower.c in synchronous steps that another ps decides.
  *
  * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
@@ -17,6 +17,7 @@
 
 #include "net/channel.h"
 #include "net/handshake.h"
+#include "net/listener.h"
 #include "ps/job/job.h"
 #include "ps/store/model.h"
 #include "ps/identity.h"
@@ -30,23 +31,14 @@ enum shutdown_mode { SHUTDOWN_NONE, SHUTDOWN_RESTART, SHUTDOWN_FINAL };
 
 /* One connection, and the thread that serves it. */
 struct session {
+    struct listener_session base; /* first: the listener's */
     struct server *server;
-    pthread_t thread;
-    enum { SESSION_FREE, SESSION_HERE, SESSION_GONE } life; /* GONE: its thread is to be joined */
-    int fd;
-    char peer[ENDPOINT_TEXT];
-    uint64_t number;          /* of the connection, since the server began: 1, 2, ... */
-    double came_s, timeout_s; /* to be through with its handshake */
-    double heard_s;           /* when it said hello, or asked for something last */
-    bool cut;
-    bool admitted; /* said hello, and was welcome */
+    struct channel *channel; /* the base's; used by the thread alone */
     bool ping_wanted;
     int worker;          /* -1: no worker, or nobody yet */
     int ps;              /* another ps; -1: none */
     struct member guest; /* a member that came without a digest, to report; of no role: none */
     uint64_t incarnation;
-    struct channel channel;        /* used by the thread alone */
-    struct connection *connection; /* the channel's, for counting bytes; NULL: not open */
 };
 
 struct server {
@@ -59,27 +51,21 @@ struct server {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* something happened that a waiting thread may wait for */
     struct job job;
-    struct session *sessions; /* [session_count] */
-    int session_count;
-    uint64_t connections;   /* that came, in all */
-    int here, newcomers;    /* sessions that are here, and those of them that have not said who they are */
-    int waiting;            /* threads that wait for `changed` */
-    pthread_cond_t stepped; /* synchronous: a step is being applied, is applied, or somebody was cut off */
-    bool stepping;          /* synchronous: a step is being applied, and help is welcome */
+    struct listener *listener; /* of sessions, by the same lock */
+    int waiting;               /* threads that wait for `changed` */
+    pthread_cond_t stepped;    /* synchronous: a step is being applied, is applied, or somebody was cut off */
+    bool stepping;             /* synchronous: a step is being applied, and help is welcome */
     uint64_t steps_begun;
     bool following;               /* synchronous: another ps decides, and is told what is staged here */
     bool *finite, *not_finite;    /* [workers]: synchronous, of the report at hand */
     struct session **stage_users; /* [workers]: who uses a worker's stage; NULL: nobody */
-    struct wake shutdown_wake;    /* raised when connections are to end, whatever they are doing */
     bool leaving;                 /* idle connections are to be closed */
     atomic_int shutdown_mode;     /* enum shutdown_mode */
     const char *close_reason;
-    uint64_t bytes_in, bytes_out; /* of connections that ended */
-    int64_t pushes;               /* applied */
+    int64_t pushes; /* applied */
     float last_loss;
     uint32_t last_staleness;
     float steps_per_s;
-    int turned_away;
 
     struct rollout_coordinator *coordinator; /* rollouts */
 
@@ -96,14 +82,10 @@ void server_unlock(struct server *server);
 /* Waits for something to change, at most one tick, with the lock given back; or carries out actions, and does not wait. */
 void server_wait(struct server *server);
 
-/* Ends the connection of a session that is admitted, from outside: its thread finds it closed. Locked. */
-void server_cut(struct session *session);
-
 struct timespec server_next_tick(void);
 
-/* By the main thread: takes a connection that was accepted, or turns it away; joins the threads of those that ended. */
-void server_accept_session(struct server *server, int fd, const char *peer);
-void server_tidy_up(struct server *server);
+/* Listens on this ps's address. Connections are taken by listener_accept, on the main thread. */
+bool server_listen(struct server *server, struct error *error);
 
 /*
  * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens under

@@ -1,5 +1,4 @@
 /* The server's lock and what is carried out as it is given back, and how threads wait. */
-#include <sys/socket.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -11,23 +10,17 @@ void server_lock(struct server *server)
     pthread_mutex_lock(&server->lock);
 }
 
-void server_cut(struct session *session)
-{
-    session->cut = true;
-    shutdown(session->fd, SHUT_RDWR);
-}
-
 static void for_incarnation(struct server *server, const struct job_action *action)
 {
-    for (int i = 0; i < server->session_count; i++) {
-        struct session *session = &server->sessions[i];
-        if (session->life == SESSION_HERE && session->admitted && session->worker == action->worker &&
-            session->incarnation == action->incarnation) {
-            if (action->kind == JOB_CUT) {
-                server_cut(session);
-            } else {
-                session->ping_wanted = true;
-            }
+    for (struct listener_session *base = NULL; (base = listener_next(server->listener, base)) != NULL;) {
+        struct session *session = (struct session *)(void *)base;
+        if (session->worker != action->worker || session->incarnation != action->incarnation) {
+            continue;
+        }
+        if (action->kind == JOB_CUT) {
+            listener_cut(base);
+        } else {
+            session->ping_wanted = true;
         }
     }
 }

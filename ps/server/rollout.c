@@ -440,7 +440,7 @@ static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, siz
 bool serve_propose(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     const uint64_t request = channel->frame.request;
     const double healthy_s = channel->message.propose.healthy_s;
     const size_t size = channel->bulk_left;
@@ -466,7 +466,7 @@ bool serve_propose(struct session *session, struct error *error)
 bool serve_abort_rollout(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    const uint64_t request = session->channel.frame.request;
+    const uint64_t request = session->channel->frame.request;
     char message[256];
     snprintf(message, sizeof message, "%s", not_here);
     server_lock(session->server);
@@ -476,7 +476,7 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     if (!done) {
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, message, error);
     }
-    audit_write(&coordinator->versions, "ps 0", session->channel.message.abort_rollout.who, "abort", target, "done");
+    audit_write(&coordinator->versions, "ps 0", session->channel->message.abort_rollout.who, "abort", target, "done");
     struct message_done answer = {.global_step = -1};
     return serve_send(session, MESSAGE_done, request, &answer, error);
 }
@@ -683,7 +683,7 @@ bool serve_report(struct session *session, struct error *error)
 {
     struct server *server = session->server;
     struct rollout_coordinator *coordinator = server->coordinator;
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
     const uint64_t request = channel->frame.request;
     const struct member who = who_reports(session);

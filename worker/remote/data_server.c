@@ -1,45 +1,35 @@
 #include "worker/remote/data_server.h"
 
+#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/log.h"
 #include "base/text/address.h"
 #include "net/bytes.h"
-#include "net/channel.h"
-#include "net/handshake.h"
-#include "net/socket.h"
+#include "net/listener.h"
 #include "worker/data/streaming/streaming.h"
 #include "base/random/sampler.h"
 
 enum {
-    SPARE = 64,       /* connections that have not said who they are, or that another one replaces */
-    HANDSHAKE_S = 10, /* until a connection is through TLS and hello */
-    CROWDED_S = 2,    /* the same, once half of the spare places are taken */
-    FRAME_S = 30,     /* until a request that began is there, and a batch taken */
+    PER_WORKER = 2, /* connections: one, and the one that it replaces while that one ends */
+    FRAME_S = 30,   /* until a request that began is there, and a batch taken */
     STACK = 256 * 1024,
 };
 
-static const double TICK_S = 0.25;
+static const double TICK_S = 1.0; /* between two looks for threads that ended */
 
 /* One connection, and the thread that serves it. */
 struct data_session {
+    struct listener_session base; /* first: the listener's */
     struct data_server *server;
-    pthread_t thread;
-    enum { SESSION_FREE, SESSION_HERE, SESSION_GONE } life;
-    int fd;
-    char peer[ENDPOINT_TEXT];
-    int timeout_s;
-    int worker; /* -1: nobody yet */
-    struct channel channel;
-    int32_t *indexes; /* [batch_size]; or labels, of data that stream */
-    uint8_t *bytes;   /* of one batch */
+    struct channel *channel; /* the base's */
+    int worker;              /* -1: nobody yet */
+    int32_t *indexes;        /* [batch_size]; or labels, of data that stream */
+    uint8_t *bytes;          /* of one batch */
 };
 
 struct data_server {
@@ -50,15 +40,17 @@ struct data_server {
     void *context;
     struct sampler sampler; /* but for the task */
     size_t pixels;
-    int listener;
-    struct wake wake;
+    struct listener *listener;
+    struct wake wake; /* ends the thread that accepts */
     pthread_t thread;
     bool runs;
-    pthread_mutex_t lock; /* guards the sessions' life, fd and worker */
-    struct data_session *sessions;
-    int session_count;
-    bool leaving;
+    pthread_mutex_t lock; /* the listener's */
 };
+
+static struct data_session *session_of(struct listener_session *base)
+{
+    return (struct data_session *)(void *)base;
+}
 
 static double frame_deadline(void)
 {
@@ -109,33 +101,33 @@ static bool gather(struct data_session *session, int64_t number, uint32_t *examp
 static bool send_batches(struct data_session *session, struct error *error)
 {
     const struct data_server *server = session->server;
-    const struct message_get_batches asked = session->channel.message.get_batches;
-    const uint64_t request = session->channel.frame.request;
+    const struct message_get_batches asked = session->channel->message.get_batches;
+    const uint64_t request = session->channel->frame.request;
     struct message_batch batch = {.number = -1,
                                   .pixels = (uint32_t)server->pixels,
                                   .total = (uint32_t)server->dataset->train.count,
                                   .validation = (uint32_t)server->dataset->validation.count,
                                   .description = server->dataset->description};
     if (asked.count == 0) {
-        return channel_send(&session->channel, MESSAGE_batch, request, FRAME_LAST, &batch, NULL, 0, frame_deadline(),
+        return channel_send(session->channel, MESSAGE_batch, request, FRAME_LAST, &batch, NULL, 0, frame_deadline(),
                             error);
     }
     if (asked.first < 0 || asked.first > INT64_MAX - asked.count) {
-        channel_send_error(&session->channel, request, ERROR_BAD_REQUEST, frame_deadline(), error,
+        channel_send_error(session->channel, request, ERROR_BAD_REQUEST, frame_deadline(), error,
                            "batches are counted from 0");
-        return error_set(error, "%s asks for batch %lld", connection_name(session->channel.connection),
+        return error_set(error, "%s asks for batch %lld", connection_name(session->channel->connection),
                          (long long)asked.first);
     }
     for (uint32_t i = 0; i < asked.count; i++) {
         batch.number = asked.first + i;
         if (!gather(session, batch.number, &batch.examples, error)) {
             struct error ignored;
-            channel_send_error(&session->channel, request, ERROR_INTERNAL, frame_deadline(), &ignored, "%s",
+            channel_send_error(session->channel, request, ERROR_INTERNAL, frame_deadline(), &ignored, "%s",
                                error->text);
             return false;
         }
         struct iovec bulk = {session->bytes, batch_bytes(batch.examples, server->pixels)};
-        if (!channel_send(&session->channel, MESSAGE_batch, request, i + 1 == asked.count ? FRAME_LAST : 0, &batch,
+        if (!channel_send(session->channel, MESSAGE_batch, request, i + 1 == asked.count ? FRAME_LAST : 0, &batch,
                           &bulk, 1, frame_deadline(), error)) {
             return false;
         }
@@ -145,7 +137,7 @@ static bool send_batches(struct data_session *session, struct error *error)
 
 static bool answer(struct data_session *session, struct error *error)
 {
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     switch (channel->frame.type) {
     case MESSAGE_get_batches:
         return send_batches(session, error);
@@ -162,18 +154,31 @@ static bool answer(struct data_session *session, struct error *error)
 
 /* ---- Connections ---- */
 
-/* handshake_rules.knows */
-static bool is_known(void *context, const char *digest)
+static void begin(struct listener_session *base, void *context)
 {
-    const struct data_server *server = ((const struct data_session *)context)->server;
+    struct data_session *session = session_of(base);
+    session->server = context;
+    session->channel = &base->channel;
+    session->worker = -1;
+}
+
+static bool is_known(struct listener_session *base, const char *digest)
+{
+    const struct data_server *server = session_of(base)->server;
     return server->knows(server->context, digest);
 }
 
-/* Workers but the chief; an older connection of the same one is cut. */
-static uint16_t admit(void *context, const struct peer *peer, struct error *message)
+static bool is_of(const struct listener_session *base, const void *context)
 {
-    struct data_session *session = context;
+    return ((const struct data_session *)(const void *)base)->worker == *(const int *)context;
+}
+
+/* Workers but the chief; an older connection of the same one is cut. */
+static uint16_t admit(struct listener_session *base, const struct peer *peer, struct error *message)
+{
+    struct data_session *session = session_of(base);
     struct data_server *server = session->server;
+    struct listener_session *older;
     int workers = server->config->cluster.worker_hosts.count;
     if (peer->digest[0] == '\0' || peer->member.role != MEMBER_WORKER || peer->member.index < 1 ||
         peer->member.index >= workers) {
@@ -181,147 +186,50 @@ static uint16_t admit(void *context, const struct peer *peer, struct error *mess
         return REFUSAL_MEMBER;
     }
     pthread_mutex_lock(&server->lock);
-    for (int i = 0; i < server->session_count; i++) {
-        struct data_session *other = &server->sessions[i];
-        if (other->life == SESSION_HERE && other->worker == peer->member.index) {
-            shutdown(other->fd, SHUT_RDWR);
-        }
+    if (listener_count(server->listener, is_of, &peer->member.index, &older) > 0) {
+        listener_cut(older);
     }
     session->worker = peer->member.index;
+    listener_admit(base);
     pthread_mutex_unlock(&server->lock);
     return 0;
 }
 
-static void serve(struct data_session *session)
+static void serve(struct listener_session *base)
 {
-    struct error error;
-    for (;;) {
-        bool ready;
-        if (!connection_wait(session->channel.connection, clock_monotonic_s() + TICK_S, &ready, &error)) {
-            break;
-        }
-        pthread_mutex_lock(&session->server->lock);
-        bool leaving = session->server->leaving;
-        pthread_mutex_unlock(&session->server->lock);
-        if (leaving ||
-            (ready && (!channel_receive(&session->channel, frame_deadline(), &error) || !answer(session, &error)))) {
-            break;
-        }
-    }
-}
-
-static bool let_in(struct data_session *session, struct error *error)
-{
+    struct data_session *session = session_of(base);
     struct data_server *server = session->server;
-    const struct handshake_rules rules = {.knows = is_known, .admit = admit, .context = session};
-    const double deadline_s = clock_monotonic_s() + session->timeout_s;
     const size_t batch = (size_t)server->config->train.batch_size;
-    struct connection *connection;
-    struct peer peer;
-    bool served = connection_serve(&connection, session->fd, session->peer, server->identity->credentials,
-                                   &server->wake, deadline_s, error);
-    channel_open(&session->channel, connection);
-    if (!served) {
-        return false;
-    }
-    if (!handshake_accept(&session->channel, identity_hello(server->identity), &rules, &peer, deadline_s, error)) {
-        return false;
-    }
-    connection_set_idle_timeout(connection, identity_idle_timeout_s(server->identity));
+    struct error error;
+    bool good = true;
     session->indexes = malloc(batch * sizeof *session->indexes);
     session->bytes = malloc(batch_bytes(batch, server->pixels));
-    return (session->indexes && session->bytes) ||
-           error_set(error, "out of memory for batches of worker %d", session->worker);
-}
-
-static void *attend(void *context)
-{
-    struct data_session *session = context;
-    struct error error;
-    if (let_in(session, &error)) {
-        log_info("worker %d (%s) gets its batches from here", session->worker, session->peer);
-        serve(session);
+    if (!session->indexes || !session->bytes) {
+        log_warning("out of memory for batches of worker %d", session->worker);
+        good = false;
     } else {
-        log_warning("%s", error.text);
+        log_info("worker %d (%s) gets its batches from here", session->worker, base->peer);
     }
-    pthread_mutex_lock(&session->server->lock); /* nobody cuts a connection by the number of a socket that is closed */
-    session->life = SESSION_GONE;
-    pthread_mutex_unlock(&session->server->lock);
-    if (session->channel.connection == NULL) {
-        close(session->fd);
+    while (good) {
+        bool ready;
+        good = connection_wait(session->channel->connection, INFINITY, &ready, &error) &&
+               channel_receive(session->channel, frame_deadline(), &error) && answer(session, &error);
     }
-    channel_close(&session->channel);
     free(session->indexes);
     free(session->bytes);
-    return NULL;
 }
 
-static bool start_thread(struct data_session *session)
+static void leave(struct listener_session *base)
 {
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK);
-    bool started = pthread_create(&session->thread, &attributes, attend, session) == 0;
-    pthread_attr_destroy(&attributes);
-    return started;
-}
-
-/* Joins threads that ended, and returns a free place; NULL if there is none. This thread alone makes places free. */
-static struct data_session *find_place(struct data_server *server, int *newcomers)
-{
-    struct data_session *place = NULL;
-    *newcomers = 0;
-    for (int i = 0; i < server->session_count; i++) {
-        struct data_session *session = &server->sessions[i];
-        pthread_mutex_lock(&server->lock);
-        int life = (int)session->life;
-        *newcomers += life == SESSION_HERE && session->worker < 0;
-        pthread_mutex_unlock(&server->lock);
-        if (life == SESSION_GONE) {
-            pthread_join(session->thread, NULL);
-            session->life = SESSION_FREE;
-        }
-        place = session->life == SESSION_FREE ? session : place;
-    }
-    return place;
-}
-
-static void receive(struct data_server *server, int fd, const char *peer)
-{
-    int newcomers;
-    struct data_session *session = find_place(server, &newcomers);
-    if (!session) {
-        close(fd); /* it comes again */
-        return;
-    }
-    pthread_mutex_lock(&server->lock);
-    *session = (struct data_session){.server = server, .fd = fd, .worker = -1, .life = SESSION_HERE};
-    session->timeout_s = newcomers < SPARE / 2 ? HANDSHAKE_S : CROWDED_S;
-    snprintf(session->peer, sizeof session->peer, "%s", peer);
-    if (!start_thread(session)) {
-        session->life = SESSION_FREE;
-        close(fd);
-    }
-    pthread_mutex_unlock(&server->lock);
+    (void)base;
 }
 
 static void *accept_all(void *context)
 {
     struct data_server *server = context;
-    for (;;) {
-        int fd;
-        char peer[ENDPOINT_TEXT];
-        enum wake_result how;
-        struct error error;
-        if (socket_accept(server->listener, &fd, peer, &server->wake, clock_monotonic_s() + 3600, &how, &error)) {
-            receive(server, fd, peer);
-        } else if (how == WAKE_RAISED) {
-            return NULL;
-        } else if (how != WAKE_TIMEOUT) {
-            log_warning("%s", error.text);
-            usleep((useconds_t)(TICK_S * 1e6));
-        }
+    while (listener_accept(server->listener, &server->wake, clock_monotonic_s() + TICK_S)) {
     }
+    return NULL;
 }
 
 /* ---- Beginning and end ---- */
@@ -331,9 +239,26 @@ static bool open_listener(struct data_server *server, struct error *error)
     const struct config_cluster *cluster = &server->config->cluster;
     const char *text = cluster->worker_hosts.items[0];
     struct address address;
-    return (address_parse(text, &address, error) || error_wrap(error, "cluster.worker_hosts: %s", text)) &&
-           socket_listen(&server->listener, cluster->bind, (uint16_t)address.port, error) &&
-           wake_create(&server->wake, error);
+    if (!address_parse(text, &address, error)) {
+        return error_wrap(error, "cluster.worker_hosts: %s", text);
+    }
+    const struct listener_options options = {
+        .host = cluster->bind,
+        .port = (uint16_t)address.port,
+        .self = identity_introduction(server->identity),
+        .lock = &server->lock,
+        .session_size = sizeof(struct data_session),
+        .stack_size = STACK,
+        .members = PER_WORKER * cluster->worker_hosts.count,
+        .expected = cluster->worker_hosts.count, /* all may come at once */
+        .context = server,
+        .begin = begin,
+        .knows = is_known,
+        .admit = admit,
+        .serve = serve,
+        .leave = leave,
+    };
+    return listener_create(&server->listener, &options, error) && wake_create(&server->wake, error);
 }
 
 bool data_server_create(struct data_server **out, const struct config *config, const struct identity *identity,
@@ -350,23 +275,21 @@ bool data_server_create(struct data_server **out, const struct config *config, c
     server->knows = knows;
     server->context = context;
     server->dataset = dataset;
-    server->listener = server->wake.fd = -1;
+    server->wake.fd = -1;
     server->pixels = (size_t)dataset->train.height * (size_t)dataset->train.width;
     server->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
                                        .examples = (uint32_t)dataset->train.count,
                                        .batch_size = (uint32_t)config->train.batch_size};
-    server->session_count = config->cluster.worker_hosts.count + SPARE;
-    server->sessions = calloc((size_t)server->session_count, sizeof *server->sessions);
     pthread_mutex_init(&server->lock, NULL);
-    if (!server->sessions || !open_listener(server, error)) {
-        return server->sessions != NULL ? false : error_set(error, "out of memory");
+    if (!open_listener(server, error)) {
+        return false;
     }
     server->runs = pthread_create(&server->thread, NULL, accept_all, server) == 0;
     if (!server->runs) {
         return error_set(error, "can't start a thread to send batches");
     }
     log_info("worker 0 sends batches of %d images to workers without data, on port %u", config->train.batch_size,
-             socket_port(server->listener));
+             listener_port(server->listener));
     return true;
 }
 
@@ -375,25 +298,12 @@ void data_server_destroy(struct data_server *server)
     if (!server) {
         return;
     }
-    pthread_mutex_lock(&server->lock);
-    server->leaving = true;
-    pthread_mutex_unlock(&server->lock);
     if (server->runs) {
-        wake_raise(&server->wake); /* ends the thread that accepts, and every wait of a connection's */
+        wake_raise(&server->wake);
         pthread_join(server->thread, NULL);
     }
-    for (int i = 0; server->sessions && i < server->session_count; i++) {
-        if (server->sessions[i].life != SESSION_FREE) {
-            pthread_join(server->sessions[i].thread, NULL);
-        }
-    }
-    if (server->listener >= 0) {
-        close(server->listener);
-    }
-    if (server->wake.fd >= 0) {
-        wake_destroy(&server->wake);
-    }
+    listener_destroy(server->listener);
+    wake_destroy(&server->wake);
     pthread_mutex_destroy(&server->lock);
-    free(server->sessions);
     free(server);
 }

@@ -14,11 +14,11 @@ bool serve_read_floats(struct session *session, enum dtype dtype, float *values,
 {
     uint16_t halves[SERVE_CHUNK_FLOATS];
     if (dtype == DTYPE_FLOAT32) {
-        return channel_read_bulk(&session->channel, values, count * sizeof *values, deadline_s, error);
+        return channel_read_bulk(session->channel, values, count * sizeof *values, deadline_s, error);
     }
     while (count > 0) {
         size_t chunk = count < SERVE_CHUNK_FLOATS ? count : SERVE_CHUNK_FLOATS;
-        if (!channel_read_bulk(&session->channel, halves, chunk * sizeof *halves, deadline_s, error)) {
+        if (!channel_read_bulk(session->channel, halves, chunk * sizeof *halves, deadline_s, error)) {
             return false;
         }
         bfloat16_to_floats(values, halves, chunk);
@@ -66,7 +66,7 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
     if (dtype == DTYPE_DIFFERENCES) {
         wanted.packed = DTYPE_BFLOAT16;
         wanted.dtype = stage_remembers(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
-        wanted.anew = stage_remembers(stage) && !stage_is_known_to(stage, session->number);
+        wanted.anew = stage_remembers(stage) && !stage_is_known_to(stage, session->base.number);
         wanted.since_version = wanted.anew ? 0 : since_version;
     }
     return wanted;
@@ -94,10 +94,10 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, session->number, ranges, halves, wanted->anew, told);
+            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->anew, told);
             bulk = (struct iovec){told, size};
         }
-        sent = channel_send(&session->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
+        sent = channel_send(session->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
                             floats > 0, deadline_s, error);
         values += bytes;
     } while (sent && cut.next < all.count);

@@ -1,6 +1,4 @@
 /* Requests that are held until something has happened, and the stages that pushes and pulls take turns at. */
-#include <poll.h>
-
 #include "base/clock.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
@@ -14,12 +12,6 @@ double serve_hold_deadline(const struct server *server)
 double serve_wait_deadline(uint32_t wait_ms)
 {
     return clock_monotonic_s() + wait_ms / 1000.0;
-}
-
-bool serve_peer_hung_up(const struct session *session)
-{
-    struct pollfd hangup = {.fd = session->fd, .events = POLLRDHUP};
-    return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 bool send_keepalive(struct session *session, double *keepalive_sent_s)
@@ -51,7 +43,7 @@ bool serve_hold(struct session *session, bool (*ready)(struct session *session, 
     job_hold(&server->job, session->worker, session->incarnation, 1, keepalive_sent_s);
     while (alive && !ready(session, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
-        alive = !server->leaving && !serve_peer_hung_up(session) &&
+        alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                 job_is_current(&server->job, session->worker, session->incarnation) &&
                 send_keepalive(session, &keepalive_sent_s);
     }
@@ -90,7 +82,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
     server_lock(server);
     struct session *user = server->stage_users[session->worker];
     if (cut && user != NULL && user != session) {
-        server_cut(user);
+        listener_cut(&user->base);
         pthread_cond_broadcast(&server->stepped);
     }
     bool taken = serve_hold(session, stage_is_free, 0, serve_deadline()) && stage_is_free(session, 0);
@@ -99,7 +91,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
     }
     server_unlock(server);
     return taken || error_set(error, "%s has a push or pull under way on another connection",
-                              connection_name(session->channel.connection));
+                              connection_name(session->channel->connection));
 }
 
 void serve_leave_stage(struct session *session)

@@ -32,8 +32,8 @@ static bool send_range(struct session *session, const struct message_read *read,
         range.count -= part.count;
         range_put(bytes, 0, part);
         struct iovec bulk = {(void *)(uintptr_t)from, part.count * sizeof *from};
-        if (!channel_send(&session->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0,
-                          &values, &bulk, 1, deadline_s, error)) {
+        if (!channel_send(session->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0, &values,
+                          &bulk, 1, deadline_s, error)) {
             return false;
         }
     }
@@ -94,9 +94,9 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
 bool serve_pull(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_pull pull = session->channel.message.pull; /* its ranges stay until the next frame */
-    const uint64_t request = session->channel.frame.request;
-    const uint32_t generation = session->channel.frame.generation;
+    const struct message_pull pull = session->channel->message.pull; /* its ranges stay until the next frame */
+    const uint64_t request = session->channel->frame.request;
+    const uint32_t generation = session->channel->frame.generation;
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
@@ -108,7 +108,7 @@ bool serve_pull(struct session *session, struct error *error)
     serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
     }
     return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
                              : send_pulled(session, &pull, request, generation, error);
@@ -117,10 +117,10 @@ bool serve_pull(struct session *session, struct error *error)
 bool serve_read(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const uint64_t request = session->channel.frame.request;
+    const uint64_t request = session->channel->frame.request;
     server_lock(server);
     bool there = job_initialised(&server->job);
-    bool same = session->channel.frame.generation == server->job.generation;
+    bool same = session->channel->frame.generation == server->job.generation;
     serve_tell_generation(session);
     server_unlock(server);
     if (!there) {
@@ -129,5 +129,5 @@ bool serve_read(struct session *session, struct error *error)
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
-    return send_ranges(session, &session->channel.message.read, request, error);
+    return send_ranges(session, &session->channel->message.read, request, error);
 }

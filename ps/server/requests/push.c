@@ -14,7 +14,7 @@ static bool may_answer(struct session *session, int64_t unused)
 /* One frame's part of the gradient, into the stage. *bad: what is wrong with it, "" if nothing. */
 static bool receive_gradient(struct session *session, struct stage *stage, struct error *bad, struct error *error)
 {
-    const struct message_push *push = &session->channel.message.push;
+    const struct message_push *push = &session->channel->message.push;
     double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         float *values;
@@ -34,7 +34,7 @@ bool serve_receive_push(struct session *session, struct stage *stage, const stru
                         uint64_t request, bool receive, struct error *bad, struct error *error)
 {
     PROFILE("receive push");
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     uint32_t generation = channel->frame.generation;
     if (receive) {
         stage_begin(stage);
@@ -107,7 +107,7 @@ static bool answer_push(struct session *session, const struct message_push *push
         bool waits = serve_hold(session, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
         server_unlock(server);
         if (!waits) {
-            return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
+            return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
         }
     }
     bool there = verdict->outcome == PUSH_APPLIED
@@ -121,7 +121,7 @@ static bool answer_push(struct session *session, const struct message_push *push
     server_unlock(server);
     if (!alive) {
         return error_set(error, "%s was given up while it waited for slower workers",
-                         connection_name(session->channel.connection));
+                         connection_name(session->channel->connection));
     }
     if (!in_time) {
         return serve_send_error(
@@ -149,9 +149,9 @@ static bool answer_push(struct session *session, const struct message_push *push
 bool serve_push(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_push push = session->channel.message.push; /* its ranges go with the next frame */
-    const uint64_t request = session->channel.frame.request;
-    const uint32_t generation = session->channel.frame.generation;
+    const struct message_push push = session->channel->message.push; /* its ranges go with the next frame */
+    const uint64_t request = session->channel->frame.request;
+    const uint32_t generation = session->channel->frame.generation;
     struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
     struct error bad;
@@ -167,7 +167,7 @@ bool serve_push(struct session *session, struct error *error)
         bool decided = decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
         server_unlock(server);
         done = !decided ? error_set(error, "%s was given up while it waited for a checkpoint",
-                                    connection_name(session->channel.connection))
+                                    connection_name(session->channel->connection))
                : verdict.code != 0
                    ? serve_send_error(session, request, verdict.code, verdict.message, error)
                    : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);

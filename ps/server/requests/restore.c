@@ -7,7 +7,7 @@
 bool serve_get_model(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const uint64_t request = session->channel.frame.request;
+    const uint64_t request = session->channel->frame.request;
     const struct span *spans;
     const int span_count = shard_spans(server->shard, &spans);
     uint8_t bytes[PLACEMENT_MAX_SPANS * RANGE_BYTES];
@@ -26,7 +26,7 @@ bool serve_get_model(struct session *session, struct error *error)
     }
     server_lock(server);
     bool alive =
-        serve_hold(session, serve_is_ready, 0, serve_wait_deadline(session->channel.message.get_model.wait_ms));
+        serve_hold(session, serve_is_ready, 0, serve_wait_deadline(session->channel->message.get_model.wait_ms));
     job_ready(&server->job, clock_monotonic_s(), message);
     model.state = job_initialised(&server->job)        ? MODEL_READY
                   : server->job.state == JOB_RESTORING ? MODEL_BEING_WRITTEN
@@ -34,7 +34,7 @@ bool serve_get_model(struct session *session, struct error *error)
     serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
     }
     if (model.state == MODEL_READY) {
         shard_now(server->shard, &model.version, &model.global_step);
@@ -48,21 +48,21 @@ bool serve_begin_restore(struct session *session, struct error *error)
     struct verdict verdict;
     pthread_mutex_lock(&server->restoring);
     server_lock(server);
-    job_begin_restore(&server->job, session->worker, session->channel.frame.generation,
-                      session->channel.message.begin_restore.source, clock_monotonic_s(), &verdict);
+    job_begin_restore(&server->job, session->worker, session->channel->frame.generation,
+                      session->channel->message.begin_restore.source, clock_monotonic_s(), &verdict);
     serve_tell_generation(session);
     server_unlock(server);
     if (verdict.code == 0) {
-        shard_begin_write(server->shard, session->channel.frame.generation);
+        shard_begin_write(server->shard, session->channel->frame.generation);
     }
     pthread_mutex_unlock(&server->restoring);
-    return serve_send_verdict(session, session->channel.frame.request, &verdict, -1, error);
+    return serve_send_verdict(session, session->channel->frame.request, &verdict, -1, error);
 }
 
 static void ask_to_write(struct session *session, struct verdict *verdict)
 {
     server_lock(session->server);
-    job_write(&session->server->job, session->worker, session->channel.frame.generation, verdict);
+    job_write(&session->server->job, session->worker, session->channel->frame.generation, verdict);
     serve_tell_generation(session);
     server_unlock(session->server);
 }
@@ -70,7 +70,7 @@ static void ask_to_write(struct session *session, struct verdict *verdict)
 /* One frame's values, straight into the shard. */
 static bool receive_values(struct session *session, struct verdict *verdict, struct error *error)
 {
-    const struct message_write *write = &session->channel.message.write;
+    const struct message_write *write = &session->channel->message.write;
     struct error bad;
     double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < write->ranges.count; i++) {
@@ -91,7 +91,7 @@ static bool receive_values(struct session *session, struct verdict *verdict, str
 bool serve_write(struct session *session, struct error *error)
 {
     struct verdict verdict;
-    const bool answers = (session->channel.frame.flags & FRAME_LAST) != 0;
+    const bool answers = (session->channel->frame.flags & FRAME_LAST) != 0;
     pthread_mutex_lock(&session->server->restoring);
     ask_to_write(session, &verdict);
     bool done = verdict.code != 0 || receive_values(session, &verdict, error);
@@ -99,13 +99,13 @@ bool serve_write(struct session *session, struct error *error)
     if (!done || (verdict.code == 0 && !answers)) {
         return done;
     }
-    return serve_send_verdict(session, session->channel.frame.request, &verdict, -1, error);
+    return serve_send_verdict(session, session->channel->frame.request, &verdict, -1, error);
 }
 
 bool serve_end_restore(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_end_restore *end = &session->channel.message.end_restore;
+    const struct message_end_restore *end = &session->channel->message.end_restore;
     struct verdict verdict;
     struct error bad;
     pthread_mutex_lock(&server->restoring);
@@ -119,12 +119,12 @@ bool serve_end_restore(struct session *session, struct error *error)
     }
     if (verdict.code == 0) {
         server_lock(server);
-        job_end_restore(&server->job, session->worker, session->channel.frame.generation, end->global_step,
+        job_end_restore(&server->job, session->worker, session->channel->frame.generation, end->global_step,
                         end->epoch_batches, clock_monotonic_s(), &verdict);
         server_unlock(server);
     }
     pthread_mutex_unlock(&server->restoring);
-    return serve_send_verdict(session, session->channel.frame.request, &verdict, end->global_step, error);
+    return serve_send_verdict(session, session->channel->frame.request, &verdict, end->global_step, error);
 }
 
 /* What keeps the chief from taking a snapshot; code 0: nothing. Locked. */
@@ -132,7 +132,7 @@ static void admit_snapshot(struct session *session, const struct message_snapsho
 {
     struct server *server = session->server;
     const bool orders = (wanted->snapshot & SNAPSHOT_ORDER) != 0;
-    job_snapshot(&server->job, session->worker, session->channel.frame.generation, orders, verdict);
+    job_snapshot(&server->job, session->worker, session->channel->frame.generation, orders, verdict);
     if (verdict->code == 0 && (wanted->snapshot == 0 || (orders && wanted->at_step < 0))) {
         *verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "no number, or an order of no step"};
     }
@@ -163,8 +163,8 @@ static void describe_snapshot(enum snapshot_state state, const struct message_sn
 bool serve_snapshot(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_snapshot wanted = session->channel.message.snapshot;
-    const uint64_t request = session->channel.frame.request;
+    const struct message_snapshot wanted = session->channel->message.snapshot;
+    const uint64_t request = session->channel->frame.request;
     enum snapshot_state state = SNAPSHOT_CLOSED;
     struct verdict verdict;
     int64_t global_step = -1;
@@ -184,7 +184,7 @@ bool serve_snapshot(struct session *session, struct error *error)
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
     }
     if (verdict.code == 0 && state != SNAPSHOT_TAKEN) {
         describe_snapshot(state, &wanted, &verdict);
@@ -195,9 +195,9 @@ bool serve_snapshot(struct session *session, struct error *error)
 bool serve_release(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    shard_release(server->shard, session->channel.message.release.snapshot);
+    shard_release(server->shard, session->channel->message.release.snapshot);
     server_lock(server); /* wakes pushes that wait for room */
     pthread_cond_broadcast(&server->stepped);
     server_unlock(server);
-    return serve_send_done(session, session->channel.frame.request, -1, error);
+    return serve_send_done(session, session->channel->frame.request, -1, error);
 }

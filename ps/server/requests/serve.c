@@ -16,13 +16,13 @@ double serve_deadline(void)
 
 void serve_tell_generation(struct session *session)
 {
-    session->channel.generation = session->server->job.generation;
+    session->channel->generation = session->server->job.generation;
 }
 
 bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
                 struct error *error)
 {
-    return channel_send(&session->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
+    return channel_send(session->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
 }
 
 bool serve_send_done(struct session *session, uint64_t request, int64_t global_step, struct error *error)
@@ -34,12 +34,11 @@ bool serve_send_done(struct session *session, uint64_t request, int64_t global_s
 bool serve_send_error(struct session *session, uint64_t request, uint16_t code, const char *message,
                       struct error *error)
 {
-    if (!channel_send_error(&session->channel, request, (enum error_code)code, serve_deadline(), error, "%s",
-                            message)) {
+    if (!channel_send_error(session->channel, request, (enum error_code)code, serve_deadline(), error, "%s", message)) {
         return false;
     }
     if (code == ERROR_BAD_REQUEST) {
-        log_warning("dropped %s: %s", connection_name(session->channel.connection), message);
+        log_warning("dropped %s: %s", connection_name(session->channel->connection), message);
         return error_set(error, "%s", message);
     }
     return true;
@@ -54,7 +53,7 @@ bool serve_send_verdict(struct session *session, uint64_t request, const struct 
 
 bool serve_receive(struct session *session, struct error *error)
 {
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     struct error ignored;
     if (channel_receive(channel, serve_deadline(), error)) {
         return true;
@@ -102,7 +101,7 @@ static bool may_ask(const struct session *session, uint16_t type)
 static bool answer(struct session *session, struct error *error)
 {
     char message[128];
-    const struct frame *frame = &session->channel.frame;
+    const struct frame *frame = &session->channel->frame;
     if (!may_ask(session, frame->type)) {
         snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
                  session->guest.role != MEMBER_NONE ? "members that came without a config"
@@ -112,7 +111,7 @@ static bool answer(struct session *session, struct error *error)
         return serve_send_error(session, frame->request, ERROR_NOT_ALLOWED, message, error);
     }
     PROFILE_PEER(message_name(frame->type), session->worker >= 0 ? PROFILE_WORKER + session->worker : PROFILE_NOBODY,
-                 frame->type == MESSAGE_push ? (int64_t)session->channel.message.push.sequence : 0);
+                 frame->type == MESSAGE_push ? (int64_t)session->channel->message.push.sequence : 0);
     switch (frame->type) {
     case MESSAGE_push:
         return session->server->job.synchronous ? serve_synchronous_push(session, error) : serve_push(session, error);
@@ -181,7 +180,7 @@ static bool look_around(struct session *session, struct error *error)
 /* Waits for the next request. */
 static bool await_request(struct session *session, struct error *error)
 {
-    struct channel *channel = &session->channel;
+    struct channel *channel = session->channel;
     bool there = false;
     while (!there) {
         if (!look_around(session, error) ||
@@ -193,9 +192,9 @@ static bool await_request(struct session *session, struct error *error)
         return false;
     }
     server_lock(session->server);
-    session->heard_s = clock_monotonic_s();
+    session->base.heard_s = clock_monotonic_s();
     if (session->worker >= 0) {
-        job_heard(&session->server->job, session->worker, session->incarnation, session->heard_s);
+        job_heard(&session->server->job, session->worker, session->incarnation, session->base.heard_s);
     }
     server_unlock(session->server);
     return true;
@@ -206,7 +205,7 @@ void serve(struct session *session)
     struct error error = {""};
     while (await_request(session, &error) && answer(session, &error)) {
     }
-    enum connection_state state = connection_state(session->channel.connection);
+    enum connection_state state = connection_state(session->channel->connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
         log_info("%s", error.text);
     }

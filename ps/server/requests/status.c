@@ -27,19 +27,6 @@ static uint8_t own_state(const struct job *job)
     return STATE_FAILED;
 }
 
-static void count_bytes(const struct server *server, uint64_t *in, uint64_t *out)
-{
-    *in = server->bytes_in;
-    *out = server->bytes_out;
-    for (int i = 0; i < server->session_count; i++) {
-        const struct connection *connection = server->sessions[i].connection;
-        if (connection != NULL) {
-            *in += connection_bytes_in(connection);
-            *out += connection_bytes_out(connection);
-        }
-    }
-}
-
 static void describe_self(struct server *server, struct message_status *status, char host[256], char message[256],
                           char digest[CONFIG_DIGEST_HEX + 1])
 {
@@ -69,7 +56,7 @@ static void describe_self(struct server *server, struct message_status *status, 
     job_describe(job, clock_monotonic_s(), message);
     rollout_coordinator_drift(server->coordinator, message, 256);
     rollout_coordinator_version(server->coordinator, &status->fleet_version, digest);
-    count_bytes(server, &status->bytes_in, &status->bytes_out);
+    listener_bytes(server->listener, &status->bytes_in, &status->bytes_out);
 }
 
 static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
@@ -117,8 +104,8 @@ static int next_shown(struct server *server, int index)
 
 bool serve_get_status(struct session *session, struct error *error)
 {
-    const uint64_t request = session->channel.frame.request;
-    const bool members = session->channel.message.get_status.members == 1;
+    const uint64_t request = session->channel->frame.request;
+    const bool members = session->channel->message.get_status.members == 1;
     const double deadline_s = serve_deadline();
     struct server *server = session->server;
     struct message_status status;
@@ -128,7 +115,7 @@ bool serve_get_status(struct session *session, struct error *error)
     server_lock(server);
     describe_self(server, &status, host, message, digest);
     server_unlock(server);
-    if (!channel_send(&session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
+    if (!channel_send(session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
                       deadline_s, error)) {
         return false;
     }
@@ -141,8 +128,8 @@ bool serve_get_status(struct session *session, struct error *error)
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
         server_unlock(server);
         next = next_shown(server, i + 1);
-        if (!channel_send(&session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL,
-                          0, deadline_s, error)) {
+        if (!channel_send(session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
+                          deadline_s, error)) {
             return false;
         }
     }

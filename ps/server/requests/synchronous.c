@@ -77,7 +77,8 @@ static enum wait_end await_step(struct session *session, const struct job_push *
         } else if (!help(server, &helped)) {
             server_wait_step(server);
             now_s = clock_monotonic_s();
-            if (server->leaving || (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && serve_peer_hung_up(session)) ||
+            if (server->leaving ||
+                (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && listener_peer_hung_up(&session->base)) ||
                 !send_keepalive(session, &keepalive_sent_s)) {
                 end = WAIT_GIVEN_UP;
             } else if (now_s >= deadline_s) {
@@ -140,7 +141,7 @@ static bool settle_push(struct session *session, const struct message_push *push
     server_unlock(server);
     if (end == WAIT_GIVEN_UP) {
         return error_set(error, "%s was given up while it waited for step %lld",
-                         connection_name(session->channel.connection), (long long)event->token);
+                         connection_name(session->channel->connection), (long long)event->token);
     }
     if (end == WAIT_TOO_LONG) {
         return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
@@ -152,10 +153,10 @@ static bool settle_push(struct session *session, const struct message_push *push
 bool serve_synchronous_push(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_push push = session->channel.message.push; /* its ranges go with the next frame */
-    const uint64_t request = session->channel.frame.request;
+    const struct message_push push = session->channel->message.push; /* its ranges go with the next frame */
+    const uint64_t request = session->channel->frame.request;
     struct job_push event = {
-        .generation = session->channel.frame.generation,
+        .generation = session->channel->frame.generation,
         .sequence = push.sequence,
         .base_step = push.base_step,
         .token = push.token,
@@ -207,8 +208,8 @@ static bool read_workers(const struct ranges *ranges, bool *set, int workers)
 bool serve_staged(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_staged *staged = &session->channel.message.staged;
-    const uint64_t request = session->channel.frame.request;
+    const struct message_staged *staged = &session->channel->message.staged;
+    const uint64_t request = session->channel->frame.request;
     struct verdict verdict = {0};
     server_lock(server);
     int workers = server->job.worker_count;
@@ -216,7 +217,7 @@ bool serve_staged(struct session *session, struct error *error)
         !read_workers(&staged->not_finite, server->not_finite, workers)) {
         verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that there are not"};
     } else {
-        job_report(&server->job, session->ps, session->channel.frame.generation, staged->step, server->finite,
+        job_report(&server->job, session->ps, session->channel->frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);
         server_lead(server);
     }
@@ -262,9 +263,9 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
 bool serve_get_aggregate(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_get_aggregate wanted = session->channel.message.get_aggregate;
-    const uint64_t request = session->channel.frame.request;
-    const uint32_t generation = session->channel.frame.generation;
+    const struct message_get_aggregate wanted = session->channel->message.get_aggregate;
+    const uint64_t request = session->channel->frame.request;
+    const uint32_t generation = session->channel->frame.generation;
     uint8_t bytes[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_aggregate aggregate = {.step = wanted.step};
     uint32_t count = 0;
@@ -277,7 +278,7 @@ bool serve_get_aggregate(struct session *session, struct error *error)
         server_wait_step(server);
         double now_s = clock_monotonic_s();
         if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
-            alive = !serve_peer_hung_up(session);
+            alive = !listener_peer_hung_up(&session->base);
         }
         alive = alive && !server->leaving;
         looked_s = now_s;
@@ -286,7 +287,7 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     serve_tell_generation(session);
     server_unlock(server);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel.connection));
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
     }
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);

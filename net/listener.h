@@ -1,0 +1,112 @@
+/*
+ * A listener that bears hostile peers: takes connections, gives each a thread, and lets in whom its owner admits.
+ *
+ * Those that have not said who they are, newcomers, are bounded in number and in time, and have places of their own: they
+ * never take those of peers that were admitted, and where they are many the oldest is cut for the next one, so that a
+ * crowd that says nothing keeps nobody out for long. How many connections one peer may have once it is admitted is for
+ * the owner's `admit` to bound, by listener_count. What is refused is logged a few times an interval, and then counted.
+ *
+ * The owner's lock guards the table of sessions, so that what the owner decides about sessions and what the table says
+ * agree. "Locked" below: it is held. One thread, the owner's, creates, accepts, ends and destroys.
+ */
+#ifndef NET_LISTENER_H
+#define NET_LISTENER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "net/channel.h"
+#include "net/handshake.h"
+#include "net/wake.h"
+
+enum {
+    LISTENER_SPARE = 64,       /* newcomers beyond those that may well come at once */
+    LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello */
+    LISTENER_CROWDED_S = 2,    /* the same, once half of the spare places are taken */
+    LISTENER_COMPLAIN_S = 5,   /* an interval of what is logged of refusals */
+    LISTENER_COMPLAINTS = 10,  /* refusals that are logged one by one in such an interval */
+};
+
+struct listener;
+
+/* One connection, and the thread that serves it. The owner's own struct begins with it. */
+struct listener_session {
+    struct listener *listener;
+    char peer[ENDPOINT_TEXT]; /* its address */
+    uint64_t number;          /* of the connection: 1, 2, ... */
+    struct channel channel;   /* used by the session's thread alone */
+    /* Guarded by the lock. */
+    double heard_s; /* when it was admitted; the owner may set it again when something is asked for */
+    bool admitted;
+    bool cut;
+
+    /* The listener's. */
+    pthread_t thread;
+    enum { SESSION_FREE, SESSION_HERE, SESSION_GONE } life; /* GONE: its thread is to be joined */
+    int fd;
+    double came_s, timeout_s;
+    struct connection *connection; /* the channel's, for counting bytes; NULL: not open */
+};
+
+struct listener_options {
+    const char *host; /* and port: as for socket_listen */
+    uint16_t port;
+    struct introduction self;
+    pthread_mutex_t *lock; /* borrowed */
+    size_t session_size;   /* of the owner's struct */
+    size_t stack_size;     /* of a session's thread */
+    int members;           /* places for admitted sessions */
+    int expected;          /* peers that may well come at the same time */
+    void *context;
+    /* A session's beginning, all zeros but for what is above: on the owner's thread. Locked. */
+    void (*begin)(struct listener_session *session, void *context);
+    /* As in handshake_rules, on the session's thread. `admit` calls listener_admit where it welcomes a peer. */
+    bool (*knows)(struct listener_session *session, const char *digest); /* may be NULL */
+    uint16_t (*admit)(struct listener_session *session, const struct peer *peer, struct error *message);
+    /* Serves an admitted session until it ends, on its thread. */
+    void (*serve)(struct listener_session *session);
+    /* It ends, and was admitted: on its thread. Locked. */
+    void (*leave)(struct listener_session *session);
+};
+
+bool listener_create(struct listener **listener, const struct listener_options *options, struct error *error);
+uint16_t listener_port(const struct listener *listener);
+int listener_places(const struct listener *listener); /* connections that can be open at once */
+
+/*
+ * Takes a connection if one comes before the deadline; joins threads that ended, and logs what was refused since. A
+ * failure to accept is logged and waited out for a moment. False once the wake (NULL: none) is raised.
+ */
+bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s);
+
+/* Takes no more connections, waits until all sessions have ended, and cuts those that are left after `grace_s`. */
+void listener_end(struct listener *listener, double grace_s);
+void listener_destroy(struct listener *listener); /* that, with no grace, and frees; NULL is fine */
+
+/* Locked, in admit: the peer is welcome, and a newcomer no more. */
+void listener_admit(struct listener_session *session);
+
+/* Locked: the admitted session behind this one (NULL: the first) that is not cut; NULL: there are no more. */
+struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session);
+
+/*
+ * Locked: counts admitted sessions that are not cut and that `alike` holds for; *silent: the one of them that was heard
+ * of least recently.
+ */
+int listener_count(const struct listener *listener,
+                   bool (*alike)(const struct listener_session *session, const void *context), const void *context,
+                   struct listener_session **silent);
+
+/* Locked: ends its connection, from outside: its thread finds it closed. */
+void listener_cut(struct listener_session *session);
+
+/* Locked: bytes of all connections, those that ended among them. */
+void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out);
+
+/* Has the peer hung up, as far as its thread, which reads nothing at the moment, can tell? */
+bool listener_peer_hung_up(const struct listener_session *session);
+
+#endif
