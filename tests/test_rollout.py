@@ -439,7 +439,7 @@ def test_a_config_that_is_the_death_of_a_member(open_fleet):
         in text_of(result)
     assert set(fleet.versions().values()) == {1} and fleet.alive()
     assert fleet.goes_on()["global_step"] >= before
-    assert fleet.text("worker 1").count("it is started again") == 2
+    assert fleet.text("worker 1").count("restarting it in") == 2
     seen = fleet.text("worker 1").count('"event":"step"')
     fleet.until("worker 1", lambda text: text.count('"event":"step"') > seen, "steps of worker 1 in version 1")
     # The parent passes on what asks it to leave, and its child's last word.
@@ -570,7 +570,7 @@ def test_a_bad_local_version_reaches_the_canary_only(trainer, tmp_path):
         fleet.goes_on()
         for name in ("worker 0", "worker 1"):
             assert len(fleet.events(name, "start")) == 1, name
-        assert fleet.alive() and "it is started again" in fleet.text("worker 2")
+        assert fleet.alive() and "restarting it in" in fleet.text("worker 2")
         assert [start["config_version"] for start in fleet.events("worker 2", "start")] == [1, 1]
 
 

@@ -198,7 +198,7 @@ def test_who_dies_in_a_live_one(fleet, full, who, phase):
     settle(fleet, operator, version)
 
 
-@pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "worker 0 saves the job before it starts anew in",
+@pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "worker 0 saves the job before the restart in",
                                    "all restart in", "watching"])
 @pytest.mark.parametrize("who", ["worker 1", "worker 0", "ps 1", "ps 0"])
 def test_who_dies_in_one_of_the_whole_job(fleet, full, who, phase):

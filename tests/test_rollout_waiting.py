@@ -95,7 +95,7 @@ def test_a_list_without_those_who_never_came(fleet):
 def test_what_does_no_good_is_taken_back(fleet):
     result = fleet.rollout(fleet.candidate(2, cluster={"min_workers": 2}, train={"learning_rate": 1e30}), "--yes",
                            "--healthy_secs=60")
-    assert result.returncode == 1 and "went back from version 2 to version 1: the loss is not finite" in text_of(result), \
+    assert result.returncode == 1 and "went back from version 2 to version 1: the loss is no longer finite" in text_of(result), \
         text_of(result)
     # It has begun to train, and stays so; whoever comes is in the version of before.
     trains(fleet)

@@ -144,7 +144,7 @@ static void refuses_changes_and_gaps(void **state)
     assert_false(versions_add(&versions, 3, two, strlen(two), &error));
     assert_non_null(strstr(error.text, "version 3 already exists with other content"));
     assert_false(versions_switch(&versions, 4, &error));
-    assert_non_null(strstr(error.text, "00000004.json: is not there"));
+    assert_non_null(strstr(error.text, "00000004.json: does not exist"));
     assert_false(versions_add(&versions, 1ULL << 40, one, strlen(one), &error));
     char path[VERSIONS_PATH + 32];
     static const char *const wrong[] = {"", "x\n", "3", "-3\n", "3 \n", "100000000\n", " 3\n"};
