@@ -200,6 +200,18 @@ def test_mistakes_are_answered_as_documented(tmp_path):
             assert answer.returncode == 2 and answer.stderr.split("error: ")[1].strip() in text_of(name)
 
 
+def test_what_troubleshooting_quotes_is_said_by_the_program():
+    """Word by word between what differs from case to case: numbers, names and shapes."""
+    sources = [path for room in ("base", "net", "ps", "worker") for path in (ROOT / room).rglob("*.c")]
+    said = re.sub(r'"\s*(?:PRI\w+\s*)?"', "", "".join(path.read_text() for path in sources))
+    table = text_of("docs/operations.md").split("## Troubleshooting")[1]
+    quoted = re.findall(r"^\|[^|]*?`([^`]+)`[^|]*\|", table, re.M)
+    assert len(quoted) >= 8
+    for quote in quoted:
+        for words in re.findall(r"[a-z][a-z', ]{5,}[a-z]", re.sub(r"\S*_\S*|\bnan\b|\S*\d\S*", "#", quote)):
+            assert words.strip(" ,") in said, quote
+
+
 @pytest.fixture(scope="module")
 def makefile():
     """make's own list of variables and rules."""
