@@ -1,3 +1,4 @@
+/* sd_notify's protocol without libsystemd: a datagram is all that it takes. */
 #include "base/process/notify.h"
 
 #include <inttypes.h>

@@ -36,7 +36,7 @@ struct participant_host {
     /* Worker 0: a trial of it, and one more checkpoint. NULL for others. */
     bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
     bool (*save)(void *context, struct error *error);
-    /* Takes `config`, which lives until the next one, from this global step on (0: at once); asked until that is done. */
+    /* Takes `config`, which lives until the next, from this global step on (0: at once); asked until it is done. */
     enum participant_switch (*switch_to)(void *context, const struct config *config, int64_t step);
     /* Worker 0: restores what was prepared. NULL for others. */
     bool (*restore)(void *context, struct error *error);

@@ -1,3 +1,4 @@
+/* The operator's connection to ps 0: asks what a rollout does, proposes one, aborts one. */
 #include "worker/remote/operator/rollout_client.h"
 
 #include <string.h>
@@ -6,37 +7,37 @@
 #include "base/log.h"
 
 static const double TIMEOUT_S = 5.0;
-static const double REACH_S = 20.0; /* by several tries, of a ps 0 that has its hands full */
+static const double REACH_S = 20.0; /* by several tries, while ps 0 is busy */
 
-bool rollout_client_open(struct rollout_client *link, const struct config *config, struct error *error)
+bool rollout_client_open(struct rollout_client *client, const struct config *config, struct error *error)
 {
-    memset(link, 0, sizeof *link);
-    if (!identity_create(&link->identity, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error)) {
+    memset(client, 0, sizeof *client);
+    if (!identity_create(&client->identity, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error)) {
         return false;
     }
-    link->identity.hello.digest = "";
-    link->identity.hello.job = "";
-    if (!shard_link_create(&link->link, config, 0, &link->identity, &link->traffic, error)) {
+    client->identity.hello.digest = "";
+    client->identity.hello.job = "";
+    if (!shard_link_create(&client->link, config, 0, &client->identity, &client->traffic, error)) {
         return false;
     }
-    link->link.quiet = true;
-    link->link.timeout_s = TIMEOUT_S;
+    client->link.quiet = true;
+    client->link.timeout_s = TIMEOUT_S;
     return true;
 }
 
-void rollout_client_close(struct rollout_client *link)
+void rollout_client_close(struct rollout_client *client)
 {
-    link_destroy(&link->link);
-    identity_destroy(&link->identity);
+    link_destroy(&client->link);
+    identity_destroy(&client->identity);
 }
 
-bool rollout_client_reach(struct rollout_client *link, struct error *error)
+bool rollout_client_reach(struct rollout_client *client, struct error *error)
 {
     const double until_s = clock_monotonic_s() + REACH_S;
     for (;;) {
         const double begun_s = clock_monotonic_s();
-        link->link.next_try_s = 0;
-        enum link_try result = link_try(&link->link, error);
+        client->link.next_try_s = 0;
+        enum link_try result = link_try(&client->link, error);
         const double now_s = clock_monotonic_s();
         if (result == LINK_OPEN) {
             return true;
@@ -44,39 +45,39 @@ bool rollout_client_reach(struct rollout_client *link, struct error *error)
         if (result == LINK_REFUSED || now_s - begun_s < TIMEOUT_S || now_s >= until_s) {
             return false; /* a port where nobody listens says so at once, and will go on saying so */
         }
-        log_info("waiting for %s, up to %.0f s: %s", link->link.name, REACH_S, error->text);
+        log_info("waiting for %s, up to %.0f s: %s", client->link.name, REACH_S, error->text);
     }
 }
 
-const struct message_rollout *rollout_client_ask(struct rollout_client *link, struct error *error)
+const struct message_rollout *rollout_client_ask(struct rollout_client *client, struct error *error)
 {
-    struct channel *channel = &link->link.channel;
+    struct channel *channel = &client->link.channel;
     const struct message_report report = {.loss = -1.0f};
-    if (!link_is_open(&link->link)) {
-        link->link.next_try_s = 0;
-        if (link_try(&link->link, error) != LINK_OPEN) {
+    if (!link_is_open(&client->link)) {
+        client->link.next_try_s = 0;
+        if (link_try(&client->link, error) != LINK_OPEN) {
             return NULL;
         }
     }
     if (!channel_call(channel, MESSAGE_report, &report, MESSAGE_rollout, clock_monotonic_s() + TIMEOUT_S, NULL,
                       error)) {
-        link_close(&link->link);
+        link_close(&client->link);
         return NULL;
     }
     return &channel->message.rollout;
 }
 
-enum proposal rollout_client_propose(struct rollout_client *link, const uint8_t *bytes, size_t size, double healthy_s,
+enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
                                      struct error *error)
 {
-    struct channel *channel = &link->link.channel;
+    struct channel *channel = &client->link.channel;
     const double deadline_s = clock_monotonic_s() + TIMEOUT_S;
     const struct message_propose proposal = {.healthy_s = healthy_s};
     struct iovec bulk = {(void *)(uintptr_t)bytes, size};
     const uint64_t request = ++channel->next_request;
     if (!channel_send(channel, MESSAGE_propose, request, FRAME_LAST, &proposal, &bulk, 1, deadline_s, error) ||
         !channel_receive(channel, deadline_s, error)) {
-        link_close(&link->link);
+        link_close(&client->link);
         return PROPOSAL_UNANSWERED;
     }
     if (channel->frame.type == MESSAGE_error) {
@@ -90,10 +91,10 @@ enum proposal rollout_client_propose(struct rollout_client *link, const uint8_t 
     return PROPOSAL_TAKEN;
 }
 
-bool rollout_client_abort(struct rollout_client *link, const char *who, struct error *error)
+bool rollout_client_abort(struct rollout_client *client, const char *who, struct error *error)
 {
     const struct message_abort_rollout wish = {.who = who};
-    return rollout_client_ask(link, error) != NULL &&
-           channel_call(&link->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
+    return rollout_client_ask(client, error) != NULL &&
+           channel_call(&client->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
                         clock_monotonic_s() + TIMEOUT_S, NULL, error);
 }

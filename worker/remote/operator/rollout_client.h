@@ -1,4 +1,4 @@
-/* A connection to ps 0, as an operator who asks about rollouts, or for one. One thread. */
+/* An operator's connection to ps 0, about rollouts. One thread. */
 #ifndef WORKER_REMOTE_OPERATOR_ROLLOUT_CLIENT_H
 #define WORKER_REMOTE_OPERATOR_ROLLOUT_CLIENT_H
 
@@ -13,26 +13,26 @@ struct rollout_client {
     struct link link;
 };
 
-/* Connects nowhere yet. Also after a failure, rollout_client_close is due. */
-bool rollout_client_open(struct rollout_client *link, const struct config *config, struct error *error);
-void rollout_client_close(struct rollout_client *link);
+/* Does not connect yet. rollout_client_close is due after a failure, too. */
+bool rollout_client_open(struct rollout_client *client, const struct config *config, struct error *error);
+void rollout_client_close(struct rollout_client *client);
 
-/* Connects, within half a minute, saying whom it waits for. False at once where nobody listens, or we are refused. */
-bool rollout_client_reach(struct rollout_client *link, struct error *error);
+/* Connects within half a minute, logging what it waits for. False at once if nobody listens or it refuses us. */
+bool rollout_client_reach(struct rollout_client *client, struct error *error);
 
-/* What ps 0 says, within some seconds, or NULL; it lies in the link's channel, until that is used again. */
-const struct message_rollout *rollout_client_ask(struct rollout_client *link, struct error *error);
+/* What ps 0 says, within seconds, or NULL. It lies in the link's channel until that is used again. */
+const struct message_rollout *rollout_client_ask(struct rollout_client *client, struct error *error);
 
 enum proposal {
     PROPOSAL_TAKEN,      /* the rollout is begun */
     PROPOSAL_REFUSED,    /* for the reason in the error */
-    PROPOSAL_UNANSWERED, /* the connection is closed; whether ps 0 has it, it alone can tell */
+    PROPOSAL_UNANSWERED, /* the connection is closed; only ps 0 can tell whether it has it */
 };
 
-/* Gives ps 0 a manifest, after it was asked something. */
-enum proposal rollout_client_propose(struct rollout_client *link, const uint8_t *bytes, size_t size, double healthy_s,
+/* Gives ps 0 a manifest, once it has answered rollout_client_ask. */
+enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
                                      struct error *error);
 
-bool rollout_client_abort(struct rollout_client *link, const char *who, struct error *error);
+bool rollout_client_abort(struct rollout_client *client, const char *who, struct error *error);
 
 #endif
