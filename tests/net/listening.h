@@ -1,0 +1,148 @@
+/* A listener of tests: admits workers, one connection of each index at a time, and answers their pings. */
+#ifndef TESTS_NET_LISTENING_H
+#define TESTS_NET_LISTENING_H
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "net/listener.h"
+
+struct listening {
+    struct listener *listener;
+    pthread_mutex_t lock;
+    struct wake wake;
+    pthread_t thread;
+    atomic_int admitted, left;
+    atomic_bool drops; /* whoever is admitted is dropped at once */
+    uint16_t refusal;  /* 0, or all are refused for it */
+    struct credentials *credentials;
+};
+
+struct listening_session {
+    struct listener_session base;
+    struct listening *owner;
+    int worker;
+};
+
+static inline struct hello_identity listening_hello(const void *context)
+{
+    (void)context;
+    return (struct hello_identity){.member = {MEMBER_PS, 0},
+                                   .incarnation = 11,
+                                   .program = "trainer",
+                                   .cluster = "test",
+                                   .digest = "d",
+                                   .job = "{}",
+                                   .lease_ms = 10000};
+}
+
+static inline void listening_begin(struct listener_session *base, void *context)
+{
+    struct listening_session *session = (struct listening_session *)(void *)base;
+    session->owner = context;
+    session->worker = -1;
+}
+
+static inline bool listening_is_of(const struct listener_session *base, const void *worker)
+{
+    return ((const struct listening_session *)(const void *)base)->worker == *(const int *)worker;
+}
+
+static inline uint16_t listening_admit(struct listener_session *base, const struct peer *peer, struct error *message)
+{
+    struct listening_session *session = (struct listening_session *)(void *)base;
+    struct listening *owner = session->owner;
+    struct listener_session *older;
+    if (owner->refusal != 0) {
+        error_set(message, "nobody is let in");
+        return owner->refusal;
+    }
+    pthread_mutex_lock(&owner->lock);
+    if (listener_count(owner->listener, listening_is_of, &peer->member.index, &older) > 0) {
+        listener_cut(older);
+    }
+    session->worker = peer->member.index;
+    listener_admit(base);
+    pthread_mutex_unlock(&owner->lock);
+    atomic_fetch_add(&owner->admitted, 1);
+    return 0;
+}
+
+static inline void listening_serve(struct listener_session *base)
+{
+    struct listening *owner = ((struct listening_session *)(void *)base)->owner;
+    struct channel *channel = &base->channel;
+    struct error error;
+    bool ready, good = !atomic_load(&owner->drops);
+    while (good && connection_wait(channel->connection, INFINITY, &ready, &error) &&
+           channel_receive(channel, clock_monotonic_s() + 5, &error)) {
+        struct message_pong pong = {channel->message.ping.nonce};
+        good = channel->frame.type == MESSAGE_ping &&
+               channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0,
+                            clock_monotonic_s() + 5, &error);
+    }
+}
+
+static inline void listening_leave(struct listener_session *base)
+{
+    atomic_fetch_add(&((struct listening_session *)(void *)base)->owner->left, 1);
+}
+
+static inline void *listening_run(void *context)
+{
+    struct listening *owner = context;
+    while (listener_accept(owner->listener, &owner->wake, clock_monotonic_s() + 0.1)) {
+    }
+    return NULL;
+}
+
+/* port: 0, or the one to listen on. */
+static inline void listening_start(struct listening *owner, struct credentials *credentials, uint16_t port)
+{
+    struct error error;
+    const struct listener_options options = {
+        .host = "127.0.0.1",
+        .port = port,
+        .self = {.credentials = credentials, .hello = listening_hello, .idle_timeout_s = 10},
+        .lock = &owner->lock,
+        .session_size = sizeof(struct listening_session),
+        .stack_size = 1024 * 1024,
+        .members = 8,
+        .expected = 4,
+        .context = owner,
+        .begin = listening_begin,
+        .admit = listening_admit,
+        .serve = listening_serve,
+        .leave = listening_leave,
+    };
+    owner->credentials = credentials;
+    pthread_mutex_init(&owner->lock, NULL);
+    bool good = listener_create(&owner->listener, &options, &error) && wake_create(&owner->wake, &error) &&
+                pthread_create(&owner->thread, NULL, listening_run, owner) == 0;
+    assert(good);
+}
+
+static inline void listening_stop(struct listening *owner)
+{
+    wake_raise(&owner->wake);
+    pthread_join(owner->thread, NULL);
+    listener_destroy(owner->listener);
+    wake_destroy(&owner->wake);
+    pthread_mutex_destroy(&owner->lock);
+}
+
+/* What a worker says of itself; context: its index. */
+static inline struct hello_identity listening_worker(const void *context)
+{
+    struct hello_identity hello = listening_hello(NULL);
+    hello.member = (struct member){MEMBER_WORKER, *(const int *)context};
+    hello.incarnation = 22;
+    return hello;
+}
+
+#endif

@@ -1,0 +1,259 @@
+/* A link comes back by itself, at a pace that spares the peer, whatever that peer does to it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "net/link.h"
+#include "net/socket.h"
+#include "tests/net/listening.h"
+
+static const int index_1 = 1;
+
+struct bench {
+    struct traffic traffic;
+    struct wake wake;
+    struct link link;
+    char host[32];
+};
+
+static void create_link(struct bench *bench, uint16_t port, struct link_options options)
+{
+    struct error error;
+    snprintf(bench->host, sizeof bench->host, "127.0.0.1:%u", port);
+    options.peer = (struct member){MEMBER_PS, 0};
+    options.self = (struct introduction){.hello = listening_worker, .context = &index_1, .idle_timeout_s = 2};
+    options.traffic = &bench->traffic;
+    options.quiet = true;
+    assert_true(link_create(&bench->link, bench->host, &options, &error));
+}
+
+/* A port that nobody listens on, for the moment. */
+static uint16_t free_port(void)
+{
+    int fd;
+    struct error error;
+    assert_true(socket_listen(&fd, "127.0.0.1", 0, &error));
+    uint16_t port = socket_port(fd);
+    close(fd);
+    return port;
+}
+
+static enum link_try try_until(struct link *link, enum link_try wanted, struct error *error)
+{
+    const double until_s = clock_monotonic_s() + 10;
+    enum link_try result;
+    do {
+        result = link_try(link, error);
+        link_await_try(link);
+    } while (result != wanted && clock_monotonic_s() < until_s);
+    return result;
+}
+
+static bool ping(struct link *link, struct error *error)
+{
+    struct message_ping message = {.nonce = 5};
+    return channel_call(&link->channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 5, NULL, error);
+}
+
+/* Delays double from 20 ms up to the longest, and each is drawn from its upper half. */
+static void backs_off(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct error error;
+    create_link(&bench, free_port(), (struct link_options){.longest_delay_s = 0.1});
+    for (int i = 0; i < 6; i++) {
+        const double most_s = fmin(0.02 * (double)(1 << i), 0.1);
+        bench.link.next_try_s = 0;
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_true(bench.link.delay_s >= most_s / 2 && bench.link.delay_s <= most_s);
+        assert_int_equal(bench.link.failures, i + 1);
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER); /* too early: nothing is tried */
+        assert_int_equal(bench.link.failures, i + 1);
+    }
+    link_destroy(&bench.link);
+}
+
+static void comes_back(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    const uint16_t port = free_port();
+    create_link(&bench, port, (struct link_options){.longest_delay_s = 0.1});
+    assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+    listening_start(&owner, NULL, port);
+    assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+    assert_int_equal(bench.link.incarnation, 11);
+    assert_true(ping(&bench.link, &error));
+    listening_stop(&owner);
+    assert_false(ping(&bench.link, &error));
+    link_lost(&bench.link, error.text);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 1);
+    listening_start(&owner, NULL, port);
+    assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+    assert_int_equal(bench.link.opened, 2);
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+    assert_true(atomic_load(&bench.traffic.bytes_out) > 0 && atomic_load(&bench.traffic.bytes_in) > 0);
+}
+
+/* A peer that welcomes and drops at once is not asked more and more often. */
+static void a_peer_that_drops_whom_it_welcomed(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    atomic_store(&owner.drops, true);
+    listening_start(&owner, NULL, 0);
+    create_link(&bench, listener_port(owner.listener), (struct link_options){.longest_delay_s = 60});
+    for (int i = 0; i < 8; i++) {
+        bench.link.next_try_s = 0;
+        assert_int_equal(link_try(&bench.link, &error), LINK_OPEN);
+        link_lost(&bench.link, NULL);
+    }
+    assert_true(bench.link.failures >= 5); /* a slow machine may take some for connections that lasted */
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+}
+
+struct stranger {
+    int listener;
+    const char *says; /* NULL: nothing, and keeps the connection */
+    int taken[8], count;
+    atomic_bool end;
+};
+
+static void *be_strange(void *context)
+{
+    struct stranger *stranger = context;
+    while (!atomic_load(&stranger->end) && stranger->count < 8) {
+        struct error error;
+        char peer[ENDPOINT_TEXT];
+        enum wake_result how;
+        int fd;
+        if (!socket_accept(stranger->listener, &fd, peer, NULL, clock_monotonic_s() + 0.05, &how, &error)) {
+            continue;
+        }
+        if (stranger->says) {
+            send(fd, stranger->says, strlen(stranger->says), MSG_NOSIGNAL);
+            close(fd);
+        } else {
+            stranger->taken[stranger->count++] = fd;
+        }
+    }
+    return NULL;
+}
+
+/* Where something else listens, or something that says nothing: it is later, within the time for a try. */
+static void strangers(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x15\x03\x03\x00\x02\x02\x28", NULL};
+    for (int i = 0; i < 4; i++) {
+        struct bench bench = {.wake.fd = -1};
+        struct stranger stranger = {.says = lines[i]};
+        struct error error;
+        pthread_t thread;
+        assert_true(socket_listen(&stranger.listener, "127.0.0.1", 0, &error));
+        assert_int_equal(pthread_create(&thread, NULL, be_strange, &stranger), 0);
+        create_link(&bench, socket_port(stranger.listener), (struct link_options){.timeout_s = 0.3});
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_false(link_is_open(&bench.link));
+        /* Silence makes others suspect; an answer of any kind does not. */
+        assert_int_equal(atomic_load(&bench.traffic.suspect_since_s) > 0, lines[i] == NULL);
+        atomic_store(&stranger.end, true);
+        pthread_join(thread, NULL);
+        link_destroy(&bench.link);
+        for (int k = 0; k < stranger.count; k++) {
+            close(stranger.taken[k]);
+        }
+        close(stranger.listener);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct bench bench = {.wake.fd = -1};
+        struct listening owner = {.refusal = i == 1 ? REFUSAL_BUSY : REFUSAL_CONFIG};
+        struct error error;
+        listening_start(&owner, NULL, 0);
+        create_link(&bench, listener_port(owner.listener), (struct link_options){.retries_refusals = i == 2});
+        assert_int_equal(link_try(&bench.link, &error), i == 0 ? LINK_REFUSED : LINK_LATER);
+        assert_non_null(strstr(error.text, "nobody is let in"));
+        link_destroy(&bench.link);
+        listening_stop(&owner);
+    }
+}
+
+/* One link's silence is a reason to open the others again before they are used; what was heard of since is left alone. */
+static void suspicion(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    listening_start(&owner, NULL, 0);
+    create_link(&bench, listener_port(owner.listener), (struct link_options){.timeout_s = 5});
+    assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+    atomic_store(&bench.traffic.suspect_since_s, clock_monotonic_s() + 0.01);
+    assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+    assert_true(bench.link.opened >= 2);
+    const uint64_t opened = bench.link.opened;
+    usleep(20000);
+    assert_true(ping(&bench.link, &error));
+    assert_int_equal(link_try(&bench.link, &error), LINK_OPEN);
+    assert_int_equal(bench.link.opened, opened);
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+}
+
+static bool always(void *context)
+{
+    (void)context;
+    return true;
+}
+
+/* Nothing is tried while links are held; a wake and given_up end waits. */
+static void held_and_woken(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct error error;
+    assert_true(wake_create(&bench.wake, &error));
+    create_link(&bench, free_port(), (struct link_options){.wake = &bench.wake});
+    atomic_store(&bench.traffic.held_until_s, clock_monotonic_s() + 60);
+    assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+    assert_int_equal(bench.link.failures, 0);
+    assert_int_equal(link_open(&bench.link, always, NULL, &error), LINK_LATER);
+    bench.link.next_try_s = clock_monotonic_s() + 60;
+    wake_raise(&bench.wake);
+    for (int i = 0; i < 1000; i++) { /* 100 s if it were not for the wake */
+        link_await_try(&bench.link);
+    }
+    link_destroy(&bench.link);
+    wake_destroy(&bench.wake);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backs_off),
+        cmocka_unit_test(comes_back),
+        cmocka_unit_test(a_peer_that_drops_whom_it_welcomed),
+        cmocka_unit_test(strangers),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(suspicion),
+        cmocka_unit_test(held_and_woken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
