@@ -2,7 +2,7 @@
  * What the user is told about a run, in text and in JSON (base/log.h): how it starts, how it goes, what came of it.
  *
  * JSON events, each one line: "start", "step", "validation", "checkpoint", "interrupted", "evaluation", "done". Fields
- * that appear in several mean the same in all of them. Any thread may call, but the session's alone does.
+ * that appear in several mean the same in all of them. Any thread may call, but the training thread alone does.
  */
 #ifndef WORKER_REPORT_H
 #define WORKER_REPORT_H

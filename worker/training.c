@@ -131,18 +131,6 @@ int64_t training_steps_to_due(const struct training *training)
     return to_warm > 0 && to_warm < n ? to_warm : n;
 }
 
-/* How many times something that is due every `every` steps has been due by now. */
-static int64_t times_due(int64_t step, int64_t every)
-{
-    return every > 0 ? step / every : 0;
-}
-
-static int64_t validations_due(const struct plan *plan, int64_t step)
-{
-    return plan->validate_steps > 0 ? times_due(step, plan->validate_steps)
-                                    : step * plan->batches_per_step / plan->epoch_batches;
-}
-
 /* --- Tallies --- */
 
 static struct tally tally_begin(const struct training *training, double now_s)
@@ -305,12 +293,12 @@ static bool do_what_is_due(struct training *training, int64_t before)
 {
     const struct plan *plan = &training->plan;
     const int64_t step = training->global_step;
-    if (times_due(step, plan->log_steps) > times_due(before, plan->log_steps)) {
+    if (plan_log_due(plan, before, step)) {
         report_progress(training);
     }
     summarise_if_due(training, before);
-    return training->test && training->dataset->validation.count > 0 &&
-           validations_due(plan, step) > validations_due(plan, before) && validate(training);
+    return training->test && training->dataset->validation.count > 0 && plan_validation_due(plan, before, step) &&
+           validate(training);
 }
 
 static void show_progress(struct training *training)

@@ -105,7 +105,7 @@ bool training_fail(struct training *training);
 /* The same for a loss, `what` in words, that is not finite. */
 bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step);
 
-/* Counts steps that were done in so many seconds, the last of them now. global_step is up to date already. */
+/* Counts the steps done in `seconds`, the last of them at now_s. global_step is up to date already. */
 void training_account(struct training *training, const struct train_result *done, double seconds, double now_s);
 
 /* Time spent otherwise (a checkpoint, a summary) that counts in the rate of all steps. */

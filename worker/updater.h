@@ -66,7 +66,7 @@ struct updater_table {
     bool (*hold)(struct updater *updater, struct held_model *held);
     void (*release)(struct updater *updater, bool is_best);
 
-    /* What a cluster adds to a summary, over so many steps since the last one. NULL: nothing. */
+    /* What a cluster adds to a summary, over the steps since the last one. NULL: nothing. */
     void (*summarise)(struct updater *updater, int64_t steps, struct summary_cluster *cluster);
 
     /* After the last step: waits for what is under way, and brings global_step up to date. NULL: nothing ever is. */

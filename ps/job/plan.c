@@ -51,18 +51,26 @@ int64_t plan_epoch(const struct plan *plan, int64_t step)
     return step < 1 ? 1 : (step - 1) * plan->batches_per_step / plan->epoch_batches + 1;
 }
 
-bool plan_log_due(const struct plan *plan, int64_t step)
+/* How many multiples of `every` have been reached by then. */
+static int64_t times_due(int64_t step, int64_t every)
 {
-    return plan->log_steps > 0 && step > 0 && step % plan->log_steps == 0;
+    return every > 0 ? step / every : 0;
 }
 
-bool plan_validation_due(const struct plan *plan, int64_t step)
+bool plan_log_due(const struct plan *plan, int64_t before, int64_t step)
 {
-    if (step < 1) {
-        return false;
-    }
-    return plan->validate_steps > 0 ? step % plan->validate_steps == 0
-                                    : plan_epoch_end(plan, plan_epoch(plan, step)) == step;
+    return times_due(step, plan->log_steps) > times_due(before, plan->log_steps);
+}
+
+static int64_t validations_due(const struct plan *plan, int64_t step)
+{
+    return plan->validate_steps > 0 ? times_due(step, plan->validate_steps)
+                                    : step * plan->batches_per_step / plan->epoch_batches;
+}
+
+bool plan_validation_due(const struct plan *plan, int64_t before, int64_t step)
+{
+    return validations_due(plan, step) > validations_due(plan, before);
 }
 
 int64_t plan_steps_to_due(const struct plan *plan, int64_t step)

@@ -33,8 +33,9 @@ int64_t plan_epoch_end(const struct plan *plan, int64_t epoch);
 /* The epoch that step >= 1 belongs to: 1, 2, ... (for step 0: 1) */
 int64_t plan_epoch(const struct plan *plan, int64_t step);
 
-bool plan_log_due(const struct plan *plan, int64_t step);
-bool plan_validation_due(const struct plan *plan, int64_t step);
+/* Has it become due in (before, step]? Others may have taken the step at which it was. */
+bool plan_log_due(const struct plan *plan, int64_t before, int64_t step);
+bool plan_validation_due(const struct plan *plan, int64_t before, int64_t step);
 
 /* Steps from `step` to the next at which something is due, at least 1. For step < last_step. */
 int64_t plan_steps_to_due(const struct plan *plan, int64_t step);

@@ -488,6 +488,121 @@ static void a_full_disk_does_not_stop_training(void **state)
     assert_false(has_checkpoint(stage, 1000));
 }
 
+/* An updater whose model is lost now and then, while others take every second step. */
+struct lossy_updater {
+    struct updater updater;
+    struct training *training;
+    struct checkpoint_info info;
+    int joins, finishes, validations, concluded;
+    int64_t lost_step;   /* there it is lost once, and training goes on from step 0 */
+    bool lost_at_finish; /* likewise */
+};
+
+static struct lossy_updater *lossy(struct updater *updater)
+{
+    return (struct lossy_updater *)updater;
+}
+
+static bool lossy_join(struct updater *updater, struct updater_start *start)
+{
+    lossy(updater)->joins++;
+    lossy(updater)->training->global_step = 0;
+    start->record = lossy(updater)->info;
+    return true;
+}
+
+static void lossy_look_for_end(struct updater *updater)
+{
+    struct training *training = lossy(updater)->training;
+    if (training->global_step >= training->plan.last_step) {
+        training_stop(training, TRAINING_LAST_STEP);
+    }
+}
+
+static bool lossy_step(struct updater *updater)
+{
+    struct training *training = lossy(updater)->training;
+    const struct train_result done = {.steps = 1, .images = 10, .loss_sum = 1, .last_loss = 1, .finite = true};
+    if (training->global_step >= lossy(updater)->lost_step) {
+        lossy(updater)->lost_step = INT64_MAX;
+        return training_stop(training, TRAINING_REJOINS);
+    }
+    training->global_step += 2;
+    training_account(training, &done, 1e-3, 0);
+    return true;
+}
+
+static bool lossy_hold(struct updater *updater, struct held_model *held)
+{
+    *held = (struct held_model){lossy(updater)->training->global_step, &lossy(updater)->info};
+    lossy(updater)->validations++;
+    return true;
+}
+
+static void lossy_release(struct updater *updater, bool is_best)
+{
+    assert_true(is_best == (lossy(updater)->validations == 1)); /* none gets better than the first */
+}
+
+static void lossy_finish(struct updater *updater)
+{
+    lossy(updater)->finishes++;
+    if (lossy(updater)->lost_at_finish) {
+        lossy(updater)->lost_at_finish = false;
+        lossy(updater)->training->end = TRAINING_REJOINS;
+    }
+}
+
+static void lossy_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why)
+{
+    assert_false(failed);
+    assert_true(test_accuracy >= 0);
+    assert_string_equal(why, "last step reached");
+    lossy(updater)->concluded++;
+}
+
+static void lossy_record(struct updater *updater, struct updater_record *record)
+{
+    *record = (struct updater_record){.best_accuracy = lossy(updater)->info.best_accuracy};
+}
+
+static const struct updater_table lossy_table = {.is_shared = true,
+                                                 .join = lossy_join,
+                                                 .look_for_end = lossy_look_for_end,
+                                                 .step = lossy_step,
+                                                 .hold = lossy_hold,
+                                                 .release = lossy_release,
+                                                 .finish = lossy_finish,
+                                                 .conclude = lossy_conclude,
+                                                 .record = lossy_record};
+
+/* In the middle and at the very end: it joins again and goes on, and the job is concluded once. */
+static void a_lost_model_is_joined_again(void **state)
+{
+    struct stage *stage = *state;
+    struct training training = {.config = &stage->config,
+                                .model = &stage->model,
+                                .engine = &stage->engine.engine,
+                                .dataset = &stage->dataset,
+                                .test = &stage->dataset.validation,
+                                .digest = "test"};
+    struct lossy_updater updater = {.updater = {.table = &lossy_table},
+                                    .training = &training,
+                                    .info = {.validation_accuracy = -1, .best_accuracy = -1},
+                                    .lost_step = 100,
+                                    .lost_at_finish = true};
+    training.updater = &updater.updater;
+    stage->config.output.validate_steps = 35; /* odd: others take every second such step */
+    stage->config.train.train_steps = 200;
+    training_plan(&training);
+    assert_int_equal(training_run(&training), COMMAND_DONE);
+    assert_int_equal(updater.joins, 3);
+    assert_int_equal(updater.finishes, 2);
+    assert_int_equal(updater.concluded, 1);
+    assert_int_equal(training.local_step, 50 + 100 + 100);
+    assert_int_equal(updater.validations, 2 + 5 + 5);
+}
+
 /* Last: the signal stays pending for the rest of the process. */
 static void a_signal_checkpoints_and_leaves(void **state)
 {
@@ -520,6 +635,7 @@ int main(void)
         TRAINING_TEST(a_folder_has_one_process),
         TRAINING_TEST(another_model_is_refused),
         TRAINING_TEST(a_full_disk_does_not_stop_training),
+        TRAINING_TEST(a_lost_model_is_joined_again),
         TRAINING_TEST(a_signal_checkpoints_and_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

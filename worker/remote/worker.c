@@ -68,7 +68,7 @@ int remote_worker_run(const struct config *config)
         notify_stopping();
     }
     worker_close(&worker, status == COMMAND_DONE     ? "done"
-                          : status == RESTART_STATUS ? "starts anew in another version of the config"
+                          : status == RESTART_STATUS ? "restarts in another version of the config"
                                                      : "stopped");
     return status;
 }

@@ -47,7 +47,7 @@ static void nothing_due_is_passed_over(void **state)
             struct plan plan = make_plan(5, 1, 100, 0, log_steps, validate_steps);
             int64_t step = 0;
             for (int64_t s = 1; s <= 100; s++) {
-                bool due = s == 100 || plan_log_due(&plan, s) || plan_validation_due(&plan, s);
+                bool due = s == 100 || plan_log_due(&plan, s - 1, s) || plan_validation_due(&plan, s - 1, s);
                 assert_int_equal(due, step + plan_steps_to_due(&plan, step) == s);
                 if (due) {
                     step = s;
@@ -61,11 +61,14 @@ static void validation_falls_on_epoch_ends(void **state)
 {
     (void)state;
     struct plan plan = make_plan(550, 1, 30000, 0, 100, 0);
-    assert_true(plan_validation_due(&plan, 550));
-    assert_true(plan_validation_due(&plan, 1100));
-    assert_false(plan_validation_due(&plan, 549));
-    assert_false(plan_validation_due(&plan, 0));
-    assert_false(plan_log_due(&plan, 0));
+    assert_true(plan_validation_due(&plan, 549, 550));
+    assert_true(plan_validation_due(&plan, 1099, 1100));
+    assert_false(plan_validation_due(&plan, 548, 549));
+    assert_false(plan_validation_due(&plan, 0, 0));
+    assert_false(plan_log_due(&plan, 0, 0));
+    assert_true(plan_validation_due(&plan, 540, 560)); /* others took the step itself */
+    assert_true(plan_log_due(&plan, 199, 201));
+    assert_false(plan_log_due(&plan, 200, 299));
     assert_int_equal(plan_epoch(&plan, 1234), 3);
 }
 
@@ -75,7 +78,7 @@ static void steps_may_be_longer_than_epochs(void **state)
     (void)state;
     struct plan plan = make_plan(3, 10, 4, 0, 0, 0);
     for (int64_t step = 1; step <= 4; step++) {
-        assert_true(plan_validation_due(&plan, step));
+        assert_true(plan_validation_due(&plan, step - 1, step));
         assert_int_equal(plan_steps_to_due(&plan, step - 1), 1);
     }
 }
