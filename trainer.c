@@ -1,10 +1,10 @@
 /*
- * The commands and roles of trainer: one table that parses the command line and documents it. Each row hands off at once
- * to the room that does the work.
+ * The commands of trainer: one table that both parses and documents the command line. Each row hands off at once to the
+ * module that does the work.
  */
 #include "base/cli/commands.h"
 
-/* The first one is meant where none is named. */
+/* The first one is the default. */
 /* clang-format off */
 static const struct command *const commands[] = {
     &command_train,

@@ -1,3 +1,4 @@
+/* The two system clocks, in seconds. */
 #include "base/clock.h"
 
 #include <time.h>

@@ -1,4 +1,4 @@
-/* Time as decisions want it. Monotonic seconds never go back, whatever happens to the wall clock. */
+/* Time for decisions: monotonic seconds never go back, whatever happens to the wall clock. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 

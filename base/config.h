@@ -22,12 +22,12 @@
 enum {
     CONFIG_MAX_WIDTH = 65536, /* units in a layer */
     CONFIG_MAX_HOSTS = 1024,
-    CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, where the config lets them */
+    CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, with `elastic` */
     CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */
     CONFIG_AUTO = -1,            /* a count that depends on what is found */
 };
 
-#define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, where no other is named */
+#define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, unless --config names another */
 
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
@@ -49,28 +49,28 @@ struct config_cluster {
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
     bool issync;
-    int replicas_to_aggregate;       /* gradients of a synchronous step; 0 = one of every worker */
-    int min_replicas;                /* fewer never make a synchronous step, whoever is lost */
+    int replicas_to_aggregate;       /* gradients per synchronous step; 0 = one per worker */
+    int min_replicas;                /* fewest gradients that make a synchronous step */
     enum placement_policy placement; /* which ps holds what */
     bool elastic;                    /* workers beyond worker_hosts may join */
-    int min_workers;                 /* training starts once so many are there */
-    int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no bound */
-    enum wire_dtype wire_dtype;      /* of gradients and parameters on their way */
-    int pipeline_depth;              /* pushes that may be under way while the next step computes */
-    double lease_secs;               /* a member not heard of for so long counts as lost */
-    double recovery_wait_secs;       /* between two looks whether a ps that is gone is back, at most */
-    char *bind;                      /* address to listen on; "" = every one */
-    bool serve_forever;              /* a ps stays when the job is over */
+    int min_workers;                 /* training starts once this many have joined */
+    int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no limit */
+    enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
+    int pipeline_depth;              /* pushes that may be in flight while the next step computes */
+    double lease_secs;               /* a member not heard from for this long counts as lost */
+    double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */
+    char *bind;                      /* address to listen on; "" = all interfaces */
+    bool serve_forever;              /* a ps waits for the next job when this one is over */
 };
 
-/* Workers that there is room for: those of worker_hosts, and with `elastic` so many more. */
+/* The largest number of workers: those in worker_hosts, plus CONFIG_ELASTIC_WORKERS with `elastic`. */
 static inline int config_worker_room(const struct config_cluster *cluster)
 {
     int room = cluster->worker_hosts.count + (cluster->elastic ? CONFIG_ELASTIC_WORKERS : 0);
     return room < CONFIG_MAX_HOSTS ? room : CONFIG_MAX_HOSTS;
 }
 
-/* A worker's address in worker_hosts; "not listed" for one beyond them. */
+/* A worker's address in worker_hosts; "not listed" beyond the list. */
 static inline const char *config_worker_host(const struct config_cluster *cluster, int index)
 {
     return index < cluster->worker_hosts.count ? cluster->worker_hosts.items[index] : "not listed";
@@ -91,9 +91,9 @@ struct config_train {
     double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
     int64_t lr_decay_steps; /* 0 = the steps of one epoch */
     bool lr_staircase;
-    int64_t lr_warmup_steps; /* over which the learning rate rises; 0 = none */
-    int64_t lr_cosine_steps; /* over which it falls by half a cosine; 0 = it does not */
-    double lr_cosine_end;    /* to this part of itself */
+    int64_t lr_warmup_steps; /* of linear warm-up; 0 = none */
+    int64_t lr_cosine_steps; /* of cosine decay; 0 = none */
+    double lr_cosine_end;    /* fraction of the learning rate left after it */
     double momentum;
     bool nesterov;
     double adagrad_init; /* initial accumulator of adagrad and ftrl */
@@ -102,7 +102,7 @@ struct config_train {
     double epsilon;      /* adam, adadelta and rmsprop */
     double rmsprop_decay, rmsprop_momentum;
     double label_smoothing;
-    double dropout;      /* share of the hidden units that a training step leaves out */
+    double dropout;      /* share of hidden units dropped in a training step */
     double clip_norm;    /* a batch's gradient is scaled down to this norm; 0 = never */
     double l1;           /* ftrl */
     double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
@@ -110,17 +110,17 @@ struct config_train {
     double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
-    int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no bound */
-    double epochs;          /* 0 = no bound */
+    int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no limit */
+    double epochs;          /* 0 = no limit */
     double target_accuracy; /* stop once validation reaches it; 0 = never */
-    int patience;           /* stop after so many validations without a new best; 0 = never */
+    int patience;           /* stop after this many validations without a new best; 0 = never */
     int64_t seed;
-    char *warm_start; /* a checkpoint whose parameters a new run begins with; "" = none */
+    char *warm_start; /* checkpoint to initialize a new run from; "" = none */
     int num_threads;  /* 0 = the CPUs this process may use */
     enum device_kind device;
     int device_index;                     /* of gpu:N */
     char *towers;                         /* "gpu:0,gpu:1"; "" = device alone */
-    int placement[CONFIG_MAX_LAYERS - 1]; /* of each layer of weights: LAYER_ANYWHERE (as device has it), ... */
+    int placement[CONFIG_MAX_LAYERS - 1]; /* of each layer of weights: LAYER_ANYWHERE (wherever `device` says), ... */
     bool allow_soft_placement;
     bool log_device_placement;
     double gpu_memory_fraction;
@@ -134,16 +134,16 @@ struct config_data {
     enum data_source data_source;
     int validation_size; /* the first training images, held out; 0 = none; CONFIG_AUTO: a tenth, at most 5,000 */
     int synthetic_train, synthetic_test;
-    char *train_files, *test_files;      /* names of TFRecord files in data_dir, as patterns of the shell */
+    char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
-    int max_bad_records;                 /* so many damaged ones in a part are passed over */
-    int memory_mb;                       /* images that are more stay on the disk; 0 = half of what there is */
-    int shuffle_buffer;                  /* of those, so many are mixed at a time */
-    enum data_sharding data_sharding;    /* which images a worker of a cluster trains on */
+    int max_bad_records;                 /* damaged ones to skip per part */
+    int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
+    int shuffle_buffer;               /* images shuffled together when streaming */
+    enum data_sharding data_sharding; /* which images each worker of a cluster trains on */
 };
 
 struct config_output {
-    char *train_dir;           /* "" = keep nothing */
+    char *train_dir;           /* "" = save nothing */
     int64_t save_steps;        /* 0 = not by steps */
     double save_model_secs;    /* 0 = not by time */
     int max_to_keep;           /* 0 = all */
@@ -160,7 +160,7 @@ struct config_output {
 
 struct config_security {
     char *fleet_key; /* "" = fleet.key beside the config */
-    bool insecure;   /* plain text, without any proof of who is who */
+    bool insecure;   /* plain TCP, no authentication */
 };
 
 struct config_fleet {
@@ -178,8 +178,8 @@ struct config {
     struct config_output output;
     struct config_security security;
     struct config_fleet fleet;
-    char *path;                    /* of the file that was read; NULL: built-in defaults */
-    struct config_origin *origins; /* one for each key; config_show's business */
+    char *path;                    /* of the file that was read; NULL: none, built-in defaults */
+    struct config_origin *origins; /* one per key, for `config show` and errors */
 };
 
 /* A value from the command line for the key with this flag: {"batch_size", "100"}. */
@@ -188,18 +188,19 @@ struct config_setting {
     const char *text;
 };
 
-/* Everything at its default, as with no config.json and no flags; for want of memory alone it can fail. */
+/* Every key at its default, as with no config.json and no flags. Fails only if out of memory. */
 bool config_defaults(struct config *config, struct error *error);
 
 /*
- * Defaults, then the file, then the job-scoped keys of the version that was rolled out to this machine, if it is newer
- * than the file's fleet.version (base/config/versions.h), then what TF_CONFIG in the environment stands for (base/config/tf_config.h), then the settings;
- * ranges and relations checked. path NULL: config.json in the current folder if there is one, else the defaults. On failure the config is left empty, and nothing is to be freed.
+ * Applies in turn, each overriding the one before: defaults; the file; the version that was rolled out to this machine,
+ * if it is newer than the file's fleet.version (base/config/versions.h); TF_CONFIG (base/config/tf_config.h); the
+ * settings. Then checks ranges and relations. path NULL: config.json in the current folder if there is one. On failure
+ * the config is left empty and need not be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);
 
-/* The keys of one version: JSON of the job-scoped ones, and of those of single machines that come with it (NULL: none). */
+/* One version as JSON: its job-scoped keys, and the machine-scoped ones that come with it (NULL: none). */
 struct config_texts {
     const char *job;
     size_t job_size;
@@ -208,51 +209,51 @@ struct config_texts {
 };
 
 /*
- * What this process would run with if it were started again in that version: `here` is what it was started with, whose
- * file is read anew and whose flags and environment stay.
+ * The config that this process would get if it restarted in that version. `here` is the config it was started with: its
+ * file is read again, its flags and environment stay.
  */
 bool config_in_version(struct config *config, const struct config *here, const struct config_texts *texts,
                        struct error *error);
 
 /*
- * The same from bytes in memory, named `name` in errors: a pure function of its arguments. bytes NULL: no file.
+ * config_load from bytes in memory, called `name` in errors; a pure function of its arguments. bytes NULL: no file.
  */
 bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
                   const struct config_setting *settings, int setting_count, struct error *error);
 
-/* Also fine on a config that is all zeros, and twice. */
+/* Safe on a zeroed config, and safe to call twice. */
 void config_free(struct config *config);
 
 /*
- * What the members of a job must agree on: BLAKE2b-256, in hex, over the effective values of the job-scoped keys in a
- * canonical text. Order and white space of the file do not matter, nor whether a value was written down or is a default.
+ * What the members of a job must agree on: BLAKE2b-256, in hex, of the job-scoped keys' values in effect, as canonical
+ * text. The file's order and white space do not matter, nor whether a value was written down or is a default.
  */
 bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error);
 
 /*
  * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. The caller frees it; NULL
- * without memory.
+ * if out of memory.
  */
 char *config_job_text(const struct config *config);
 
-/* The same of the keys that are wanted; wanted NULL: of all. */
+/* The same for the keys that `wanted` selects; wanted NULL: all keys. */
 struct config_key;
 char *config_keys_text(const struct config *config, bool (*wanted)(const struct config_key *key, const void *context),
                        const void *context);
 
 /*
- * What this process's role needs beyond valid keys: a ps or worker its host lists, and a task_index within them. Those
- * that take up a role call it; local training needs nothing.
+ * Checks what this process's role needs beyond valid keys: host lists, and a task_index within them. Called by whoever
+ * takes up a role; local training needs nothing.
  */
 bool config_check_role(const struct config *config, struct error *error);
 
 /*
- * The learning rate of an optimizer that is told none: reaches 97.8% on MNIST with 784-500-10 in the default number of
- * steps. config_load puts it into train.learning_rate where that is 0.
+ * The optimizer's default learning rate, which reaches 97.8% on MNIST with 784-500-10 in the default number of steps.
+ * config_load replaces a train.learning_rate of 0 by it.
  */
 double config_default_learning_rate(enum optimizer_kind kind);
 
-/* The words for enum values, as in the file. */
+/* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
 const char *config_initializer_name(enum initializer initializer);

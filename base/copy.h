@@ -1,7 +1,7 @@
 /*
- * A copy for the bytes that push and pull move: musl's memcpy is a string instruction, which takes several times as
- * long where source and destination are not aligned alike, as records on the wire never are. Every processor that this
- * program runs on copies 16 bytes at a time; more at once gain nothing once the bytes come from beyond the first cache.
+ * A copy for the bytes that push and pull move: musl's memcpy is a string instruction, which is several times slower
+ * when source and destination are aligned differently, as records on the wire always are. Every processor that this
+ * program runs on copies 16 bytes at a time; wider copies gain nothing once the data is outside the L1 cache.
  */
 #ifndef BASE_COPY_H
 #define BASE_COPY_H

@@ -1,7 +1,7 @@
 /*
- * x86-64's features by cpuid, and by xgetbv for the registers that the operating system saves on a task switch: a processor
- * may have AVX while the kernel or the hypervisor does not let it be used. (gcc's __builtin_cpu_supports would do, but
- * its start-up code is not in every static libgcc set-up.)
+ * x86-64 features come from cpuid, and from xgetbv for the registers that the operating system saves on a task switch:
+ * a processor may have AVX that the kernel or hypervisor does not enable. (gcc's __builtin_cpu_supports would do, but
+ * some static libgcc builds lack its start-up code.)
  */
 #include "base/cpu.h"
 

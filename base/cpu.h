@@ -1,5 +1,5 @@
 /*
- * What the CPU that runs this can do: instruction sets that both the processor has and the operating system saves.
+ * Features of this CPU: instruction sets that the processor has and the operating system supports.
  */
 #ifndef BASE_CPU_H
 #define BASE_CPU_H
@@ -15,16 +15,16 @@ struct cpu_features {
     bool f16c;
     bool avx512; /* all of F, BW, VL and DQ */
     bool aesni;
-    bool vaes; /* VAES and VPCLMULQDQ, as wide as what else there is */
+    bool vaes; /* VAES and VPCLMULQDQ, at the width of AVX or AVX-512, whichever is present */
     bool neon;
-    bool aes;       /* aarch64's instructions for it */
+    bool aes;       /* aarch64's AES instructions */
     char model[49]; /* the processor's own name for itself, trimmed; "" if it has none */
 };
 
-/* The same answer every time; any thread may ask. What another kind of processor would have is false. */
+/* Always the same answer; any thread may ask. Features of other architectures are false. */
 const struct cpu_features *cpu_features_get(void);
 
-/* The instruction sets as words with blanks between: "sse2 avx avx2 fma". */
+/* The instruction sets, separated by blanks: "sse2 avx avx2 fma". */
 void cpu_features_text(const struct cpu_features *features, char *text, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* Errors are formatted once, where they happen; everybody above only hands them on or adds the context they know. */
+/* Errors are formatted once, where they occur; callers pass them on and may add context. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -24,7 +24,7 @@ bool(error_wrap)(struct error *error, const char *format, ...)
     strcat(context, ": ");
     size_t used = strlen(context);
     size_t kept = strnlen(error->text, sizeof error->text - 1 - used);
-    memmove(error->text + used, error->text, kept); /* what does not fit is the end of the inner text */
+    memmove(error->text + used, error->text, kept); /* if it does not fit, the end of the inner text is cut */
     memcpy(error->text, context, used);
     error->text[used + kept] = '\0';
     return false;

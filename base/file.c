@@ -1,7 +1,7 @@
 /*
- * Writes go to a temporary file in the same folder, so that the rename stays within one file system, and the folder
- * itself is synced, since the rename is a change of the folder. The temporary name holds the process id: a leftover of
- * a killed process is recognised by its ".tmp" and never taken for the real file.
+ * Writes go to a temporary file in the same folder, so that the rename stays within one file system; then the folder is
+ * synced, because the rename changes the folder. The temporary name contains the process id and ends in ".tmp", so what
+ * a killed process leaves behind is never mistaken for the real file.
  */
 #include "base/file.h"
 
@@ -15,27 +15,27 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* What to do about the usual reasons. */
+/* Remedies for common errors. */
 static const char *remedy(int reason)
 {
     switch (reason) {
     case ENOENT:
         return "; check the path";
     case ENOTDIR:
-        return "; a part of the path is a file";
+        return "; part of the path is a file";
     case EACCES:
     case EPERM:
-        return "; give this user the right to it, or name another place";
+        return "; grant this user access, or choose another path";
     case EROFS:
-        return "; name a place that can be written to";
+        return "; choose a writable path";
     case ENOSPC:
     case EDQUOT:
-        return "; free some space, or name another place";
+        return "; free some space, or choose another path";
     case EMFILE:
     case ENFILE:
-        return "; raise the limit of open files (ulimit -n)";
+        return "; raise the limit on open files (ulimit -n)";
     case EIO:
-        return "; the disk fails, the kernel's log (dmesg) says how";
+        return "; the disk is failing, see the kernel log (dmesg)";
     default:
         return "";
     }
@@ -53,19 +53,19 @@ static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **byt
         return file_error(error, path, "cannot be examined", errno);
     }
     if (S_ISDIR(status.st_mode)) {
-        return error_set(error, "%s: is a folder, a file is needed", path);
+        return error_set(error, "%s: is a folder, expected a file", path);
     }
     size_t capacity = S_ISREG(status.st_mode) && status.st_size >= 0 ? (size_t)status.st_size : 4096;
     if (capacity > limit) {
-        return error_set(error, "%s: is larger than the %zu bytes allowed for such a file", path, limit);
+        return error_set(error, "%s: larger than %zu bytes, the limit for such a file", path, limit);
     }
     uint8_t *content = malloc(capacity + 1);
     size_t used = 0;
     for (;;) {
         if (!content) {
-            return error_set(error, "%s: no memory for its %zu bytes", path, capacity);
+            return error_set(error, "%s: not enough memory for its %zu bytes", path, capacity);
         }
-        /* One byte more than expected is asked for, so that the end shows and a growing file is noticed. */
+        /* Ask for one byte more than expected, to see the end of the file and to notice one that grows. */
         ssize_t got = read(fd, content + used, capacity + 1 - used);
         if (got < 0 && errno == EINTR) {
             continue;
@@ -81,7 +81,7 @@ static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **byt
         used += (size_t)got;
         if (used > limit) {
             free(content);
-            return error_set(error, "%s: is larger than the %zu bytes allowed for such a file", path, limit);
+            return error_set(error, "%s: larger than %zu bytes, the limit for such a file", path, limit);
         }
         if (used > capacity) {
             capacity = used * 2 + 4096 < limit ? used * 2 + 4096 : limit;
@@ -109,7 +109,7 @@ bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, st
     return done;
 }
 
-/* Takes `written` bytes off the front of the pieces; returns how many pieces are done with. */
+/* Removes `written` bytes from the front of the pieces; returns the number of pieces finished. */
 static int advance(struct iovec *pieces, int count, size_t written)
 {
     int done = 0;
@@ -123,7 +123,7 @@ static int advance(struct iovec *pieces, int count, size_t written)
     return done;
 }
 
-/* Many small parts (the rows of a matrix) go to the file by one call. */
+/* Many small parts (such as the rows of a matrix) are written by one call. */
 static bool write_parts(int fd, const char *path, const struct file_part *parts, int count, struct error *error)
 {
     struct iovec pieces[256];
@@ -160,7 +160,7 @@ static bool sync_folder_of(const char *path, struct error *error)
     if (fd < 0) {
         return file_error(error, folder, "cannot be opened", errno);
     }
-    /* Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there. */
+    /* Some file systems cannot sync a folder and return EINVAL; nothing more can be done. */
     bool synced = fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
     int reason = errno;
     close(fd);
@@ -195,7 +195,7 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     return sync_folder_of(path, error);
 }
 
-/* Whoever wrote it may have died before the folder was synced. */
+/* Its writer may have died before syncing the folder. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error)
 {
     const struct file_part part = {bytes, size};
@@ -215,7 +215,7 @@ bool file_make_folder(const char *path, struct error *error)
     char partial[PATH_MAX];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof partial) {
-        return error_set(error, "\"%s\" is no name for a folder", path);
+        return error_set(error, "\"%s\" is not a valid folder name", path);
     }
     memcpy(partial, path, length + 1);
     for (size_t i = 1; i <= length; i++) {
@@ -230,7 +230,7 @@ bool file_make_folder(const char *path, struct error *error)
     }
     struct stat status;
     if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) {
-        return error_set(error, "%s: is there, but is not a folder", path);
+        return error_set(error, "%s: exists, but is not a folder", path);
     }
     return true;
 }
@@ -260,7 +260,7 @@ bool file_lock(const char *path, const char *purpose, int *fd, struct error *err
     char text[32];
     int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     if (ftruncate(lock, 0) != 0 || pwrite(lock, text, (size_t)length, 0) != length) {
-        /* The id is for people who look into the folder; the lock itself holds without it. */
+        /* The process id is only informative; the lock does not depend on it. */
     }
     *fd = lock;
     return true;

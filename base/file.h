@@ -1,5 +1,5 @@
 /*
- * Files, the careful way: whole reads with a limit, writes that are either all there or not there at all.
+ * Careful file access: bounded reads of whole files, and atomic writes.
  */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
@@ -11,12 +11,12 @@
 #include "base/error.h"
 
 /*
- * Fails with one line about a call on `path` that failed with errno `reason`: "PATH: cannot be opened: No such file or
+ * Sets an error about a call on `path` that failed with errno `reason`: "PATH: cannot be opened: No such file or
  * directory; check the path". Always false.
  */
 bool file_error(struct error *error, const char *path, const char *what, int reason);
 
-/* Reads a whole file of at most limit bytes into malloc'd memory (one zero byte is added after the end, not counted). */
+/* Reads a whole file of at most limit bytes into malloc'd memory (plus one zero byte, not counted). */
 bool file_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error);
 
 /* One piece of a file that is written from several. */
@@ -26,20 +26,21 @@ struct file_part {
 };
 
 /*
- * Replaces `path` by the parts, in order: written to a temporary file beside it, fsync, rename, fsync of the folder.
- * After a crash at any point `path` holds the old content or the new, whole. On failure the temporary file is removed.
+ * Replaces `path` with the concatenated parts: write a temporary file beside it, fsync, rename, fsync the folder. After
+ * a crash at any point `path` holds the complete old or the complete new content. On failure the temporary file is
+ * removed.
  */
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error);
 
-/* The same, but a file that holds just these bytes already is left as it is; it is as certain to stay afterwards. */
+/* The same, but leaves a file that already holds exactly these bytes; it is synced just the same. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);
 
 /* Creates the folder and its parents (mode 0777 less umask); fine if it exists. */
 bool file_make_folder(const char *path, struct error *error);
 
 /*
- * Takes an exclusive lock on `path` (created if missing) and writes this process's id into it. *fd holds the lock until
- * it is closed or the process ends. If another process holds it, fails naming its id and `purpose`.
+ * Takes an exclusive lock on `path` (created if missing) and writes this process's id into it. The lock is held until
+ * *fd is closed or the process ends. If another process holds it, the error names its id and `purpose`.
  */
 bool file_lock(const char *path, const char *purpose, int *fd, struct error *error);
 

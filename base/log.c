@@ -1,6 +1,6 @@
 /*
- * A line is formatted into a buffer of its own and leaves in one write, under one lock. What is longer than the buffer
- * is cut: a log line is for people, and a JSON line that does not fit is printed by cJSON into memory of its own.
+ * Each line is formatted into its own buffer and written by one call, under one lock. Text longer than the buffer is
+ * truncated; a JSON line that does not fit is printed by cJSON into allocated memory.
  */
 #include "base/log.h"
 
@@ -52,7 +52,7 @@ void log_set_status_line(void (*erase)(void *context), void (*draw)(void *contex
     pthread_mutex_unlock(&log_state.lock);
 }
 
-/* A reader that went away (a closed pipe) must not end training: what can't be written is dropped. Lock held. */
+/* A reader that has gone (a closed pipe) must not end training: output that cannot be written is dropped. Lock held. */
 static void write_whole(int fd, const char *bytes, size_t size)
 {
     while (size > 0) {
@@ -104,7 +104,7 @@ static void write_json(cJSON *object)
     char *text = object ? cJSON_PrintUnformatted(object) : NULL;
     if (text) {
         size_t length = strlen(text);
-        text[length] = '\n'; /* in place of the terminator: the line leaves in one write */
+        text[length] = '\n'; /* replaces the terminator: the line is written by one call */
         write_line(STDOUT_FILENO, text, length + 1);
     }
     cJSON_free(text);

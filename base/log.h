@@ -1,10 +1,10 @@
 /*
- * What the program tells its user while it runs.
+ * Log lines.
  *
- * Text format: events and information go to standard output, warnings and errors to standard error, one line each.
+ * Text format: events and information go to standard output, warnings and errors to standard error, a line each.
  * JSON format: every line on standard output is one JSON object with an "event" member; information and warnings are
  * {"event":"log","level":...,"message":...}; an error goes to standard output as such an object and to standard error
- * as text. Lines are written whole (one write each), so that lines of several threads or processes never mix.
+ * as text. Each line is a single write, so that lines of several threads or processes never mix.
  *
  * log_setup is called once, before other threads exist; everything else may be called from any thread.
  */
@@ -22,8 +22,8 @@ void log_setup(enum log_format format, enum log_level lowest);
 enum log_format log_format(void);
 
 /*
- * Lines that cannot be written are dropped. If some for standard output were because a disk is full: the errno, for the
- * program's exit status. 0 otherwise, also where a reader closed its pipe, having seen enough.
+ * Lines that cannot be written are dropped. Returns the errno if lines for standard output were lost, to a full disk
+ * say, so that the program can exit with failure; 0 otherwise, also if the reader closed its pipe.
  */
 int log_lost(void);
 
@@ -34,14 +34,14 @@ void log_message(enum log_level level, const char *format, ...) __attribute__((f
 #define log_error(...)   log_message(LOG_ERROR, __VA_ARGS__)
 
 /*
- * Something a program may want to read: in JSON format `fields` with "event": name put first, in text format the
- * formatted text as information (nothing if text is NULL). No level keeps the JSON back. Takes ownership of fields, which may be NULL.
+ * An event for programs: in JSON format `fields` preceded by "event": name, whatever the log level; in text format the
+ * formatted text as information (nothing if text is NULL). Takes ownership of fields, which may be NULL.
  */
 void log_event(const char *name, cJSON *fields, const char *text, ...) __attribute__((format(printf, 3, 4)));
 
 /*
- * A progress line on a terminal shares the screen with log lines: whoever draws it registers here, and every log line
- * first erases it and has it drawn again. Both are called with the log's lock held; they may write, but not log.
+ * A progress line shares the terminal with log lines: every log line erases it first and redraws it afterwards. Both
+ * callbacks run with the log's lock held; they may write, but not log.
  */
 void log_set_status_line(void (*erase)(void *context), void (*draw)(void *context), void *context);
 

@@ -1,3 +1,4 @@
+/* Reads /proc and the cgroup files; whatever is missing there does not limit. */
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -5,7 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The number of KiB behind a name in /proc/meminfo. */
+/* A value of /proc/meminfo, in KiB. */
 static bool read_available(uint64_t *kib)
 {
     char line[128];
@@ -34,7 +35,7 @@ static bool read_resident(uint64_t *pages)
     return found;
 }
 
-/* What the container may have: cgroup v2, else v1. UINT64_MAX: no limit. */
+/* The container's memory limit: cgroup v2, else v1. UINT64_MAX: none. */
 static uint64_t cgroup_limit(void)
 {
     static const char *const paths[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};

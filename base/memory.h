@@ -1,4 +1,4 @@
-/* How much memory there is, as far as the system tells. */
+/* How much memory this process may use. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /*
- * Bytes that this process could have if it began anew: what is available now, and what it holds itself, but
- * no more than its container or its limit of address space lets it have. False if the system does not say.
+ * Bytes this process could use if it started now: available memory plus what it already holds, bounded by its container
+ * and its address space limit. False if unknown.
  */
 bool memory_for_this_process(uint64_t *bytes);
 

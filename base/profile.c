@@ -1,6 +1,6 @@
 /*
- * Each thread fills a chunk of its own, without locks, and then takes another. When as many as may be are in use, the
- * one that was full first is taken again: what is kept is the end of the run.
+ * Each thread fills its own chunk without locks, then takes another. When the limit is reached, the oldest full chunk
+ * is reused, so that the end of the run is kept.
  */
 #include "base/profile.h"
 
@@ -33,7 +33,7 @@ struct profile_span {
 };
 
 struct span_chunk {
-    struct span_chunk *next; /* of all; of those that are full, in the order they became so: next_full */
+    struct span_chunk *next; /* list of all chunks; next_full: list of full ones, oldest first */
     struct span_chunk *next_full;
     int thread;
     char thread_name[NAME_SIZE];
@@ -41,7 +41,7 @@ struct span_chunk {
     struct profile_span spans[CHUNK_SPANS];
 };
 
-/* Of one thread. */
+/* Per thread. */
 struct track {
     struct span_chunk *chunk;
     int thread;
@@ -52,7 +52,7 @@ struct track {
 atomic_bool profile_is_on;
 
 static _Thread_local struct track track;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static struct span_chunk *all, *first_full, **last_full = &first_full;
 static int chunk_count;
 static uint64_t forgotten; /* spans */
@@ -90,7 +90,7 @@ static void retire(struct span_chunk *chunk)
     last_full = &chunk->next_full;
 }
 
-/* A thread ends: its last chunk may be used by others once its turn comes. */
+/* A thread ends: its last chunk joins the full ones, to be reused in its turn. */
 static void leave(void *chunk)
 {
     pthread_mutex_lock(&mutex);
@@ -166,7 +166,7 @@ void profile_member_name(int who, char name[32])
     }
 }
 
-/* Both clocks at one moment, as far as may be: of some tries the one that nothing came in between. */
+/* Reads both clocks as simultaneously as possible: the closest pair of several tries. */
 static void read_clocks(void)
 {
     uint64_t least_ns = UINT64_MAX;
@@ -185,12 +185,12 @@ static void read_clocks(void)
 bool profile_open(const char *path, int identity, struct error *error)
 {
     if (strlen(path) >= sizeof file_path - 8) {
-        return error_set(error, "--profile: its path is too long");
+        return error_set(error, "--profile: the path is too long");
     }
     if (!has_key && pthread_key_create(&at_exit, leave) != 0) {
-        return error_set(error, "no thread-specific data left for --profile");
+        return error_set(error, "--profile: no thread-specific data key left");
     }
-    /* What can't be written is better known now than after hours. */
+    /* Better to find out now than after hours that the file cannot be written. */
     FILE *file = fopen(path, "ae");
     if (!file) {
         return file_error(error, path, "cannot be opened for the profile", errno);

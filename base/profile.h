@@ -1,15 +1,15 @@
 /*
- * A profile: what every thread of this process did, and when, as a Chrome trace ("Trace Event Format"), which Perfetto
- * and chrome://tracing open. Spans are noted where work is done:
+ * Profiling: what every thread of this process did, and when, as a Chrome trace ("Trace Event Format") for Perfetto and
+ * chrome://tracing. Spans are recorded where work is done:
  *
  *     PROFILE("backward");              until the end of the scope
- *     PROFILE_PEER("push", peer, number);  the same, with whom, and for which request of theirs
+ *     PROFILE_PEER("push", peer, number);  the same, with the peer and the number of its request
  *
- * Off, which is usual, a span costs one branch. On, it takes two looks at the clock and 48 bytes; the newest million
- * spans are kept, whatever the number of threads, and written when the profile is closed. Any thread may note spans.
+ * When off, a span costs one branch. When on, it costs two clock reads and 48 bytes; the newest million spans of all
+ * threads are kept, and written when the profile is closed. Any thread may record spans.
  *
- * Times are microseconds since the profile began, which the file says by this machine's clock ("begin_us", since 1970);
- * `trainer profile` aligns the files of several machines.
+ * Times are microseconds since the profile began; the file gives that moment by this machine's clock ("begin_us", since
+ * 1970); `trainer profile` aligns the files of several machines.
  */
 #ifndef BASE_PROFILE_H
 #define BASE_PROFILE_H
@@ -20,16 +20,19 @@
 
 #include "base/error.h"
 
-/* Somebody whom a span is about; each is a process of its own in the trace. */
+/* The peer of a span; each member is a process of its own in the trace. */
 enum { PROFILE_NOBODY = -1, PROFILE_LOCAL = 0, PROFILE_PS = 1, PROFILE_WORKER = 1001 /* + its index */ };
 
-/* Begins to note spans, of the process that `identity` says. path: of the file that profile_close writes. */
+/* Starts recording, as the member `identity`. path: the file that profile_close writes. */
 bool profile_open(const char *path, int identity, struct error *error);
 
-/* Ends it and writes the file. True, and nothing done, if none was open. Spans of other threads may still go on. */
+/*
+ * Stops recording and writes the file. True without doing anything if no profile is open. Other threads may still be
+ * inside spans.
+ */
 bool profile_close(struct error *error);
 
-/* How the calling thread is called in the trace: at most 31 characters. */
+/* Names the calling thread in the trace; at most 31 characters. */
 void profile_thread(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* "ps 0", "worker 12" */
@@ -39,8 +42,8 @@ extern atomic_bool profile_is_on;
 
 struct profile_scope {
     const char *name;
-    uint64_t begin_ns;  /* 0: nothing is noted */
-    uint64_t cipher_ns; /* of this thread, at the beginning */
+    uint64_t begin_ns;  /* 0: not recorded */
+    uint64_t cipher_ns; /* the thread's total at the beginning */
     int64_t number;
     int peer;
 };
@@ -49,7 +52,7 @@ uint64_t profile_now_ns(void);
 uint64_t profile_cipher_ns(void);
 void profile_scope_note(const struct profile_scope *scope);
 
-/* Time that the calling thread spent on encryption since begin_ns (0: nothing is noted): part of the span around it. */
+/* Adds the time the calling thread spent on encryption since begin_ns (0: not recorded) to the enclosing span. */
 void profile_note_cipher(uint64_t begin_ns);
 
 static inline uint64_t profile_begin_ns(void)
@@ -71,7 +74,7 @@ static inline void profile_scope_end(const struct profile_scope *scope)
     }
 }
 
-/* name: a string that stays. */
+/* name: a string that outlives the profile. */
 #define PROFILE_PEER(name, peer, number)                                                                               \
     const struct profile_scope profile_scope_here __attribute__((cleanup(profile_scope_end), unused)) =                \
         profile_scope_begin(name, peer, number)

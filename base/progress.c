@@ -1,6 +1,6 @@
 /*
- * The line is built from pieces in the order of their worth; those that do not fit any more are left out, and the bar
- * takes what room is left. Plain ASCII: there are terminals without UTF-8 on the consoles of edge boxes.
+ * The line is built from pieces, most important first; those that do not fit are left out, and the bar takes the
+ * remaining room. Plain ASCII: consoles of edge boxes may lack UTF-8.
  */
 #include "base/progress.h"
 
@@ -65,7 +65,7 @@ static void format_bar(char *bar, size_t cells, double fraction)
     bar[cells + 2] = '\0';
 }
 
-/* The pieces beside the bar, in the order of their worth, as many as fit into `limit` characters. */
+/* The pieces beside the bar, most important first, as many as fit into `limit` characters. */
 static size_t format_pieces(char *text, size_t limit, const struct progress_view *view, bool bounded)
 {
     char piece[80], duration[24];
@@ -129,7 +129,7 @@ static void terminal_write(const char *text, size_t length)
     while (length > 0) {
         ssize_t n = write(STDOUT_FILENO, text, length);
         if (n <= 0) {
-            return; /* a terminal that went away must not stop the run */
+            return; /* losing the terminal must not stop the run */
         }
         text += n;
         length -= (size_t)n;

@@ -1,6 +1,6 @@
 /*
- * One line at the bottom of a terminal that shows how far a run is. It is redrawn at most ten times a second, fits the
- * terminal's width as it is at that moment, and steps aside for log lines (log_set_status_line).
+ * A progress line at the bottom of a terminal. It is redrawn at most ten times a second, follows the terminal's width,
+ * and makes way for log lines (log_set_status_line).
  *
  * A struct progress is driven by one thread; log lines may come from any.
  */
@@ -17,8 +17,8 @@ enum { PROGRESS_MAX_TEXT = 256 };
 /* What there is to show. */
 struct progress_view {
     int64_t step;
-    int64_t last_step;  /* the run ends there; INT64_MAX: nobody knows */
-    double steps_per_s; /* of late; 0: not known yet */
+    int64_t last_step;  /* where the run ends; INT64_MAX: unknown */
+    double steps_per_s; /* recent; 0: not known yet */
     double loss;        /* NaN: not known yet */
     double validation;  /* accuracy, 0..1; negative: not known yet */
 };
@@ -31,21 +31,21 @@ struct progress {
 };
 
 /*
- * The line for a terminal of that many columns: never longer than columns - 1 characters, so that it never wraps. What
- * matters least is left out first. text: [size], size <= PROGRESS_MAX_TEXT.
+ * The line for a terminal of `columns` columns: at most columns - 1 characters, so that it never wraps. The least
+ * important pieces are left out first. text: [size], size <= PROGRESS_MAX_TEXT.
  */
 void progress_format(char *text, size_t size, int columns, const struct progress_view *view);
 
 /* "4:05", "1:02:03", "3d 04:05" */
 void progress_format_duration(char *text, size_t size, double seconds);
 
-/* Starts to draw if `wanted` and standard output is a terminal that can do it. A progress must outlive its drawing. */
+/* Starts drawing if `wanted` and standard output is a capable terminal. The struct must outlive its drawing. */
 void progress_begin(struct progress *progress, bool wanted);
 
-/* Redraws if the last time is a tenth of a second ago. */
+/* Redraws if a tenth of a second has passed. */
 void progress_update(struct progress *progress, const struct progress_view *view);
 
-/* Takes the line away. */
+/* Erases the line. */
 void progress_end(struct progress *progress);
 
 #endif

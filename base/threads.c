@@ -1,7 +1,7 @@
 /*
- * A team is woken by a counter that grows with every run, and meets at a counter that grows with every barrier. Both
- * are waited for in the same way: spin for some tens of microseconds, then sleep in the kernel on that very word. The
- * waker enters the kernel only if somebody sleeps.
+ * A counter that grows with every run wakes the team; another that grows with every barrier is where it meets. Both are
+ * waited for alike: spin for some tens of microseconds, then sleep in the kernel on that word (a futex). The waker
+ * enters the kernel only if somebody sleeps.
  */
 #include "base/threads.h"
 #include "base/profile.h"
@@ -21,7 +21,7 @@
 
 enum { CACHE_LINE = 64, SPIN_ROUNDS = 2000 };
 
-/* A word that only grows, and those asleep until it does. */
+/* A word that only grows, and the number of threads asleep on it. */
 struct counter {
     _Alignas(CACHE_LINE) atomic_uint value;
     atomic_uint sleepers;
@@ -54,7 +54,7 @@ static void relax(void)
 #endif
 }
 
-/* Returns the new value once it is not `old` any more. */
+/* Waits until the word differs from `old`; returns the new value. */
 static void counter_await(struct counter *counter, unsigned old, int spin_rounds)
 {
     for (int i = 0; i < spin_rounds; i++) {
@@ -119,7 +119,7 @@ int threads_available(void)
 
 void threads_run_soon(void)
 {
-    /* As sched_setattr(2) has it; for threads of this policy the "runtime" is how long a turn they ask for. */
+    /* The struct of sched_setattr(2); under this policy "runtime" is the requested time slice. */
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -130,7 +130,7 @@ void threads_run_soon(void)
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 && attributes.policy == SCHED_OTHER) {
         attributes.runtime_ns = 100 * 1000;
         attributes.flags |= 1;                         /* SCHED_FLAG_RESET_ON_FORK */
-        syscall(SYS_sched_setattr, 0, &attributes, 0); /* where it fails, all is as it was */
+        syscall(SYS_sched_setattr, 0, &attributes, 0); /* best effort: a failure changes nothing */
     }
 }
 
@@ -138,7 +138,7 @@ void threads_give_way(void)
 {
     enum { NICE = 5 };
     errno = 0;
-    int now = getpriority(PRIO_PROCESS, 0); /* on Linux, of this thread */
+    int now = getpriority(PRIO_PROCESS, 0); /* on Linux, per thread */
     if (errno == 0 && now < NICE) {
         setpriority(PRIO_PROCESS, 0, NICE);
     }
@@ -167,7 +167,7 @@ bool pool_create(struct pool **out, int threads, struct error *error)
     if (!pool || !members) {
         free(pool);
         free(members);
-        return error_set(error, "no memory for a team of %d threads", threads);
+        return error_set(error, "out of memory for a team of %d threads", threads);
     }
     memset(pool, 0, sizeof *pool);
     pool->members = members;
@@ -178,8 +178,8 @@ bool pool_create(struct pool **out, int threads, struct error *error)
         int reason = pthread_create(&members[i].thread, NULL, member_main, &members[i]);
         if (reason != 0) {
             pool_destroy(pool);
-            return error_set(error, "thread %d of %d cannot be started: %s; choose a smaller --num_threads", i + 1,
-                             threads, strerror(reason));
+            return error_set(error, "cannot start thread %d of %d: %s; choose a smaller --num_threads", i + 1, threads,
+                             strerror(reason));
         }
         pool->threads = i + 1;
     }

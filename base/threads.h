@@ -1,5 +1,5 @@
 /*
- * A fixed team of threads, and the barrier that they meet at.
+ * A fixed team of threads with a barrier.
  *
  * The caller of pool_run is thread 0 of the team; the others are created once and sleep between runs. A pool is
  * driven by one thread at a time. Waiting spins for a short while (only if the team fits the CPUs it may use) and
@@ -21,14 +21,14 @@ struct pool;
 int threads_available(void);
 
 /*
- * The calling thread works in short bursts that others wait for: where the scheduler can be told (Linux 6.12 and on), it
- * is to run soon rather than long, at the cost of nobody's share of the processor. What it starts is not.
+ * For a thread that works in short bursts which others wait for: asks the scheduler (Linux 6.12 and later) for low
+ * latency rather than long time slices, without a larger share of the CPU. Not inherited by threads it creates.
  */
 void threads_run_soon(void);
 
 /*
- * The calling thread, and those that it creates from now on, leave the processor to others that want it (nice 5, unless
- * it is nicer already). It can't be taken back, and what the thread executes inherits it: see restart_stand_by.
+ * Lowers the priority of the calling thread and of those it creates from now on (nice 5, unless it is nicer already).
+ * It cannot be undone, and programs the thread executes inherit it: see restart_stand_by.
  */
 void threads_give_way(void);
 
@@ -41,7 +41,7 @@ void pool_give_way(struct pool *pool); /* threads_give_way for all of the team b
 /* Runs work(context, thread) once on every thread of the team, thread = 0..pool_threads-1, and waits for all. */
 void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *context);
 
-/* Called inside pool_run by every thread of the team: nobody leaves before all have come. A full memory barrier. */
+/* Called inside pool_run by every thread of the team; returns once all have arrived. A full memory barrier. */
 void pool_barrier(struct pool *pool);
 
 #endif

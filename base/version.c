@@ -1,4 +1,4 @@
-/* The texts come from the Makefile's rule for this file. */
+/* The Makefile defines the strings when it compiles this file. */
 #include "base/version.h"
 
 #ifndef TRAINER_VERSION

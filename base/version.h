@@ -1,5 +1,6 @@
 /*
- * What this build is. The Makefile hands both texts to this one object, so that a new commit recompiles nothing else.
+ * Version strings of this build. The Makefile passes both to this one object, so that a new commit recompiles nothing
+ * else.
  */
 #ifndef BASE_VERSION_H
 #define BASE_VERSION_H
@@ -7,7 +8,7 @@
 /* The product's version: `git describe`, or the number in the Makefile and the commit; never NULL. */
 const char *version_trainer(void);
 
-/* The C library's: "musl 1.2.5", or "system libc" in sanitizer builds. (musl has no macro or call that tells.) */
+/* The C library's: "musl 1.2.5", or "system libc" in sanitizer builds. (musl has no macro or call for it.) */
 const char *version_libc(void);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Each command gets a deadline from what such work took before, times SLACK, so that a hung GPU is noticed soon and a
+ * slow one is not mistaken for it.
+ */
 #include "cuda/client.h"
 
 #include <assert.h>
@@ -12,14 +16,14 @@
 #include "cuda/payload.h"
 
 enum {
-    FORWARD_IMAGES = 1000, /* in one command; more if the batch is larger */
+    FORWARD_IMAGES = 1000, /* per command; more if the batch is larger */
 };
 
 static const double DRIVER_S =
-    60;                         /* loading it and taking a device: seconds each where no one else keeps the driver up */
-static const double SLACK = 10; /* times what a step took so far */
+    60; /* to load it and to take a device: seconds each, unless another process keeps the driver loaded */
+static const double SLACK = 10; /* times what a step has taken so far */
 
-/* What a unit of work (a step, an image) took so far, the slowest counting longest. */
+/* Duration of a unit of work (a step, an image): a maximum that decays. */
 struct pace {
     double seconds;
 };
@@ -39,7 +43,7 @@ struct gpu_client {
 
 /* ---- How long commands may take ---- */
 
-/* Of a command that takes longer the more units of work it has. */
+/* Deadline of a command whose duration grows with its units of work. */
 static struct wait paced_wait(const struct gpu_client *client, const struct pace *pace, const char *what, double units)
 {
     return (struct wait){.what = what, .seconds = client->timeout_s + SLACK * pace->seconds * units};
@@ -133,7 +137,7 @@ bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct er
     return true;
 }
 
-/* ---- The memory in common ---- */
+/* ---- Shared memory ---- */
 
 static bool has_vector(const struct device_shape *shape, int vector)
 {
@@ -149,7 +153,7 @@ static bool has_vector(const struct device_shape *shape, int vector)
     }
 }
 
-/* Gives a piece of the transfer area; with base NULL it only counts. */
+/* Carves a piece out of the transfer area; with base NULL it only counts. */
 static void *take(uint8_t *base, size_t *used, size_t bytes)
 {
     void *place = base ? base + *used : NULL;
@@ -270,9 +274,9 @@ bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int
     memcpy(memory + room, labels, label_bytes);
     munmap(memory, bytes);
     bool done = exchange_carry_out(&client->exchange, &command, &wait, error);
-    /* The device has its own by now. */
+    /* The device has its own copy by now. */
     if (ftruncate(client->exchange.file, (off_t)at) != 0 && done) {
-        return error_set(error, "memory of the GPU engine can't be given back: %s", strerror(errno));
+        return error_set(error, "cannot release memory shared with the GPU engine: %s", strerror(errno));
     }
     return done;
 }

@@ -1,10 +1,10 @@
 /*
- * The GPU engine as the program sees it: a process of its own that loads NVIDIA's driver, because a static program
- * cannot, and that is asked over shared memory (cuda/protocol.h).
+ * The client of the GPU engine, which is a separate process that loads NVIDIA's driver, because a static program
+ * cannot. They communicate over shared memory (cuda/protocol.h).
  *
- * Every wait has a deadline, and every failure is one message: the driver's own; or that the process ended, and how; or
- * that the GPU does not answer. After a failure of the last two kinds, or of a lost device, the client is dead: every
- * further call fails with the same message, until gpu_client_stop. What it held of memory in common stays readable.
+ * Every wait has a deadline, and every failure is one message: the driver's own; or how the process ended; or that the
+ * GPU does not answer. After one of the last two, or once the device is lost, the client is dead: every further call
+ * fails with the same message, until gpu_client_stop. The shared memory stays readable.
  *
  * One thread uses a client; gpu_client_start wants the main thread (cuda/launch.h).
  */
@@ -27,7 +27,7 @@ struct gpu_list {
     struct driver_device devices[PROTOCOL_MAX_DEVICES];
 };
 
-/* Where things lie in the memory in common. Two sets of vectors: one may be read into while the other one is whole. */
+/* The layout of the shared memory. Two sets of vectors: one stays complete while the other is being read into. */
 enum { GPU_VECTOR_SETS = 2 };
 
 struct gpu_areas {
@@ -36,32 +36,32 @@ struct gpu_areas {
     uint8_t *images;                                /* [batch_images, widths[0]] */
     int32_t *labels;                                /* [batch_images] */
     float *logits;                                  /* [batch_images, classes] */
-    int batch_images;                               /* the most of one STEP and of one FORWARD */
+    int batch_images;                               /* limit of one STEP and one FORWARD */
 };
 
-/* Is there a program to start? Builds without nvcc have none. */
+/* Whether there is a program to start; builds without nvcc have none. */
 bool gpu_client_is_built(void);
 
 /*
- * Starts the process, which loads the driver by itself, without waiting for it. timeout_s: within which a command is to be done that takes no time to speak
- * of; training gets what it took before on top.
+ * Starts the process, which loads the driver, without waiting for it. timeout_s: the deadline of a command that does
+ * next to no work; training gets its previous duration on top.
  */
 bool gpu_client_start(struct gpu_client **client, double timeout_s, struct error *error);
 
-/* The same with another program than the one that is built in. */
+/* The same with a program other than the built-in one. */
 bool gpu_client_start_program(struct gpu_client **client, const void *bytes, size_t size, double timeout_s,
                               struct error *error);
 
-/* Ends the process, at once if it is not idle; NULL is fine. */
+/* Ends the process, at once if it is not idle; safe on NULL. */
 void gpu_client_stop(struct gpu_client *client);
 
 /* What the driver shows, once it is loaded. */
 bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct error *error);
 
 /*
- * Takes a device for a model, and the memory in common. memory_fraction: of the device's memory that may be taken, 1 = no
- * bound. float_count: of the model's flat vector (ps/store/model.h). _begin only asks for it, and _end waits, so that the caller
- * can do something else meanwhile; nothing else may be asked of the client in between.
+ * Takes a device for a model, and allocates the shared memory. memory_fraction: share of the device's memory that may
+ * be used, 1 = no limit. float_count: of the model's flat vector (ps/store/model.h). _begin only sends the request and
+ * _end waits, so that the caller can work meanwhile; no other call may come in between.
  */
 bool gpu_client_open_begin(struct gpu_client *client, int ordinal, const struct device_shape *shape,
                            double memory_fraction, size_t float_count, struct error *error);
@@ -75,13 +75,13 @@ int gpu_client_precision(const struct gpu_client *client);           /* device_p
 bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,
                      struct error *error);
 
-/* Floats [first, first + count) of a vector, from or to the same place in a set of the areas. */
+/* Copies floats [first, first + count) of a vector from or to the same place in one of the sets. */
 bool gpu_client_write(struct gpu_client *client, int set, enum store_vector vector, size_t first, size_t count,
                       struct error *error);
 bool gpu_client_read(struct gpu_client *client, int set, enum store_vector vector, size_t first, size_t count,
                      struct error *error);
 
-/* Where the updates of train's steps are to be written: [PROTOCOL_UPDATES]. */
+/* Where to write the updates of train's steps: [PROTOCOL_UPDATES]. */
 struct update (*gpu_client_updates(struct gpu_client *client))[2];
 
 /* steps: 1..PROTOCOL_UPDATES. */
@@ -89,17 +89,17 @@ bool gpu_client_train(struct gpu_client *client, int64_t first_step, int steps, 
                       struct error *error);
 
 /*
- * The gradient of the batch that lies in the areas, into areas->gradient. grown(context, floats) is called with the number of
- * leading floats that are final, as it grows, at last with all of them; not at all where the loss is not finite.
+ * Computes the gradient of the batch in the areas into areas->gradient. grown(context, floats) is called with the
+ * number of final leading floats as it grows, finally with all of them; never if the loss is not finite.
  */
 bool gpu_client_step(struct gpu_client *client, int images, uint32_t task, int64_t step,
                      void (*grown)(void *context, size_t floats), void *context, struct device_outcome *outcome,
                      struct error *error);
 
-/* Logits of the images that lie in the areas, 1..batch_images of them, into areas->logits. */
+/* Computes the logits of the images in the areas, 1..batch_images of them, into areas->logits. */
 bool gpu_client_forward(struct gpu_client *client, bool averaged, int images, struct error *error);
 
-/* True after a failure that no further call can mend. */
+/* True after a failure that is permanent. */
 bool gpu_client_is_dead(const struct gpu_client *client);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Waits spin briefly, then sleep on a futex and wake from time to time to see whether the process still lives: a child
+ * that died cannot wake anybody.
+ */
 #include "cuda/exchange.h"
 
 #include <errno.h>
@@ -9,12 +13,12 @@
 #include "cuda/launch.h"
 
 enum {
-    LOOK_NS = 50 * 1000 * 1000, /* between two looks whether the process still lives */
-    SPIN_NS = 100 * 1000,       /* before sleeping: most steps of a worker are over by then */
-    GROW_NS = 20 * 1000,        /* between two looks how far a gradient is, once spinning did not help */
+    LOOK_NS = 50 * 1000 * 1000, /* between checks that the process is alive */
+    SPIN_NS = 100 * 1000,       /* before sleeping: most steps of a worker finish within it */
+    GROW_NS = 20 * 1000,        /* between checks of a gradient's progress, after spinning */
 };
 
-static const double START_S = 20; /* a loaded machine included */
+static const double START_S = 20; /* even on a loaded machine */
 
 /* ---- The end ---- */
 
@@ -29,7 +33,7 @@ static bool die(struct exchange *exchange, const struct error *why)
     return false;
 }
 
-/* Has the process ended while `what` was awaited? */
+/* Checks whether the process ended while `what` was awaited. */
 static bool has_ended(struct exchange *exchange, const char *what)
 {
     char how[96];
@@ -38,7 +42,7 @@ static bool has_ended(struct exchange *exchange, const char *what)
         return false;
     }
     exchange->pid = 0;
-    error_set(&error, "the GPU engine's process %s while it was to %s", how, what);
+    error_set(&error, "the GPU engine's process %s while asked to %s", how, what);
     die(exchange, &error);
     return true;
 }

@@ -1,9 +1,9 @@
 /*
- * Handing work over between two processes by words in shared memory.
+ * Hands work over between two processes by words in shared memory.
  *
- * A hand-over between two CPUs takes a tenth of a microsecond if both spin, and some five if they sleep. But who spins on
- * the CPU that the other one needs only delays it: so each publishes where it runs, and spins only if the other one was
- * elsewhere.
+ * A hand-over between two CPUs takes a tenth of a microsecond if both spin, and about five if they sleep. But spinning
+ * on the CPU that the peer needs only delays it: so each side publishes which CPU it runs on, and spins only if the
+ * peer was on another one.
  */
 #ifndef CUDA_HANDOVER_H
 #define CUDA_HANDOVER_H
@@ -35,16 +35,16 @@ static inline void handover_pause(void)
 #endif
 }
 
-/* Sets a word, and wakes who sleeps for it. Everything written before is seen by who sees the word. */
+/* Sets a word and wakes its sleeper. Whoever sees the word also sees everything written before. */
 static inline void handover_set(struct protocol_word *word, uint32_t value)
 {
-    atomic_store(&word->value, value); /* sequentially consistent: the sleeper looks at the two in the other order */
+    atomic_store(&word->value, value); /* sequentially consistent: the sleeper accesses the two in the opposite order */
     if (atomic_load(&word->sleepers)) {
         syscall(SYS_futex, &word->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     }
 }
 
-/* Says where this thread runs; true if the peer last ran somewhere else. */
+/* Publishes the CPU of this thread; true if the peer last ran on another one. */
 static inline bool handover_may_spin(_Atomic int32_t *own_cpu, const _Atomic int32_t *peer_cpu)
 {
     int32_t here = sched_getcpu();
@@ -53,10 +53,10 @@ static inline bool handover_may_spin(_Atomic int32_t *own_cpu, const _Atomic int
     return here >= 0 && there >= 0 && here != there;
 }
 
-/* Spins until the word is no longer `seen`, for so long at most; true if it changed. */
+/* Spins until the word differs from `seen`, up to a time limit; true if it changed. */
 static inline bool handover_spin(const struct protocol_word *word, uint32_t seen, int64_t spin_ns)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock */
+    enum { LOOKS = 64 }; /* between two clock reads */
     int64_t until = handover_now_ns() + spin_ns;
     do {
         for (int i = 0; i < LOOKS; i++) {
@@ -69,7 +69,7 @@ static inline bool handover_spin(const struct protocol_word *word, uint32_t seen
     return false;
 }
 
-/* Sleeps until the word is no longer `seen`, for so long at most; true if it changed. */
+/* Sleeps until the word differs from `seen`, up to a time limit; true if it changed. */
 static inline bool handover_sleep(struct protocol_word *word, uint32_t seen, int64_t sleep_ns)
 {
     struct timespec most = {.tv_sec = sleep_ns / 1000000000, .tv_nsec = sleep_ns % 1000000000};

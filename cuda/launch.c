@@ -1,3 +1,4 @@
+/* Three ways to run a program that is only bytes, tried in turn, because hardened systems forbid one or the other. */
 #include "cuda/launch.h"
 
 #include <elf.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Newer than the headers of the systems that this is built on. */
+/* Newer than the headers of some build systems. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -23,12 +24,12 @@
 #endif
 
 enum {
-    PROGRAM_FD = 3,  /* what the program is started with */
-    FIRST_OTHER = 4, /* what it is not to see begins here */
+    PROGRAM_FD = 3,  /* the descriptor passed to the program */
+    FIRST_OTHER = 4, /* from here on closed */
     KILL_WAIT_MS = 1000,
 };
 
-/* What a child tells over its pipe if it could not become the program; silence, the pipe closed: it did. */
+/* What a child reports over its pipe if exec failed; if it succeeds, the pipe just closes. */
 struct failure {
     int reason; /* errno */
 };
@@ -52,7 +53,7 @@ static bool write_all(int fd, const void *bytes, size_t size)
 
 /* ---- The program as a descriptor ---- */
 
-/* Kernels before 6.3 do not know the flag, and let every memfd be executed. */
+/* Kernels before 6.3 do not know the flag, and allow any memfd to be executed. */
 static int memory_file(const char *name, unsigned flag)
 {
     int fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | flag);
@@ -64,7 +65,7 @@ static int unnamed_file(const char *folder)
     return open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0700);
 }
 
-/* A file that is open for writing can't be executed. */
+/* A file open for writing cannot be executed. */
 static int reopen_read_only(int fd)
 {
     char path[64];
@@ -76,7 +77,7 @@ static int reopen_read_only(int fd)
     return again;
 }
 
-/* The path of the dynamic loader that the program asks for, within its bytes; NULL: it names none. */
+/* The dynamic loader named in the program's header, within its bytes; NULL: none. */
 static const char *loader_of(const struct launch_program *program)
 {
     const Elf64_Ehdr *file = program->bytes;
@@ -108,8 +109,8 @@ struct child {
 };
 
 /*
- * A signal from the terminal goes to the parent and to this process alike. The parent decides when to end: it may want to
- * save a last checkpoint, with parameters from here.
+ * The terminal sends signals to the parent and this process alike. The parent decides when to end: it may still need
+ * parameters from here for a last checkpoint.
  */
 static void leave_signals_to_parent(void)
 {
@@ -122,10 +123,10 @@ static void leave_signals_to_parent(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* 0, 1, 2 and PROGRAM_FD as promised; nothing else survives the exec. False: errno. */
+/* Sets up descriptors 0, 1, 2 and PROGRAM_FD; no other survives the exec. False: errno. */
 static bool arrange_descriptors(struct child *child)
 {
-    /* Out of the way first: any of them may have one of the numbers wanted. */
+    /* Move them away first: any of them may occupy a wanted number. */
     int shared = fcntl(child->program->fd, F_DUPFD_CLOEXEC, 16);
     child->executable = fcntl(child->executable, F_DUPFD_CLOEXEC, 16);
     child->report = fcntl(child->report, F_DUPFD_CLOEXEC, 16);
@@ -142,7 +143,7 @@ static bool arrange_descriptors(struct child *child)
 
 static void close_other_files(const struct child *child)
 {
-    /* Ours are all closed by an exec; those of a parent's parent may not be. */
+    /* Our own close on exec; inherited ones may not. */
     for (int fd = FIRST_OTHER; fd < 64; fd++) {
         if (fd != child->executable && fd != child->report) {
             close(fd);
@@ -179,7 +180,7 @@ _Noreturn static void run_child(struct child *child)
 
 /* ---- The parent ---- */
 
-/* Waits until the child has become the program, which closes the pipe, or has told why it could not. */
+/* Waits until the child has executed the program, which closes the pipe, or has reported an error. */
 static bool await_exec(int report, struct failure *failure)
 {
     ssize_t got;
@@ -254,7 +255,7 @@ bool launch_by(enum launch_way way, pid_t *pid, const struct launch_program *pro
     int reason = 0;
     bool done = false;
     if (!child.loader) {
-        return error_set(error, "%s is no program of this system", program->name);
+        return error_set(error, "%s is not a program for this system", program->name);
     }
     switch (way) {
     case LAUNCH_MEMORY:
@@ -270,11 +271,11 @@ bool launch_by(enum launch_way way, pid_t *pid, const struct launch_program *pro
     if (done) {
         return true;
     }
-    /* Its loader is the one file that the program can miss here. */
+    /* The loader is the only file the program may be missing. */
     if (access(child.loader, F_OK) != 0) {
         return error_set(error, "this system has no glibc (%s), which NVIDIA's driver needs", child.loader);
     }
-    return error_set(error, "%s can't be started %s: %s", program->name, names[way], strerror(reason));
+    return error_set(error, "%s cannot be started %s: %s", program->name, names[way], strerror(reason));
 }
 
 bool launch(pid_t *pid, const struct launch_program *program, struct error *error)
@@ -285,7 +286,7 @@ bool launch(pid_t *pid, const struct launch_program *program, struct error *erro
             return true;
         }
     }
-    *error = first; /* the usual way's reason tells most */
+    *error = first; /* the error of the usual way says most */
     return false;
 }
 

@@ -1,11 +1,11 @@
 /*
  * Starts a program that is bytes in memory, linked against the system's libc, as a child that dies with its parent.
  *
- * No file is written where that can be avoided: the bytes go to a memfd that is executed in place. Where the system
- * forbids that (vm.memfd_noexec), the system's own dynamic loader is asked to run it, and then a file without a name in
- * a folder that allows programs.
+ * Avoids writing a file: the bytes go to a memfd, which is executed in place. If the system forbids that
+ * (vm.memfd_noexec), the system's dynamic loader is asked to run it; the last resort is an unnamed file in a folder
+ * that allows execution.
  *
- * To be called from the main thread: the kernel takes the end of the thread that forked for the end of the parent.
+ * Main thread only: to the kernel, the parent has died when the thread that forked ends.
  */
 #ifndef CUDA_LAUNCH_H
 #define CUDA_LAUNCH_H
@@ -18,29 +18,32 @@
 
 enum launch_way {
     LAUNCH_MEMORY, /* execveat of a memfd */
-    LAUNCH_LOADER, /* the loader that the program names, on a memfd that may not be executed itself */
-    LAUNCH_FILE,   /* a file without a name, in the first folder that lets it run */
+    LAUNCH_LOADER, /* the loader named by the program, on a memfd that may not be executed itself */
+    LAUNCH_FILE,   /* an unnamed file, in the first folder that allows execution */
     LAUNCH_WAYS
 };
 
-/* What is started. The bytes are an ELF program; its only descriptors are 0 (empty), 1 and 2 (our standard error), and `fd`. */
+/*
+ * The program to start. The bytes are an ELF file; its only descriptors are 0 (empty), 1 and 2 (our standard error),
+ * and `fd`.
+ */
 struct launch_program {
     const char *name; /* in process lists */
     const void *bytes;
     size_t size;
-    int fd; /* for the program, which finds its number in argv[1] */
+    int fd; /* passed to the program, which gets its number in argv[1] */
 };
 
-/* Tries the ways in turn. *pid: to be handed to launch_ended or launch_kill until one says that it is over. */
+/* Tries the ways in turn. *pid: pass it to launch_ended or launch_kill until one reports the end. */
 bool launch(pid_t *pid, const struct launch_program *program, struct error *error);
 
-/* Tries this one way. */
+/* Tries only this way. */
 bool launch_by(enum launch_way way, pid_t *pid, const struct launch_program *program, struct error *error);
 
-/* True if it is over, and then how in a clause: "was killed by signal 9 (Killed)". Never waits. */
+/* True if it has ended; `how` then says so in a clause: "was killed by signal 9 (Killed)". Does not wait. */
 bool launch_ended(pid_t pid, char *how, size_t size);
 
-/* Kills it, and waits a moment for its end: one that hangs in its driver is left to the kernel. */
+/* Kills it and waits briefly: a process stuck in its driver is left to the kernel. */
 void launch_kill(pid_t pid);
 
 #endif

@@ -1,4 +1,4 @@
-/* The program comes from cuda/build.mk, which names it and its architectures where there is one. */
+/* Embeds the GPU program. cuda/build.mk defines its path and architectures if there is one. */
 #include "cuda/payload.h"
 
 #ifdef GPU_PROGRAM

@@ -1,4 +1,4 @@
-/* What a build with nvcc carries: the GPU engine's program, and what is known of it without starting it. */
+/* The GPU engine's program, embedded by builds with nvcc, and facts about it. */
 #ifndef CUDA_PAYLOAD_H
 #define CUDA_PAYLOAD_H
 

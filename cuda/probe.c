@@ -1,3 +1,4 @@
+/* Looks at files and the environment only: loading the driver takes a process of its own and its time. */
 #include "cuda/probe.h"
 
 #include <stdio.h>
@@ -40,12 +41,12 @@ static int count_devices(const char *root)
     return count;
 }
 
-/* Drivers that do not look like one on a server: Jetson's, and the one that Windows lends its Linux guests. */
+/* Drivers without the usual files: Jetson's, and that of Windows' Linux guests (WSL). */
 static const char *other_driver(const char *root)
 {
     static const char *const devices[][2] = {
         {"/dev/nvmap", "a Jetson's GPU driver is loaded"},
-        {"/dev/dxg", "Windows lends its GPU driver"},
+        {"/dev/dxg", "Windows provides its GPU driver"},
     };
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
         char path[512];
@@ -57,7 +58,7 @@ static const char *other_driver(const char *root)
     return NULL;
 }
 
-/* The first folder of the path that holds a driver library: whoever puts one there wants it used. */
+/* The first folder in the path with a driver library: whoever put it there wants it used. */
 static bool find_library(const char *library_path, char *folder, size_t size)
 {
     for (const char *at = library_path; at && *at != '\0';) {

@@ -1,20 +1,20 @@
-/* Whether this machine shows signs of an NVIDIA GPU that this process may use; loads no driver and starts nothing. */
+/* Looks for signs of an NVIDIA GPU that this process may use, without loading the driver or starting a process. */
 #ifndef CUDA_PROBE_H
 #define CUDA_PROBE_H
 
 #include <stdbool.h>
 
 struct gpu_probe {
-    bool usable;      /* there is one, and it is not hidden from this process */
-    bool hidden;      /* by CUDA_VISIBLE_DEVICES: whatever there is */
+    bool usable;      /* there is one, and it is visible to this process */
+    bool hidden;      /* by CUDA_VISIBLE_DEVICES */
     char reason[160]; /* one clause: why not, or what is there: "no NVIDIA driver is loaded" */
 };
 
 void gpu_probe(struct gpu_probe *probe);
 
 /*
- * The same for a machine whose /dev and /proc lie below `root`, and values of CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH
- * (NULL: unset).
+ * The same with /dev and /proc below `root`, and the given values of CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH (NULL:
+ * unset).
  */
 void gpu_probe_at(struct gpu_probe *probe, const char *root, const char *visible_devices, const char *library_path);
 

@@ -1,13 +1,14 @@
 /*
- * How the program and the process that hosts its GPU speak: one file in memory that both map, and one command at a time.
+ * The protocol between the program and the process that hosts its GPU: one file in shared memory, one command at a
+ * time.
  *
- * The two are built together and one carries the other, so there are no versions to bridge: `magic` and `layout` only
- * make sure of it. The client writes `command` (and what belongs to it into the areas behind the header), then posts; the
- * helper carries it out, writes `reply`, then completes. Between post and completion the header and the areas named in
- * the command belong to the helper, but for `ready`, which the client may read.
+ * The two are built together and one embeds the other, so there is no version negotiation: `magic` and `layout` are
+ * sanity checks. The client writes `command` (and its data into the areas after the header), then posts; the helper
+ * executes it, writes `reply`, then completes. Between post and completion the header and the areas named in the
+ * command belong to the helper, except `ready`, which the client may read.
  *
- * The file: the header, rounded up to PROTOCOL_PAGE; the transfer area, whose size OPEN tells and which the helper pins
- * for the GPU; and while DATA runs the training set behind that. All offsets in commands count from the file's start.
+ * The file: the header, rounded up to PROTOCOL_PAGE; the transfer area, whose size is in OPEN and which the helper pins
+ * for the GPU; then, during DATA, the training set. Offsets in commands are from the start of the file.
  */
 #ifndef CUDA_PROTOCOL_H
 #define CUDA_PROTOCOL_H
@@ -20,8 +21,8 @@
 #include "cuda/device/device.h"
 
 enum {
-    PROTOCOL_PAGE = 65536,   /* a multiple of every system's pages */
-    PROTOCOL_UPDATES = 8192, /* the most steps of one TRAIN */
+    PROTOCOL_PAGE = 65536,   /* a multiple of any page size */
+    PROTOCOL_UPDATES = 8192, /* most steps of one TRAIN */
     PROTOCOL_MAX_DEVICES = 64,
 };
 
@@ -30,7 +31,7 @@ enum {
 enum protocol_verb {
     PROTOCOL_LIST,    /* which devices the driver shows */
     PROTOCOL_OPEN,    /* ordinal, shape, memory_fraction, transfer_bytes */
-    PROTOCOL_DATA,    /* images: how many; images_at, labels_at: behind the transfer area; file_bytes */
+    PROTOCOL_DATA,    /* images: their number; images_at, labels_at: after the transfer area; file_bytes */
     PROTOCOL_WRITE,   /* vector, first, count, floats_at */
     PROTOCOL_READ,    /* likewise */
     PROTOCOL_TRAIN,   /* step, steps; updates in the header */
@@ -57,7 +58,7 @@ struct protocol_command {
 enum protocol_status {
     PROTOCOL_DONE,
     PROTOCOL_FAILED,
-    PROTOCOL_LOST /* the device: nothing more can be asked of it */
+    PROTOCOL_LOST /* the device: no further command will work */
 };
 
 struct protocol_reply {
@@ -71,24 +72,23 @@ struct protocol_reply {
     struct driver_device devices[PROTOCOL_MAX_DEVICES];
 };
 
-/* What two processes change at the same time stands on cache lines of its own. */
+/* Words that both processes write are on separate cache lines. */
 #define PROTOCOL_LINE 64
 
 struct protocol_word {
     _Alignas(PROTOCOL_LINE) _Atomic uint32_t value; /* of a futex */
-    _Atomic uint32_t sleepers;                      /* 1: whoever waits for it sleeps */
+    _Atomic uint32_t sleepers;                      /* 1: the waiter sleeps */
 };
 
 struct protocol_header {
     uint64_t magic;
-    uint64_t layout;                /* sizeof(struct protocol_header) */
-    int64_t parent;                 /* the client's process id */
-    struct protocol_word hello;     /* 1: the helper runs */
-    struct protocol_word posted;    /* commands so far */
-    struct protocol_word completed; /* likewise */
-    _Alignas(PROTOCOL_LINE) _Atomic int32_t client_cpu,
-        helper_cpu;                                 /* where each ran when it last looked; -1: unknown */
-    _Alignas(PROTOCOL_LINE) _Atomic uint64_t ready; /* leading floats of the gradient that are final */
+    uint64_t layout;                                                /* sizeof(struct protocol_header) */
+    int64_t parent;                                                 /* the client's process id */
+    struct protocol_word hello;                                     /* 1: the helper runs */
+    struct protocol_word posted;                                    /* commands so far */
+    struct protocol_word completed;                                 /* likewise */
+    _Alignas(PROTOCOL_LINE) _Atomic int32_t client_cpu, helper_cpu; /* CPU that each side last ran on; -1: unknown */
+    _Alignas(PROTOCOL_LINE) _Atomic uint64_t ready;                 /* leading floats of the gradient that are final */
     _Alignas(PROTOCOL_LINE) struct protocol_command command;
     struct protocol_reply reply;
     struct update updates[PROTOCOL_UPDATES][2]; /* of TRAIN's steps: biases, weights */

@@ -11,30 +11,29 @@
 enum { DEFAULT_DAYS = 365, MAX_DAYS = 36500 };
 
 static const struct command_flag flags[] = {
-    {"out", "FILE", "where to write the key; it must not be there yet"},
-    {"ca", "DIR", "make an authority there, or, with --member, use it"},
+    {"out", "FILE", "where to write the key; the file must not exist"},
+    {"ca", "DIR", "create a certificate authority there or, with --member, use it"},
     {"member", "WHO", "make a key for ps:0, worker:1, ps or worker (any index), or operator"},
-    {"operator", "FILE", "make the operator's pair of keys, which sign configs for `trainer rollout`"},
+    {"operator", "FILE", "create the operator's key pair, which signs configs for `trainer rollout`"},
     {"days", "N", "how long a member's certificate is valid (365)"},
     {NULL, NULL, NULL},
 };
 
 static const char details[] =
     "trainer keygen --out=fleet.key\n"
-    "    One key for the whole fleet: copy it to every machine, beside config.json. Members accept exactly this key;\n"
-    "    no clock is needed. Whoever has it can do everything.\n"
-    "    To change it: make a new one, put it beside the old one as fleet.key.next on every machine and restart the\n"
-    "    members; both are trusted now. Then rename fleet.key to fleet.key.previous and fleet.key.next to fleet.key,\n"
-    "    machine by machine. At last remove fleet.key.previous.\n"
+    "    One key for the whole fleet: copy it to every machine, beside config.json. Members accept exactly this key,\n"
+    "    and clocks do not matter. Anyone who holds it can do anything.\n"
+    "    To rotate it: create a new key, install it beside the old one as fleet.key.next on every machine, and\n"
+    "    restart the members; both are now trusted. Then, machine by machine, rename fleet.key to\n"
+    "    fleet.key.previous and fleet.key.next to fleet.key. Finally remove fleet.key.previous.\n"
     "trainer keygen --ca=keys\n"
     "trainer keygen --ca=keys --member=worker:1 --out=worker1.key\n"
-    "    An authority and a key for each member, for those who want roles told apart: a key for worker 1 is refused\n"
-    "    where it claims to be anybody else. keys/ca.key stays with whoever makes keys; members don't need it.\n"
-    "    Certificates expire, so clocks must be right. Start a member with --fleet_key=worker1.key.\n"
+    "    An authority and one key per member, to enforce roles: a key for worker 1 cannot be used as any other\n"
+    "    member. keys/ca.key stays with whoever issues keys; members do not need it. Certificates expire, so clocks\n"
+    "    must be right. Start the member with --fleet_key=worker1.key.\n"
     "trainer keygen --operator=operator.key\n"
-    "    The keys of whoever may change the fleet's config while it runs (`trainer help rollout`). operator.key stays "
-    "with\n"
-    "    that person; operator.key.pub goes to every machine, beside config.json, under the name operator.pub.\n";
+    "    The key pair of the operator, who may change the config of a running fleet (`trainer help rollout`).\n"
+    "    Keep operator.key secret; copy operator.key.pub to every machine, beside config.json, as operator.pub.\n";
 
 static int misuse(const char *what)
 {
@@ -60,22 +59,22 @@ static int run(const struct command_call *call)
         }
     }
     if (operator_key && (out || ca || who || days_text)) {
-        return misuse("--operator=FILE stands alone");
+        return misuse("--operator cannot be combined with other flags");
     }
     if (who && !ca) {
-        return misuse("--member needs --ca=DIR, the authority that vouches for it");
+        return misuse("--member needs --ca=DIR, the authority that signs it");
     }
     if (days_text && !who) {
-        return misuse("--days goes with --member");
+        return misuse("--days needs --member");
     }
     if (who && !out) {
         return misuse("--member needs --out=FILE");
     }
     if (ca && out && !who) {
-        return misuse("--ca with --out needs --member, whom the key is for");
+        return misuse("--ca with --out needs --member, the owner of the key");
     }
     if (!ca && !out && !operator_key) {
-        return misuse("where should the key go?");
+        return misuse("missing --out=FILE");
     }
     if (who && !member_parse(who, &member, &error)) {
         return misuse(error.text);
@@ -89,23 +88,23 @@ static int run(const struct command_call *call)
         return COMMAND_FAILED;
     }
     if (operator_key) {
-        log_info(
-            "wrote %s, which signs configs and stays with you, and %s.pub; copy the latter to every machine, beside "
-            "config.json, as operator.pub",
-            operator_key, operator_key);
+        log_info("wrote %s, which signs configs: keep it secret; and %s.pub: copy it to every machine, beside "
+                 "config.json, as operator.pub",
+                 operator_key, operator_key);
     } else if (who) {
-        log_info("wrote %s, the key of %s, valid for %ld days; start it with --fleet_key=%s", out, who, days, out);
+        log_info("wrote %s, the key of %s, valid for %ld days; start that member with --fleet_key=%s", out, who, days,
+                 out);
     } else if (ca) {
         log_info("wrote %s/ca.key; next: trainer keygen --ca=%s --member=ps:0 --out=ps0.key", ca, ca);
     } else {
-        log_info("wrote %s; copy it to every machine of the fleet, and to nobody else", out);
+        log_info("wrote %s; copy it to every machine of the fleet, and nowhere else", out);
     }
     return COMMAND_DONE;
 }
 
 const struct command command_keygen = {
     .name = "keygen",
-    .summary = "make the keys that members of a cluster know each other by",
+    .summary = "create the keys that authenticate members of a cluster",
     .details = details,
     .flags = flags,
     .run = run,

@@ -27,16 +27,16 @@ def error_line(result):
         (["--batch_size=0"], '--batch_size: must be an integer from 1 to 65536, not "0"'),
         (["--seed=1", "--seed=1"], "--seed is given twice"),
         (["--seed"], "--seed needs a value: --seed=..."),
-        (["train", "stray"], "stray: train takes flags only, written --name=value"),
-        (["--issync", "0"], "0: train takes flags only, written --name=value"),
-        (["--", "--seed=1"], "-- is no flag; a flag is written --name=value"),
+        (["train", "stray"], "stray: unexpected argument; train takes only flags, written --name=value"),
+        (["--issync", "0"], "0: unexpected argument; train takes only flags, written --name=value"),
+        (["--", "--seed=1"], "--: not a flag; flags are written --name=value"),
         (["confg", "show"], "unknown command confg; did you mean config?"),
-        (["config"], "config needs one of these words after it: check, show, schema"),
-        (["config", "chek"], "unknown command config chek; there are: check, show, schema"),
+        (["config"], "config needs a subcommand: check, show, schema"),
+        (["config", "chek"], "unknown command config chek; expected one of: check, show, schema"),
         (["version", "--seed=1"], "unknown flag --seed; `trainer help flags` lists them all"),
         (["version", "--json=maybe"], '--json: must be true or false, not "maybe"'),
         (["help", "batch_sise"], "no help on batch_sise; did you mean `trainer help batch_size`?"),
-        (["eval", "a", "b"], "b: one word too many; `trainer help eval` shows what eval takes"),
+        (["eval", "a", "b"], "b: unexpected argument; `trainer help eval` shows what eval takes"),
     ],
 )
 def test_misuse_is_told_in_one_line(run, arguments, message):
@@ -44,8 +44,8 @@ def test_misuse_is_told_in_one_line(run, arguments, message):
 
 
 def test_roles_want_their_hosts(run):
-    assert "needs the address of every ps" in error_line(run("--job_name=ps", status=2))
-    assert "needs the address of every ps" in error_line(run("--job_name=worker", status=2))
+    assert "needs the addresses of all ps" in error_line(run("--job_name=ps", status=2))
+    assert "needs the addresses of all ps" in error_line(run("--job_name=worker", status=2))
 
 
 def test_errors_speak_the_log_format_asked_for(run):

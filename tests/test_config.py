@@ -139,9 +139,9 @@ def test_schema_and_program_agree(run, schema, tmp_path, path, good, bad):
 
 BROKEN = [
     ('{"train": {"batch_sise": 1}}', "config.json:1:12: train.batch_sise: unknown key; did you mean train.batch_size?"),
-    ('{\n  "train": {\n    "seed": 1,\n  }\n}', "config.json:3:14: a comma after the last element; remove it"),
+    ('{\n  "train": {\n    "seed": 1,\n  }\n}', "config.json:3:14: trailing comma; remove it"),
     ('{\n  // seed\n  "train": {}\n}', "config.json:2:3: JSON has no comments; remove this one"),
-    ('{"train": {"seed": 1, "seed": 2}}', "config.json:1:23: train.seed: stands there twice; remove one"),
+    ('{"train": {"seed": 1, "seed": 2}}', "config.json:1:23: train.seed: duplicate key; remove one"),
     ('{"train": {"seed": 1}', "config.json:1:22: the file ends inside an object; a closing } is missing"),
     ("[" * 40, "config.json:1:17: nested too deeply"),
 ]
@@ -167,7 +167,7 @@ def test_check_says_what_it_checked(run, tmp_path):
     write(tmp_path, {"train": {"seed": 2}})
     digest = show(run)["digest"]
     result = run("config", "check")
-    assert result.stdout.startswith("config.json: fine") and digest[:16] in result.stdout
+    assert result.stdout.startswith("config.json: valid") and digest[:16] in result.stdout
     told = json.loads(run("config", "check", "--log_format=json").stdout)
     assert told["event"] == "config" and told["digest"] == digest
     hosts = ["--ps_hosts=a:1", "--worker_hosts=b:1"]

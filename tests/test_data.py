@@ -156,16 +156,16 @@ def test_damaged_files_are_refused_by_name(run, tmp_path, key, how):
 def test_a_missing_file_is_named(run, tmp_path, key):
     write_set(tmp_path / "set")
     (tmp_path / "set" / NAMES[key]).unlink()
-    assert refusal(run, "data", "info", "--data_dir=set").startswith(f"set/{NAMES[key]}: is missing")
+    assert refusal(run, "data", "info", "--data_dir=set").startswith(f"set/{NAMES[key]}: missing")
 
 
 @pytest.mark.parametrize(
     "array, why",
     [
-        (np.zeros((300, 28, 28), np.float32), "holds type 0x0d in 3 dimensions; images are uint8"),
-        (np.zeros((300, 28, 28), np.int16), "holds type 0x0b"),
-        (np.zeros(300, np.uint8), "in 1 dimensions; images are uint8"),
-        (np.zeros((2, 300, 300), np.uint8), "its images have 90000 pixels; at most 65536 are possible"),
+        (np.zeros((300, 28, 28), np.float32), "has type 0x0d in 3 dimensions; images need uint8"),
+        (np.zeros((300, 28, 28), np.int16), "has type 0x0b"),
+        (np.zeros(300, np.uint8), "in 1 dimensions; images need uint8"),
+        (np.zeros((2, 300, 300), np.uint8), "its images have 90000 pixels; the limit is 65536"),
         (np.zeros((299, 28, 28), np.uint8), "has 300 labels for the 299 images of"),
     ],
     ids=str,
@@ -209,7 +209,7 @@ def test_synth_depends_on_the_seed_alone(run, tmp_path):
 def test_synth_overwrites_nothing(run, tmp_path):
     write_set(tmp_path / "set", packed=True)
     before = {path: path.read_bytes() for path in (tmp_path / "set").iterdir()}
-    assert "is there already; name another folder" in refusal(run, "data", "synth", "--out=set")
+    assert "already exists; choose another folder" in refusal(run, "data", "synth", "--out=set")
     assert {path: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
     assert "needs --out=DIR" in error_line(run("data", "synth", status=2))
     (tmp_path / "file").write_text("")

@@ -30,6 +30,6 @@ def test_a_worker_that_is_not_listed_joins_and_goes(trainer, tmp_path, mode):
 def test_otherwise_they_are_refused(run):
     hosts = ("--job_name=worker", "--ps_hosts=a:1", "--worker_hosts=b:1,c:1")
     assert "must be from 0 to 1" in run(*hosts, "--task_index=2", status=2).stderr
-    assert "must be from 0 to 65, for worker_hosts lists 2 and elastic lets some more join, not 66" in run(
+    assert "must be from 0 to 65 (worker_hosts lists 2 and elastic lets more join), not 66" in run(
         *hosts, "--elastic=1", "--task_index=66", status=2).stderr
     assert "goes with data_sharding shuffled" in run(*hosts, "--elastic=1", "--data_sharding=disjoint", status=2).stderr

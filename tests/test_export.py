@@ -78,7 +78,7 @@ def test_inspect_takes_no_damaged_one(trainer, digits, tmp_path):
     (tmp_path / "bad.safetensors").write_bytes(content)
     assert "does not match its digest" in run(trainer, "inspect", "bad.safetensors", cwd=tmp_path, status=1).stderr
     assert "inspect needs a checkpoint" in run(trainer, "inspect", cwd=tmp_path, status=2).stderr
-    assert "no good checkpoint" in run(trainer, "inspect", ".", cwd=tmp_path, status=1).stderr
+    assert "no intact checkpoint" in run(trainer, "inspect", ".", cwd=tmp_path, status=1).stderr
 
 
 def test_diff_tells_how_far_apart(trainer, digits):
@@ -177,7 +177,7 @@ def test_export_says_what_is_wrong(trainer, digits, tmp_path):
         (["--out=m.onnx", "--weights=best"], '--weights: must be raw or averaged, not "best"'),
     ]:
         assert message in run(trainer, "export", "t", *flags, cwd=folder, status=2).stderr
-    assert "no checkpoint is named" in run(trainer, "export", "--out=m.npz", cwd=tmp_path, status=1).stderr
+    assert "no checkpoint given" in run(trainer, "export", "--out=m.npz", cwd=tmp_path, status=1).stderr
     train(trainer, *SMALL, "--train_steps=1", "--train_dir=t", cwd=tmp_path)
     told = run(trainer, "export", "t", "--out=m.npz", "--weights=averaged", cwd=tmp_path, status=1).stderr
     assert "has no moving averages" in told and not (tmp_path / "m.npz").exists()
@@ -271,7 +271,7 @@ def test_a_bad_picture_does_not_stop_the_others(trainer, digits, tmp_path):
 
 
 def test_predict_wants_files(trainer, tmp_path):
-    assert "predict needs the images" in run(trainer, "predict", cwd=tmp_path, status=2).stderr
+    assert "predict needs images" in run(trainer, "predict", cwd=tmp_path, status=2).stderr
     assert "--top_k: must be" in run(trainer, "predict", "--top_k=0", "x", cwd=tmp_path, status=2).stderr
 
 

@@ -320,10 +320,10 @@ def test_placement_where_there_is_no_gpu(trainer, tmp_path, gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("layers, train_keys, message", [
-    ({"layer2": "cpu:0"}, {}, 'has layer2, and model.layers makes layer0 to layer1'),
+    ({"layer2": "cpu:0"}, {}, 'names layer2, but model.layers makes layer0 to layer1'),
     ({"hidden": "cpu:0"}, {}, '"hidden" is no layer: layer0 is the one above the images'),
     ({"layer1": "tpu:0"}, {}, 'layer1 must be on cpu:0 or gpu:N with N from 0 to 63, not "tpu:0"'),
-    ({"layer0": "gpu:0", "layer1": "gpu:1"}, {}, "has layer1 on gpu:1 and others on gpu:0: a model has one GPU"),
+    ({"layer0": "gpu:0", "layer1": "gpu:1"}, {}, "puts layer1 on gpu:1 and others on gpu:0; a model uses one GPU"),
     ({"layer1": "cpu:0"}, {"towers": ["gpu:0", "gpu:1"], "micro_batches": 2}, "goes with one device, and train.towers names several"),
 ])
 def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, message):
@@ -420,7 +420,7 @@ def test_precision_where_there_are_no_tensor_cores_for_it(trainer, gpu, tmp_path
     assert "compute capability 7.5, and precision tf32 needs 8.0" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     result = train(trainer, *SOFT, *flags, cwd=tmp_path)
-    assert warning_of(result) == "gpu:0 computes in float32, for it has no tensor cores for --precision=tf32"
+    assert warning_of(result) == "gpu:0 computes in float32: it has no tensor cores for --precision=tf32"
     assert engine_of(result).endswith("float32")
 
 
@@ -533,7 +533,7 @@ def test_a_tower_that_fails(trainer, gpu, tmp_path):
     flags = ("--micro_batches=2", "--train_steps=30", "--log_steps=10")
     result = train(trainer, *NET, *flags, "--towers=gpu:0,gpu:1", cwd=tmp_path)
     warnings = [event["message"] for event in result.named("log") if event["level"] == "warning"]
-    assert len(warnings) == 2 and all("the CPU goes on from there" in warning for warning in warnings), warnings
+    assert len(warnings) == 2 and all("continuing on the CPU" in warning for warning in warnings), warnings
     on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
     assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
 
@@ -554,7 +554,7 @@ def test_a_killed_process(trainer, gpu, tmp_path):
             assert time.monotonic() - killed_at < 5
             return result
         text = ""
-        while "the CPU goes on from there" not in text:
+        while "continuing on the CPU" not in text:
             text += runs.read_lines(process, 1)
             assert time.monotonic() - killed_at < 20
         for _ in range(3):

@@ -118,7 +118,7 @@ def test_what_is_no_profile(run, tmp_path):
     text = (tmp_path / "p.json").read_text()
     (tmp_path / "torn.json").write_text(text[:len(text) * 2 // 3])
     for files, message in ((("nowhere.json",), "nowhere.json: cannot be opened"),
-                            (("other.json",), "other.json: no profile of one member"),
+                            (("other.json",), "other.json: not a profile of one member"),
                             (("torn.json",), "torn.json:"),
                             (("p.json", "p.json"), "are both of local")):
         result = run("profile", *files, status=1)

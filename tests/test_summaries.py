@@ -211,7 +211,7 @@ def test_a_full_disk_does_not_end_training(trainer, tmp_path):
                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000)))
     assert result.done["steps"] == 300
     warnings = [event["message"] for event in result.events if event.get("level") == "warning"]
-    assert len(warnings) == 1 and "training goes on without summaries" in warnings[0]
+    assert len(warnings) == 1 and "training continues without summaries" in warnings[0]
     assert len(scalars(read(tmp_path / "s"), "loss")) > 1
 
 

@@ -38,10 +38,11 @@ def test_flags_before_it_and_the_file_behind(trainer, tmp_path):
 
 def test_mistakes_are_told_in_one_line(trainer, tmp_path):
     for content, message in [
-        ({"cluster": CLUSTER, "task": {"type": "boss"}}, 'TF_CONFIG: task.type is "boss"'),
+        ({"cluster": CLUSTER, "task": {"type": "boss"}},
+         'TF_CONFIG: task.type must be chief, master, worker, ps or evaluator, not "boss"'),
         ({"cluster": {"worker": ["b"], "ps": ["d:1"]}, "task": {"type": "ps"}}, 'TF_CONFIG: worker_hosts: "b" is no'),
         ({"cluster": {"worker": ["b:1"], "ps": ["b:1"]}, "task": {"type": "ps"}},
-         "TF_CONFIG: worker_hosts: b:1 is in ps_hosts too"),
+         "TF_CONFIG: worker_hosts: b:1 is also in ps_hosts"),
         ({"cluster": CLUSTER, "task": {"type": "ps", "index": 3}}, "TF_CONFIG: task_index: must be from 0 to 0"),
     ]:
         result = run(trainer, cwd=tmp_path, env=environment(**content), status=2)

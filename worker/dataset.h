@@ -33,9 +33,10 @@ struct dataset {
 
 /*
  * Loads the training set that the config names, and holds out its first validation_size images (as TensorFlow's
- * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. DATA_AUTO: IDX files in data_dir if any are there, else the synthetic digits of the seed; but a
- * data_dir that was named by a flag must hold files. Checks that image size, labels, validation_size and batch_size fit
- * one another, and that the test set is there and has images of the same size, without looking at them.
+ * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. DATA_AUTO: IDX files in data_dir if any
+ * are there, else the synthetic digits of the seed; but a data_dir that was named by a flag must hold files. Checks
+ * that image size, labels, validation_size and batch_size fit one another, and that the test set is there and has
+ * images of the same size, without looking at them.
  */
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */

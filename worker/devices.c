@@ -23,8 +23,7 @@ static bool find(struct gpu_list *list, struct error *why)
         return error_set(why, "%s", probe.reason);
     }
     if (!gpu_client_is_built()) {
-        return error_set(why, "this build has no GPU engine (make was run without nvcc); of this machine: %s",
-                         probe.reason);
+        return error_set(why, "this build has no GPU engine (built without nvcc); this machine: %s", probe.reason);
     }
     if (!gpu_client_start(&client, START_S, why)) {
         return false;
@@ -100,7 +99,8 @@ static const struct command_flag flags[] = {
 
 const struct command command_devices = {
     .name = "devices",
-    .summary = "what --device can name here: GPUs with memory, compute capability and driver, or why there is none",
+    .summary = "list this machine's devices for --device: GPUs with memory, compute capability and driver, or why "
+               "there are none",
     .flags = flags,
     .run = run,
 };

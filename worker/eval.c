@@ -126,7 +126,7 @@ static bool is_over(struct checkpoint_follower *follower, int *status)
         return true;
     }
     if (waited_s >= follow->timeout_s) {
-        log_error("%s: no new checkpoint within %.0f s; is training still going on? --timeout_secs allows for more",
+        log_error("%s: no new checkpoint within %.0f s; check that training is running, or raise --timeout_secs",
                   follow->train_dir, follow->timeout_s);
         *status = COMMAND_FAILED;
         return true;
@@ -184,7 +184,7 @@ static int run_follow(const struct command_call *call, const char *train_dir)
         return COMMAND_MISUSED;
     }
     if (train_dir[0] == '\0' || command_value(call, "checkpoint")) {
-        log_error("--interval_secs follows a train_dir: give the folder (trainer eval DIR), and no --checkpoint");
+        log_error("--interval_secs follows a train_dir: name the folder (trainer eval DIR) and omit --checkpoint");
         return COMMAND_MISUSED;
     }
     follow.last_step = (int64_t)last_step;
@@ -215,10 +215,10 @@ static int run_eval(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
-    {"interval_secs", "X", "follow train_dir: look so often whether there is a new checkpoint, and evaluate it"},
-    {"until_step", "N", "with interval_secs: a checkpoint of this step is the last (none: until a signal comes)"},
-    {"timeout_secs", "X", "with interval_secs: give up after so long without a new checkpoint (86400)"},
-    {"json", NULL, "one JSON object for each checkpoint"},
+    {"interval_secs", "X", "follow train_dir: poll for a new checkpoint every X seconds, and evaluate it"},
+    {"until_step", "N", "with interval_secs: exit after a checkpoint of step N or later (default: run until stopped)"},
+    {"timeout_secs", "X", "with interval_secs: give up after X seconds without a new checkpoint (86400)"},
+    {"json", NULL, "one JSON object per checkpoint"},
     {NULL, NULL, NULL},
 };
 
@@ -226,7 +226,7 @@ const struct command command_eval = {
     .name = "eval",
     .operands = "[train_dir]",
     .max_operands = 1,
-    .summary = "test accuracy of a checkpoint, per class and in total",
+    .summary = "measure a checkpoint's test accuracy, per class and in total",
     .details =
         "  The model is the checkpoint's own; where it has moving averages of the parameters, they are measured.",
     .flags = flags,

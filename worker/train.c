@@ -132,16 +132,16 @@ static int run_train(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"supervise", NULL, "a parent process stays, and starts this one again when it dies"},
+    {"supervise", NULL, "keep a parent process that restarts training if it dies"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_train = {
     .name = "train",
-    .summary = "train on this box, then show the test accuracy",
-    .details = "With train_dir, training resumes from the newest good checkpoint there and leaves new ones. It ends at "
-               "train_steps (the last global step), epochs, target_accuracy or patience, whichever comes first. SIGINT "
-               "and SIGTERM leave one more checkpoint before the end; a second signal ends it at once.",
+    .summary = "train on this machine, then print the test accuracy",
+    .details = "With train_dir, training resumes from the newest intact checkpoint there and saves new ones. It ends "
+               "at train_steps (the last global step), epochs, target_accuracy or patience, whichever comes first. "
+               "SIGINT and SIGTERM save a last checkpoint before exiting; a second signal exits at once.",
     .flags = flags,
     .takes_config = true,
     .run = run_train,

@@ -51,7 +51,7 @@ static void collect_gpu(struct version_facts *facts)
     const char *architectures = payload_architectures();
     facts->engines = architectures[0] != '\0' ? "cpu, gpu" : "cpu";
     if (architectures[0] == '\0') {
-        snprintf(facts->gpu, sizeof facts->gpu, "not in this build, which was made without nvcc");
+        snprintf(facts->gpu, sizeof facts->gpu, "not in this build (built without nvcc)");
     } else {
         snprintf(facts->gpu, sizeof facts->gpu, "%s and PTX; NVIDIA driver " DRIVER_NEEDED " or newer (CUDA %d.%d)",
                  architectures, DRIVER_NEEDED_CUDA / 1000, DRIVER_NEEDED_CUDA % 1000 / 10);
@@ -119,7 +119,7 @@ static const struct command_flag flags[] = {
 const struct command command_version = {
     .name = "version",
     .summary =
-        "what is linked in, this machine's CPU features, the kernels chosen for it, and what GPUs it has code for",
+        "print versions, linked libraries, this machine's CPU features, the kernels chosen for it, and supported GPUs",
     .flags = flags,
     .run = run,
 };

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/text/suggest.h"
 
-/* All flags of one command, in one list: its own, then (takes_config) --config and those of the keys, then --help. */
+/* All flags of one command in one list: its own, then --config and the keys' (if takes_config), then --help. */
 struct flag_set {
     struct flag *flags;
     const char **values;
@@ -78,7 +78,7 @@ static void flag_set_free(struct flag_set *set)
     free(set->values);
 }
 
-/* Everything that one run of main owns. */
+/* Everything that main owns while it runs. */
 struct invocation {
     struct command_call call;
     struct flag_set set;
@@ -87,7 +87,7 @@ struct invocation {
     char **operands;
 };
 
-/* Words of the command's name that argv begins with: 0 if it is another one. */
+/* Number of words of the command's name that argv begins with; 0 if argv names another command. */
 static int match_name(const struct command *command, int argc, char *const *argv)
 {
     const char *blank = strchr(command->name, ' ');
@@ -100,7 +100,7 @@ static int match_name(const struct command *command, int argc, char *const *argv
     return both ? 2 : 0;
 }
 
-/* What is wrong with a first word that names no command, or with the second word of a family. */
+/* Explains a first word that names no command, or a second word that is not in its family. */
 static bool unknown_command(const struct command *const *commands, int argc, char *const *argv, struct error *error)
 {
     char members[256] = "", first[64], nearest[64];
@@ -119,10 +119,10 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
         }
     }
     if (members[0] != '\0' && argc > 1 && argv[1][0] != '-') {
-        return error_set(error, "unknown command %s %.64s; there are: %s", argv[0], argv[1], members);
+        return error_set(error, "unknown command %s %.64s; expected one of: %s", argv[0], argv[1], members);
     }
     if (members[0] != '\0') {
-        return error_set(error, "%s needs one of these words after it: %s", argv[0], members);
+        return error_set(error, "%s needs a subcommand: %s", argv[0], members);
     }
     if (suggestion.best != NULL) {
         return error_set(error, "unknown command %.64s; did you mean %s?", argv[0], suggestion.best);
@@ -130,7 +130,7 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
     return error_set(error, "unknown command %.64s; `trainer help` lists them all", argv[0]);
 }
 
-/* The table has it, or the table is wrong. */
+/* The table must contain the name. */
 static const struct command *command_named(const struct command *const *commands, const char *name)
 {
     int index = 0;
@@ -141,7 +141,7 @@ static const struct command *command_named(const struct command *const *commands
     return commands[index];
 }
 
-/* *words: how many of argv are the command's name. */
+/* *words: number of words of argv that name the command. */
 static const struct command *find_command(const struct command *const *commands, int argc, char *const *argv,
                                           int *words, struct error *error)
 {
@@ -171,10 +171,11 @@ static bool check_operands(const struct command_call *call, struct error *error)
     }
     const char *stray = call->operands[command->max_operands];
     if (command->max_operands > 0) {
-        return error_set(error, "%.64s: one word too many; `trainer help %s` shows what %s takes", stray, command->name,
-                         command->name);
+        return error_set(error, "%.64s: unexpected argument; `trainer help %s` shows what %s takes", stray,
+                         command->name, command->name);
     }
-    return error_set(error, "%.64s: %s takes flags only, written --name=value", stray, command->name);
+    return error_set(error, "%.64s: unexpected argument; %s takes only flags, written --name=value", stray,
+                     command->name);
 }
 
 static bool load_config(struct invocation *run, struct error *error)
@@ -217,7 +218,7 @@ static bool prepare(struct invocation *run, int argc, char *const *argv, struct 
     return check_operands(&run->call, error) && (!command->takes_config || load_config(run, error));
 }
 
-/* Errors that come before the configuration is known, or are about it, must already speak the format asked for. */
+/* Errors about the configuration, or before it is known, must already use the requested format. */
 static enum log_format asked_log_format(int argc, char *const *argv)
 {
     static const char flag[] = "--log_format";
@@ -253,19 +254,20 @@ static int show_help(const struct command *const *commands, const struct command
 }
 
 /*
- * A standard stream that the caller closed must not become the number of the next file opened: log lines would end up in
- * a checkpoint. In its place comes a descriptor that can be neither read nor written, in an empty chroot too.
+ * If the caller closed a standard stream, the next file opened would get its number, and log lines would end up in a
+ * checkpoint. Occupy it with a descriptor that can be neither read nor written; O_PATH on "/" works even in an empty
+ * chroot.
  */
 static void occupy_closed_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && open("/", O_PATH) != fd) {
-            _exit(COMMAND_FAILED); /* and nowhere to say why */
+            _exit(COMMAND_FAILED); /* and there is nowhere to say why */
         }
     }
 }
 
-/* A full disk or a closed pipe behind standard output is a failure, whatever the command thought of itself. */
+/* A full disk or a closed pipe on standard output is a failure, even if the command itself succeeded. */
 static int finish_output(int status)
 {
     bool is_written = fflush(stdout) == 0 && !ferror(stdout);
@@ -273,7 +275,7 @@ static int finish_output(int status)
     if (reason == 0) {
         return status;
     }
-    log_error("writing to standard output: %s", strerror(reason));
+    log_error("cannot write to standard output: %s", strerror(reason));
     return status == COMMAND_DONE ? COMMAND_FAILED : status;
 }
 

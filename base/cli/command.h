@@ -1,9 +1,8 @@
 /*
- * Commands: what `trainer NAME ...` can do.
+ * The commands of `trainer NAME ...`.
  *
- * trainer.c lists them in one table, which both parses the command line and documents it. A command gets its call
- * parsed and checked: the configuration from config.json and flags, the values of the flags that it alone has, and its
- * operands.
+ * trainer.c lists them in one table, which both parses and documents the command line. A command receives its call
+ * parsed and checked: the configuration from config.json and flags, the values of its own flags, and its operands.
  */
 #ifndef BASE_CLI_COMMAND_H
 #define BASE_CLI_COMMAND_H
@@ -17,10 +16,10 @@ enum { COMMAND_DONE = 0, COMMAND_FAILED = 1, COMMAND_MISUSED = 2 };
 
 enum { COMMAND_MAX_FLAGS = 8 };
 
-/* A flag that one command has beside those of config.json's keys. */
+/* A flag of one command, in addition to those of config.json's keys. */
 struct command_flag {
     const char *name;        /* "checkpoint" for --checkpoint */
-    const char *value;       /* what its value is called in the help: "FILE"; NULL for a switch (--json, --nojson) */
+    const char *value;       /* placeholder for the value in the help: "FILE"; NULL for a switch (--json, --nojson) */
     const char *description; /* one line */
 };
 
@@ -28,7 +27,7 @@ struct command_call {
     const struct command *command;
     const struct command *const *commands; /* the whole table, for the help */
     struct config *config;                 /* NULL unless takes_config; freed after run */
-    char *const *operands;                 /* what stands on the command line besides flags */
+    char *const *operands;                 /* words on the command line that are not flags */
     int operand_count;                     /* at most the command's max_operands */
     char *const *arguments;                /* the whole command line, as main got it */
     const char *values[COMMAND_MAX_FLAGS]; /* in the order of command->flags; command_value reads them */
@@ -36,25 +35,25 @@ struct command_call {
 
 struct command {
     const char *name;     /* "eval"; two words for one of a family: "data info" */
-    const char *operands; /* what follows, in the help: "[topic]"; NULL: nothing may */
+    const char *operands; /* shown in the help: "[topic]"; NULL: takes none */
     int max_operands;
     const char *summary;              /* one line, no capital, no full stop */
-    const char *details;              /* a paragraph more, for `help NAME`; may be NULL */
+    const char *details;              /* one more paragraph, for `help NAME`; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
     bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
 
-/* The text given for one of the command's own flags, NULL if it was not given. The name must be in its table. */
+/* The value of one of the command's own flags, NULL if it was not given. The name must be in its table. */
 const char *command_value(const struct command_call *call, const char *name);
 
-/* True if a switch of the command's own was given and is on. */
+/* True if one of the command's own switches was given and is on. */
 bool command_switch(const struct command_call *call, const char *name);
 
 /*
- * Finds the command that argv names (none: the table's first), parses its flags and operands, loads the configuration,
- * and runs it. Returns the exit status. commands ends with NULL; two of them are named "help" and
- * "version", and --help and --version stand for those.
+ * Finds the command that argv names (by default the table's first), parses its flags and operands, loads the
+ * configuration, and runs it. Returns the exit status. commands ends with NULL and contains "help" and "version", which
+ * --help and --version are short for.
  */
 int command_main(const struct command *const *commands, int argc, char *const *argv);
 

@@ -1,4 +1,4 @@
-/* One pass over the words; each is an operand, or a flag that may take the next word with it. */
+/* One pass over the words; each is an operand, or a flag, which may take the next word as its value. */
 #include "base/cli/flags.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ bool flags_switch(const char *text, bool *on)
     return false;
 }
 
-/* The flag that name[0..length) is; *off tells --noflag from --flag. -1: none. */
+/* Index of the flag called name[0..length), -1 if there is none; *off tells --noflag from --flag. */
 static int find_flag(const struct flag *flags, int flag_count, const char *name, size_t length, bool *off)
 {
     *off = false;
@@ -50,7 +50,7 @@ static bool unknown_flag(const struct flag *flags, int flag_count, const char *n
     return error_set(error, "unknown flag --%s; `trainer help flags` lists them all", word);
 }
 
-/* value NULL: the flag stands alone. */
+/* value NULL: no "=value" follows. */
 static bool set_switch(const struct flag *flag, const char *value, bool off, const char **text, struct error *error)
 {
     bool on = !off;
@@ -64,7 +64,7 @@ static bool set_switch(const struct flag *flag, const char *value, bool off, con
     return true;
 }
 
-/* argv[*at] begins with a dash; *at moves on to its last word. */
+/* argv[*at] begins with a dash; *at advances to the last word of the flag. */
 static bool parse_flag(const struct flag *flags, int flag_count, int argc, char *const *argv, int *at,
                        const char **values, struct error *error)
 {
@@ -75,7 +75,7 @@ static bool parse_flag(const struct flag *flags, int flag_count, int argc, char 
     bool off;
     int index = find_flag(flags, flag_count, name, length, &off);
     if (length == 0) {
-        return error_set(error, "%s is no flag; a flag is written --name=value", word);
+        return error_set(error, "%s: not a flag; flags are written --name=value", word);
     }
     if (index < 0) {
         return unknown_flag(flags, flag_count, name, length, error);

@@ -1,5 +1,5 @@
 /*
- * Flags on a command line: --flag=value, --flag value, and for switches --flag, --noflag, --flag=true|false|1|0|yes|no.
+ * Command-line flags: --flag=value, --flag value, and for switches --flag, --noflag, --flag=true|false|1|0|yes|no.
  * Pure functions of their arguments; values are not copied.
  */
 #ifndef BASE_CLI_FLAGS_H
@@ -11,17 +11,17 @@
 
 struct flag {
     const char *name; /* without the dashes */
-    bool is_switch;   /* takes no value of its own: what follows as a word of its own is not its value */
+    bool is_switch;   /* the word after it is not its value */
 };
 
 /* "true", "1", "yes", "false", "0" or "no" into *on; false for any other text. */
 bool flags_switch(const char *text, bool *on);
 
 /*
- * Reads argv[0..argc). values: [flag_count], set to each flag's text as it stands in argv (of a switch "true" or
- * "false", however it was written), NULL for those not given. operands: room for argc; gets what is neither flag nor
- * value of one, a single dash included, which stands for standard input. An unknown flag is reported with the nearest
- * known one, and a flag that comes twice is an error.
+ * Reads argv[0..argc). values: [flag_count], set to each flag's value as written in argv ("true" or "false" for a
+ * switch, however it was written), NULL for those not given. operands: room for argc; receives the words that are
+ * neither a flag nor a flag's value, including a single dash, which means standard input. An unknown flag is reported
+ * with the nearest known one; a repeated flag is an error.
  */
 bool flags_parse(const struct flag *flags, int flag_count, int argc, char *const *argv, const char **values,
                  char **operands, int *operand_count, struct error *error);

@@ -11,8 +11,8 @@
 enum { WIDTH = 100, COLUMN = 28 };
 
 /*
- * Prints text from column `at` on (where the cursor is already), further lines indented to `indent`. White space of any
- * kind is where a line may break, and no more than that.
+ * Prints text from column `at`, where the cursor is already; further lines are indented to `indent`. White space only
+ * marks where a line may break.
  */
 static void print_wrapped(int at, int indent, const char *text)
 {
@@ -42,7 +42,7 @@ static void print_paragraph(const char *text)
     print_wrapped(0, 0, text);
 }
 
-/* "  term        text", the text on a line of its own if the term is too long. */
+/* "  term        text"; a term that is too long puts the text on the next line. */
 static void print_entry(const char *term, const char *text)
 {
     int length = printf("  %s", term);
@@ -56,8 +56,8 @@ static void print_entry(const char *term, const char *text)
 
 static void print_overview(const struct command *const *commands)
 {
-    printf("trainer trains small dense networks (softmax regression, multi-layer perceptrons) on one box.\n\n"
-           "Usage: trainer [command] [--flag=value ...]\n\nCommands; the first one is meant where none is named:\n");
+    printf("trainer trains small dense networks (softmax regression, multi-layer perceptrons).\n\n"
+           "Usage: trainer [command] [--flag=value ...]\n\nCommands (the first is the default):\n");
     for (int i = 0; commands[i] != NULL; i++) {
         char term[64];
         const char *operands = commands[i]->operands;
@@ -66,11 +66,11 @@ static void print_overview(const struct command *const *commands)
         print_entry(term, commands[i]->summary);
     }
     printf("\nMore:\n");
-    print_entry("help COMMAND", "one command and its flags; also `trainer COMMAND --help`");
+    print_entry("help COMMAND", "a command and its flags; same as `trainer COMMAND --help`");
     print_entry("help config", "every key of config.json");
     print_entry("help flags", "every key as a flag");
     print_entry("help KEY", "one key or flag");
-    print_entry("help files", "which files are read and written");
+    print_entry("help files", "files that are read and written");
     printf("\nExample: trainer --layers=784,500,10 --optimizer=adam --epochs=5 --train_dir=run1\n");
 }
 
@@ -95,12 +95,12 @@ static void print_command(const struct command *command)
     }
     if (command->takes_config) {
         printf("\n");
-        print_entry("--config=FILE", "read this file instead of config.json in the current folder (if there is one)");
+        print_entry("--config=FILE", "read FILE instead of config.json in the current folder");
         print_entry("--KEY=VALUE", "any key of config.json: `trainer help flags`");
     }
 }
 
-/* "sgd 0.5, momentum 0.05, ...": what learning_rate 0 stands for. */
+/* "sgd 0.5, momentum 0.05, ...": what learning_rate 0 means. */
 static void print_learning_rates(void)
 {
     char text[256], rate[32];
@@ -132,18 +132,18 @@ static void print_key(const struct config_key *key)
 static void print_key_legend(void)
 {
     printf("\n");
-    print_paragraph(
-        "After each key: what is allowed; its default; whose business it is, and when a running job takes a "
-        "new value. Scope job: all members of a job must agree, and the job's digest covers it; machine: "
-        "each machine has its own. Change live: at one step, on every member; local: when this member "
-        "restarts; job: through a checkpoint and a restart of the whole job.");
+    print_paragraph("Each key lists its allowed values, default, scope, and when a running job can change it. Scope "
+                    "job: all members must agree, and the job's digest covers it; machine: each machine has its own "
+                    "value. Change live: at the same step on every member; local: when this member restarts; job: "
+                    "through a checkpoint and a restart of the whole job.");
 }
 
 static void print_config(const char *only_section)
 {
-    print_paragraph("config.json is one JSON object of sections, each an object of keys; what is left out keeps its "
-                    "default. Flags override it; `trainer config show` tells what is in effect, and where it came "
-                    "from.");
+    print_paragraph(
+        "config.json is one JSON object of sections, each an object of keys; omitted keys keep their defaults. Flags "
+        "override it; `trainer config show` prints the values in effect and where each comes "
+        "from.");
     const char *section = "";
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         if (only_section != NULL && strcmp(key->section, only_section) != 0) {
@@ -158,7 +158,7 @@ static void print_config(const char *only_section)
     print_key_legend();
 }
 
-/* What stands after --name= in the help. */
+/* Placeholder after --name= in the help. */
 static void flag_value(const struct config_key *key, char *text, size_t size)
 {
     static const char *const names[] = {
@@ -196,7 +196,7 @@ static void print_flag(const struct config_key *key)
 static void print_flags(void)
 {
     print_paragraph("Flags override config.json. They are written --flag=value or --flag value; switches --issync, "
-                    "--noissync or --issync=true|false; lists with commas. In parentheses the default.");
+                    "--noissync or --issync=true|false; lists use commas. Defaults are in parentheses.");
     const char *section = "";
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {
         if (key->no_flag) {
@@ -209,27 +209,28 @@ static void print_flags(void)
         print_flag(key);
     }
     printf("\nbesides\n");
-    print_entry("--config=FILE", "read this file instead of config.json in the current folder");
-    print_entry("--help", "the help of the command that it stands with");
+    print_entry("--config=FILE", "read FILE instead of config.json in the current folder");
+    print_entry("--help", "help on the command");
 }
 
 static void print_files(void)
 {
     printf("Read:\n");
-    print_entry("config.json", "in the current folder, if it is there; --config=FILE names another");
-    print_entry("TF_CONFIG", "an environment variable, no file: job_name, task_index, ps_hosts and worker_hosts as "
-                             "TensorFlow's controllers give them; it replaces what config.json says of them, and "
-                             "flags replace what it says");
+    print_entry("config.json", "in the current folder, if present; --config=FILE names another");
+    print_entry("TF_CONFIG", "an environment variable, not a file: job_name, task_index, ps_hosts and worker_hosts as "
+                             "TensorFlow's controllers set them; it overrides config.json, and flags override it");
     print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-                             "t10k-labels-idx1-ubyte, each plain or with .gz: MNIST, Fashion-MNIST, or your own; "
-                             "or train*.tfrecord* and test*.tfrecord*; or pictures in train/CLASS/ and test/CLASS/");
-    printf("\nWritten, and read again, if train_dir is set:\n");
-    print_entry("train_dir/", "training resumes from the newest good checkpoint here, so a new run needs a new folder");
-    print_entry("  model-STEP.safetensors", "a checkpoint, which any safetensors reader opens: parameters, the "
-                                            "optimizer's slots, averages, step");
-    print_entry("  best.safetensors", "the best one by validation");
-    print_entry("  summaries/", "what TensorBoard shows; summary_dir names another place");
-    print_entry("  *.damaged", "checkpoints found damaged, and set aside");
+                             "t10k-labels-idx1-ubyte, plain or gzipped (.gz): MNIST, Fashion-MNIST, or your own; or "
+                             "train*.tfrecord* and test*.tfrecord*; or images in train/CLASS/ and test/CLASS/");
+    printf("\nWritten, and read on resume, if train_dir is set:\n");
+    print_entry("train_dir/",
+                "training resumes from the newest intact checkpoint here, so a new run needs a new folder");
+    print_entry(
+        "  model-STEP.safetensors",
+        "a checkpoint, readable by any safetensors library: parameters, optimizer slots, moving averages, step");
+    print_entry("  best.safetensors", "the best checkpoint by validation accuracy");
+    print_entry("  summaries/", "event files for TensorBoard; summary_dir names another folder");
+    print_entry("  *.damaged", "damaged checkpoints, set aside");
     print_entry("  trainer.lock", "held by the process that trains here");
 }
 
@@ -292,7 +293,7 @@ static bool show_section(const char *topic)
     return false;
 }
 
-/* Both, where a command and a key share a name: profile. */
+/* Shows both if a command and a key share a name, as profile does. */
 static bool show_command_and_key(const struct command *const *commands, const char *topic)
 {
     bool found = show_commands(commands, topic);

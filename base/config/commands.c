@@ -1,4 +1,4 @@
-/* config check, show and schema: what a configuration is, said to people and to programs. */
+/* The commands config check, config show and config schema. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/config/schema.h"
 #include "base/log.h"
 
-enum { SHOWN_DIGEST = 16 }; /* hex digits that are enough for people */
+enum { SHOWN_DIGEST = 16 }; /* hex digits shown to people */
 
 static int no_memory(void)
 {
@@ -34,7 +34,7 @@ static int run_check(const struct command_call *call)
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "config", path);
     cJSON_AddStringToObject(fields, "digest", digest);
-    log_event("config", fields, "%s: fine, digest of the job %.*s", path, SHOWN_DIGEST, digest);
+    log_event("config", fields, "%s: valid, job digest %.*s", path, SHOWN_DIGEST, digest);
     return COMMAND_DONE;
 }
 
@@ -111,7 +111,7 @@ static int show_text(const struct config *config, const char *digest)
         printf("%-28s %-32s %s\n", path, value[0] != '\0' ? value : "(empty)", source);
         free(value);
     }
-    printf("\ndigest of the job            %s\n", digest);
+    printf("\njob digest                   %s\n", digest);
     return COMMAND_DONE;
 }
 
@@ -155,9 +155,8 @@ const struct command command_config_check = {
 
 const struct command command_config_show = {
     .name = "config show",
-    .summary = "every key with its value in effect, where that came from, and the job's digest",
-    .details =
-        "The digest covers the job-scoped keys alone, by their values in effect: members of one job have the same.",
+    .summary = "print every key's value in effect, where it comes from, and the job's digest",
+    .details = "The digest covers the values in effect of the job-scoped keys; it is the same on all members of a job.",
     .flags = show_flags,
     .takes_config = true,
     .run = run_show,

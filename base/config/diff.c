@@ -1,3 +1,4 @@
+/* Walks the table of keys, so that a new key is compared and copied without a line here. */
 #include "base/config/diff.h"
 
 #include <assert.h>
@@ -75,11 +76,11 @@ static size_t size_of(enum key_type type)
     case KEY_LAYER_DEVICES:
         break;
     }
-    assert(false); /* of a live key: see its table */
+    assert(false); /* live keys are numbers and switches: see the table */
     return 0;
 }
 
-/* Both point to what lies from `first` to `end` in struct config. */
+/* Copies the live keys with offsets in [first, end) of struct config; part and from point to offset `first`. */
 static void take_part(void *part, const void *from, size_t first, size_t end)
 {
     for (const struct config_key *key = config_keys; key->section != NULL; key++) {

@@ -1,4 +1,4 @@
-/* What is different between two configurations, key by key, what it takes to go from one to the other, and a step there. */
+/* The difference between two configurations, key by key, and how to apply the part that may change live. */
 #ifndef BASE_CONFIG_DIFF_H
 #define BASE_CONFIG_DIFF_H
 
@@ -10,7 +10,7 @@
 
 struct config_change {
     const struct config_key *key;
-    char *before, *after; /* as flags would give them */
+    char *before, *after; /* as written in flags */
 };
 
 struct config_diff {
@@ -19,8 +19,8 @@ struct config_diff {
 };
 
 /*
- * The keys of one scope whose effective values differ. fleet.version is left out: it says which of the two is newer. The
- * caller frees it with config_diff_free, which is also fine on one that is all zeros.
+ * The keys of one scope whose values differ. fleet.version is left out: it only says which of the two is newer. The
+ * caller calls config_diff_free, which is also safe on a zeroed diff.
  */
 bool config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
                  enum key_scope scope, struct error *error);
@@ -30,8 +30,8 @@ void config_diff_free(struct config_diff *diff);
 void config_diff_line(const struct config_change *change, char *text, size_t size);
 
 /*
- * Takes over the live keys of another config, and nothing else of it: plain values, so that nothing is owned or freed, and
- * whoever reads other keys meanwhile is not disturbed. The second is the first for a train section alone.
+ * Copies the live keys of another config, and nothing else: they are plain values, so nothing is allocated or freed,
+ * and readers of other keys are not disturbed. The second does so for a train section alone.
  */
 void config_take_live(struct config *config, const struct config *from);
 void config_take_live_train(struct config_train *train, const struct config_train *from);

@@ -1,6 +1,6 @@
 /*
- * The table of all keys of config.json, and what can be done with a single key. Whoever only reads values needs
- * base/config.h alone.
+ * The table of all keys of config.json, and operations on a single key. Code that only reads values needs just
+ * base/config.h.
  */
 #ifndef BASE_CONFIG_KEYS_H
 #define BASE_CONFIG_KEYS_H
@@ -20,25 +20,25 @@ enum key_type {
     KEY_LONG,          /* int64_t */
     KEY_NUMBER,        /* double */
     KEY_TEXT,          /* char * */
-    KEY_WORD,          /* an enum, numbered as `words` */
-    KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; how many at `companion` */
+    KEY_WORD,          /* an enum; values index `words` */
+    KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; their number is at `companion` */
     KEY_HOSTS,         /* struct string_list */
     KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
     KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/layer_devices.h */
 };
 
-/* Whose business a key is: all members of a job must agree on it, or each machine has its own. */
+/* Whether all members of a job must agree on a key, or each machine has its own value. */
 enum key_scope { SCOPE_JOB, SCOPE_MACHINE };
 
 /* When a running job can take a new value. */
 enum key_change {
-    CHANGE_LIVE,  /* at one global step, on every member, while training goes on; a number or a switch */
+    CHANGE_LIVE,  /* at the same global step on every member, while training continues; numbers and switches only */
     CHANGE_LOCAL, /* when this member restarts */
     CHANGE_JOB,   /* through a checkpoint and a restart of the whole job */
 };
 
-/* Where a value came from, the stronger the later. */
+/* Where a value came from; later ones override earlier ones. */
 enum config_source {
     SOURCE_DEFAULT,
     SOURCE_FILE,
@@ -58,9 +58,9 @@ struct config_key {
     size_t offset;    /* in struct config */
     size_t companion; /* of KEY_LAYERS and KEY_DEVICE */
     double minimum, maximum;
-    bool above_minimum, below_maximum; /* the limits themselves are not allowed */
+    bool above_minimum, below_maximum; /* the limit itself is excluded */
     const char *const *words;          /* of KEY_WORD; ends with NULL */
-    const char *initial;               /* the default, as a flag would give it */
+    const char *initial;               /* the default, as written in a flag */
     enum key_scope scope;
     enum key_change change;
     bool no_flag; /* only in the file */
@@ -69,39 +69,39 @@ struct config_key {
 
 enum { CONFIG_PATH_SIZE = 64, CONFIG_MAX_TEXT = 4096, CONFIG_MAX_DEVICE = 63 };
 
-/* Sections together, in the order in which they are shown; the last has a section of NULL. */
+/* Grouped by section, in display order; ends with a section of NULL. */
 extern const struct config_key config_keys[];
 extern const int config_key_count;
 
 /* "train.batch_size" into path. */
 void config_key_path(const struct config_key *key, char path[CONFIG_PATH_SIZE]);
 
-/* The key whose flag this is, or that this path names; NULL if there is none. */
+/* The key with this flag, or at this path; NULL if there is none. */
 const struct config_key *config_key_by_flag(const char *flag);
 const struct config_key *config_key_by_path(const char *section, const char *name);
 
-/* What values are allowed, to follow "must be": "an integer from 1 to 65536". */
+/* The allowed values, phrased to follow "must be": "an integer from 1 to 65536". */
 void config_key_allowed(const struct config_key *key, char *text, size_t size);
 
 const char *config_scope_name(enum key_scope scope);
 const char *config_change_name(enum key_change change);
 
 /*
- * Sets one value, range checked; what was there before is freed. The error is a reason to follow the key's path:
- * "must be an integer from 1 to 65536, not 0"; where it is about one element of a list, *element tells which, else -1.
+ * Sets one value after checking its range; frees the old one. The error is phrased to follow the key's path: "must be
+ * an integer from 1 to 65536, not 0". *element is the index of the list element at fault, else -1.
  */
 bool config_key_set_text(const struct config_key *key, struct config *config, const char *text, struct error *error);
 bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
                          struct error *error);
 
-/* The value as JSON (the caller deletes it), and as a flag would give it (the caller frees it); NULL without memory. */
+/* The value as JSON (the caller deletes it), and as flag text (the caller frees it); NULL if out of memory. */
 cJSON *config_key_json(const struct config_key *key, const struct config *config);
 char *config_key_text(const struct config_key *key, const struct config *config);
 
-/* True if the value is what it would be had nobody set it. */
+/* True if the value equals the default. */
 bool config_key_is_default(const struct config_key *key, const struct config *config);
 
-/* Frees what the value points to, and zeroes that. */
+/* Frees what the value points to, and zeroes the pointer. */
 void config_key_clear(const struct config_key *key, struct config *config);
 
 /* Where the value of the key came from. */

@@ -1,7 +1,7 @@
 /*
- * What the config calls by name and arithmetic knows as well: activations, optimizers, precisions, and how many layers
- * there may be. Code that computes includes this and no more of the config; CUDA kernels do, whose build takes minutes, so
- * that a new key does not make them anew.
+ * Enums shared by the config and the code that computes: activations, optimizers, precisions, and the layer limit.
+ * Kernels include only this part of the config: the CUDA ones take minutes to build, and a new key should not rebuild
+ * them.
  */
 #ifndef BASE_CONFIG_KINDS_H
 #define BASE_CONFIG_KINDS_H

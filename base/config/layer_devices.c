@@ -1,3 +1,7 @@
+/*
+ * Both spellings of a placement, text and JSON, go through one function that assigns a single layer, so that they
+ * accept the same layers and devices.
+ */
 #include "base/config/layer_devices.h"
 
 #include <stdio.h>
@@ -8,7 +12,7 @@
 
 enum { LAYERS = CONFIG_MAX_LAYERS - 1, NAME_SIZE = 24 };
 
-/* The number behind a prefix, without leading zeros; -1: it is none, or above `most`. */
+/* The number after a prefix, without leading zeros; -1 if there is none or it exceeds `most`. */
 static int number_after(const char *text, const char *prefix, int most)
 {
     size_t length = strlen(prefix);
@@ -31,16 +35,15 @@ bool layer_devices_add(int *devices, const char *layer, const char *device, stru
     int index = number_after(layer, "layer", LAYERS - 1);
     int gpu = number_after(device, "gpu:", CONFIG_MAX_DEVICE);
     if (index < 0) {
-        return error_set(error,
-                         "\"%.32s\" is no layer: layer0 is the one above the images, and layer%d the last possible",
-                         layer, LAYERS - 1);
+        return error_set(error, "\"%.32s\" is not a layer; expected layer0 (next to the inputs) to layer%d", layer,
+                         LAYERS - 1);
     }
     if (gpu < 0 && strcmp(device, "cpu:0") != 0) {
         return error_set(error, "layer%d must be on cpu:0 or gpu:N with N from 0 to %d, not \"%.32s\"", index,
                          CONFIG_MAX_DEVICE, device);
     }
     if (devices[index] != LAYER_ANYWHERE) {
-        return error_set(error, "layer%d stands there twice; remove one", index);
+        return error_set(error, "duplicate layer%d; remove one", index);
     }
     devices[index] = gpu < 0 ? LAYER_ON_CPU : LAYER_ON_GPU + gpu;
     return true;

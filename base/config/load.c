@@ -1,8 +1,8 @@
 /*
- * From defaults, a file and flags to one checked struct config.
+ * Merges defaults, a file and flags into one checked struct config.
  *
- * The file's text is first checked as JSON (base/text/json.h), so that cJSON sees only what it reads rightly; then each
- * member is looked up in the table of keys. The first thing wrong is reported, with line and column.
+ * The file's text is first checked as JSON (base/text/json.h), because cJSON accepts more than JSON and reports no
+ * positions; then each member is looked up in the table of keys. The first error is reported, with line and column.
  */
 #include "base/config.h"
 
@@ -23,7 +23,7 @@
 
 enum { CONFIG_MAX_FILE = 1 << 20 };
 
-/* A file under way into a config. */
+/* A file being read into a config. */
 struct config_reader {
     struct config *config;
     const char *name;
@@ -49,7 +49,7 @@ static bool unknown_section(struct config_reader *reader, const char *section)
         suggest_offer(&suggestion, each->section);
     }
     if (key != NULL) {
-        return error_set(reader->error, "%.64s: no section; the key belongs into section %s", section, key->section);
+        return error_set(reader->error, "%.64s: not a section; this key belongs in section %s", section, key->section);
     }
     if (suggestion.best != NULL) {
         return error_set(reader->error, "%.64s: unknown section; did you mean %s?", section, suggestion.best);
@@ -73,7 +73,7 @@ static bool unknown_key(struct config_reader *reader, const char *section, const
         return error_set(reader->error, "%s.%.64s: unknown key; did you mean %s.%s?", section, name, nearest->section,
                          nearest->name);
     }
-    return error_set(reader->error, "%s.%.64s: unknown key; `trainer help config` lists them all", section, name);
+    return error_set(reader->error, "%s.%.64s: unknown key; `trainer help config` lists them", section, name);
 }
 
 static bool stands_before(const cJSON *parent, const cJSON *child)
@@ -95,7 +95,7 @@ static bool read_key(struct config_reader *reader, const cJSON *section, const c
         return fail_at(reader, path, 2, true);
     }
     if (stands_before(section, member)) {
-        error_set(reader->error, "%s.%s: stands there twice; remove one", key->section, key->name);
+        error_set(reader->error, "%s.%s: duplicate key; remove one", key->section, key->name);
         return fail_at(reader, path, 2, true);
     }
     int full_path[3] = {path[0], path[1], -1};
@@ -132,7 +132,7 @@ static bool read_section(struct config_reader *reader, const cJSON *root, const 
         return fail_at(reader, path, 1, true);
     }
     if (stands_before(root, section)) {
-        error_set(reader->error, "%s: stands there twice; merge the two", section->string);
+        error_set(reader->error, "%s: duplicate section; merge the two", section->string);
         return fail_at(reader, path, 1, true);
     }
     if (!cJSON_IsObject(section)) {
@@ -150,7 +150,7 @@ static bool read_section(struct config_reader *reader, const cJSON *root, const 
 static bool read_root(struct config_reader *reader, const cJSON *root)
 {
     if (!cJSON_IsObject(root)) {
-        error_set(reader->error, "the file must hold one object: {\"model\": {...}, \"train\": {...}, ...}");
+        error_set(reader->error, "expected one object: {\"model\": {...}, \"train\": {...}, ...}");
         return fail_at(reader, NULL, 0, false);
     }
     int index = 0;
@@ -166,7 +166,8 @@ static bool read_file_text(struct config_reader *reader)
 {
     struct json_place place;
     if (reader->size > CONFIG_MAX_FILE) {
-        return error_set(reader->error, "%s: larger than %d bytes, so no config", reader->name, CONFIG_MAX_FILE);
+        return error_set(reader->error, "%s: larger than %d bytes, the limit for a config", reader->name,
+                         CONFIG_MAX_FILE);
     }
     if (!json_check(reader->text, reader->size, &place, reader->error)) {
         return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
@@ -214,7 +215,7 @@ static bool read_text(struct config *config, const char *name, const char *text,
     return text == NULL || size == 0 || read_file_text(&reader);
 }
 
-/* A version that was rolled out to this machine, if there is a newer one than the file: its keys count for more. */
+/* Applies the version rolled out to this machine, if it is newer than the file. */
 static bool read_version(struct config *config, const char *config_path, struct error *error)
 {
     struct versions versions;
@@ -244,13 +245,13 @@ static bool read_version(struct config *config, const char *config_path, struct 
     return done;
 }
 
-/* What a config is made of, the weaker first. */
+/* The layers of a config; later ones override earlier ones. */
 struct layers {
     const char *name;     /* of the file */
     const uint8_t *bytes; /* NULL: no file */
     size_t size;
-    bool versions;                    /* the one in force beside the file */
-    const struct config_texts *texts; /* or this one; NULL: none */
+    bool versions;                    /* apply the version in force beside the file */
+    const struct config_texts *texts; /* or apply this version; NULL: none */
     const struct tf_config *environment;
     const struct config_setting *settings; /* flags */
     int setting_count;
@@ -275,7 +276,7 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
     }
     if (layers->texts != NULL &&
         (!read_text(config, "the new version", layers->texts->job, layers->texts->job_size, error) ||
-         !read_text(config, "the new version's keys of machines", layers->texts->local, layers->texts->local_size,
+         !read_text(config, "the new version's machine keys", layers->texts->local, layers->texts->local_size,
                     error))) {
         return false;
     }
@@ -401,7 +402,7 @@ void config_free(struct config *config)
     *config = (struct config){.path = NULL};
 }
 
-/* The object of one section inside root, made when its first key comes. */
+/* The object of one section inside root, created with its first key. */
 static cJSON *section_object(cJSON *root, const char *section)
 {
     cJSON *object = cJSON_GetObjectItemCaseSensitive(root, section);
@@ -445,7 +446,7 @@ bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 
     unsigned char hash[CONFIG_DIGEST_HEX / 2];
     char *text = config_job_text(config);
     if (text == NULL) {
-        return error_set(error, "out of memory for the digest of the configuration");
+        return error_set(error, "out of memory");
     }
     crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);
     sodium_bin2hex(digest, CONFIG_DIGEST_HEX + 1, hash, sizeof hash);

@@ -1,4 +1,4 @@
-/* Relations between keys. Each error stands at the key that the user most likely wants to change. */
+/* Relations between keys. Each error points at the key that the user most likely wants to change. */
 #include "base/config/relations.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "base/config/keys.h"
 
-/* Images of one step, over all its micro-batches: they are gathered in memory before the update. */
+/* Images in one step, over all micro-batches: they are gathered in memory before the update. */
 enum { MAX_STEP_IMAGES = 1 << 20 };
 
 static const struct config_origin *origin(const struct config *config, const char *section, const char *name)
@@ -14,7 +14,7 @@ static const struct config_origin *origin(const struct config *config, const cha
     return config_origin_of(config, config_key_by_path(section, name));
 }
 
-/* Puts where the key's value came from before the error; returns false. */
+/* Prefixes the error with where the key's value came from; returns false. */
 static bool blame(const struct config *config, const char *section, const char *name, struct error *error)
 {
     const struct config_origin *from = origin(config, section, name);
@@ -33,8 +33,8 @@ static bool blame(const struct config *config, const char *section, const char *
 }
 
 /*
- * train_steps and epochs both bound a run, and train_steps has a default. Whichever was said more directly (a flag more
- * than the file, the file more than the default) replaces the other; said alike, the run ends at what comes first.
+ * train_steps and epochs both bound a run, and train_steps has a default. The one set more explicitly (flag over file,
+ * file over default) replaces the other; if both are set alike, the run ends at whichever comes first.
  */
 static void fill_in_length(struct config *config)
 {
@@ -61,7 +61,7 @@ static bool check_hosts_disjoint(const struct config *config, struct error *erro
     for (int i = 0; i < ps->count; i++) {
         for (int j = 0; j < workers->count; j++) {
             if (strcmp(ps->items[i], workers->items[j]) == 0) {
-                error_set(error, "%s is in ps_hosts too; every process needs a port of its own", ps->items[i]);
+                error_set(error, "%s is also in ps_hosts; every process needs its own port", ps->items[i]);
                 return blame(config, "cluster", "worker_hosts", error);
             }
         }
@@ -73,26 +73,27 @@ static bool check_steps(const struct config *config, struct error *error)
 {
     int64_t images = (int64_t)config->train.batch_size * config->train.micro_batches;
     if (images > MAX_STEP_IMAGES) {
-        error_set(error, "%d micro-batches of %d images make a step of %lld; at most %d are possible",
+        error_set(error, "%d micro-batches of %d images make a step of %lld images, above the limit of %d",
                   config->train.micro_batches, config->train.batch_size, (long long)images, MAX_STEP_IMAGES);
         return blame(config, "train", "micro_batches", error);
     }
     if (config->train.nesterov && config->train.optimizer != OPTIMIZER_MOMENTUM) {
-        error_set(error, "goes with optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
+        error_set(error, "needs optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
         return blame(config, "train", "nesterov", error);
     }
     if (config->train.weight_decay > 0 && config->train.optimizer == OPTIMIZER_FTRL) {
-        error_set(error, "does not go with optimizer ftrl, whose weights are made of its slots; set l2");
+        error_set(error,
+                  "cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
         return blame(config, "train", "weight_decay", error);
     }
     if (config->train.l1 > 0 && config->train.optimizer != OPTIMIZER_FTRL) {
-        error_set(error, "goes with optimizer ftrl, not %s", config_optimizer_name(config->train.optimizer));
+        error_set(error, "needs optimizer ftrl, not %s", config_optimizer_name(config->train.optimizer));
         return blame(config, "train", "l1", error);
     }
     return true;
 }
 
-/* A model's layers are on the CPU and on one GPU; sets whether any is put on that. */
+/* A model uses the CPU and at most one GPU; *on_gpu: whether any layer is placed on the GPU. */
 static bool check_placement(const struct config *config, bool *on_gpu, struct error *error)
 {
     const struct config_train *train = &config->train;
@@ -105,14 +106,14 @@ static bool check_placement(const struct config *config, bool *on_gpu, struct er
         }
         *on_gpu |= named >= 0;
         if (i >= layers) {
-            error_set(error, "has layer%d, and model.layers makes layer0 to layer%d", i, layers - 1);
+            error_set(error, "names layer%d, but model.layers makes layer0 to layer%d", i, layers - 1);
         } else if (train->towers[0] != '\0') {
-            error_set(error, "goes with one device, and train.towers names several: leave one of the two out");
+            error_set(error, "cannot be combined with train.towers; remove one of the two");
         } else if (named >= 0 && gpu >= 0 && named != gpu) {
-            error_set(error,
-                      "has layer%d on gpu:%d and others on gpu:%d: a model has one GPU and the CPU, so name gpu:%d or "
-                      "cpu:0",
-                      i, named, gpu, gpu);
+            error_set(
+                error,
+                "puts layer%d on gpu:%d and others on gpu:%d; a model uses one GPU and the CPU: name gpu:%d or cpu:0",
+                i, named, gpu, gpu);
         } else {
             gpu = named >= 0 ? named : gpu;
             continue;
@@ -130,21 +131,21 @@ static bool check_devices(const struct config *config, struct error *error)
         return false;
     }
     if (train->precision != PRECISION_FLOAT32 && train->device == DEVICE_CPU && train->towers[0] == '\0' && !on_gpu) {
-        error_set(error, "%s is of a GPU's tensor cores, and device is cpu, which computes in float32: leave it out",
+        error_set(error, "%s needs a GPU's tensor cores, but device is cpu, which computes in float32; remove it",
                   config_precision_name(train->precision));
         return blame(config, "train", "precision", error);
     }
     return true;
 }
 
-/* Early stopping looks at validation images; without any it would never happen. */
+/* Early stopping is decided on validation images; without any it would never happen. */
 static bool check_validation(const struct config *config, struct error *error)
 {
     if (config->data.validation_size != 0) {
         return true;
     }
     if (config->train.target_accuracy > 0) {
-        error_set(error, "is measured on validation images; set validation_size above 0");
+        error_set(error, "needs validation images; set validation_size above 0");
         return blame(config, "train", "target_accuracy", error);
     }
     if (config->train.patience > 0) {
@@ -154,13 +155,15 @@ static bool check_validation(const struct config *config, struct error *error)
     return true;
 }
 
-/* In a cluster that is worker 0: the keys are the job's, and only its process has a place for what they are about. */
+/* In a cluster only worker 0 keeps checkpoints, although the keys are the whole job's. */
 static bool keeps_checkpoints(const struct config_cluster *cluster)
 {
     return cluster->job_name == JOB_WORKER ? cluster->task_index == 0 : cluster->worker_hosts.count == 0;
 }
 
-/* Somebody who asks for checkpoints wants a place for them; values left at their defaults ask for nothing. */
+/*
+ * Whoever changes a checkpoint key expects checkpoints, so a missing train_dir is an error; defaults ask for nothing.
+ */
 static bool check_checkpoints(const struct config *config, struct error *error)
 {
     static const char *const names[] = {"save_steps", "save_model_secs", "max_to_keep", "keep_every_n_hours"};
@@ -175,14 +178,14 @@ static bool check_checkpoints(const struct config *config, struct error *error)
         bool off =
             key->offset == offsetof(struct config, output.save_model_secs) && config->output.save_model_secs == 0;
         if (!off) {
-            error_set(error, "is about checkpoints, and there is no folder for them; set train_dir");
+            error_set(error, "has no effect without a folder for checkpoints; set train_dir");
             return blame(config, "output", names[i], error);
         }
     }
     return true;
 }
 
-/* What is about one way of training means nothing in the other. */
+/* Keys of synchronous training mean nothing in asynchronous training, and the other way round. */
 static bool check_synchronous(const struct config *config, struct error *error)
 {
     const struct config_cluster *cluster = &config->cluster;
@@ -191,35 +194,35 @@ static bool check_synchronous(const struct config *config, struct error *error)
     if (!cluster->issync) {
         const char *name = cluster->replicas_to_aggregate > 0 ? "replicas_to_aggregate" : "min_replicas";
         if (cluster->replicas_to_aggregate > 0 || cluster->min_replicas > 1) {
-            error_set(error, "is about synchronous training; set issync=1, or leave it out");
+            error_set(error, "applies to synchronous training only; set issync=1 or remove it");
             return blame(config, "cluster", name, error);
         }
         return true;
     }
     if (workers > 0 && wanted > workers) {
-        error_set(error, "no step would ever be complete: worker_hosts lists %d, fewer than %d", workers, wanted);
+        error_set(error, "no step could ever complete: worker_hosts lists %d, fewer than %d", workers, wanted);
         return blame(config, "cluster", "replicas_to_aggregate", error);
     }
     if (workers > 0 && cluster->min_replicas > wanted) {
-        error_set(error, "a step is complete with %d gradients; it cannot take %d", wanted, cluster->min_replicas);
+        error_set(error, "must be at most %d, the gradients per step, not %d", wanted, cluster->min_replicas);
         return blame(config, "cluster", "min_replicas", error);
     }
     if (cluster->max_staleness > 0) {
-        error_set(error, "is about asynchronous training; with issync, stale gradients are dropped: set it to 0");
+        error_set(error, "applies to asynchronous training only; issync drops stale gradients: set it to 0");
         return blame(config, "cluster", "max_staleness", error);
     }
     if (cluster->pipeline_depth > 0) {
-        error_set(error, "would make every gradient stale, and with issync those are dropped: set it to 0");
+        error_set(error, "would make every gradient stale, and issync drops stale gradients: set it to 0");
         return blame(config, "cluster", "pipeline_depth", error);
     }
     return true;
 }
 
-/* A worker that is not listed has no part of the data, and is no session of the chief. */
+/* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
     if (config->cluster.elastic && config->data.data_sharding != SHARDING_SHUFFLED) {
-        error_set(error, "goes with data_sharding shuffled alone: workers that join have no part of the data");
+        error_set(error, "needs data_sharding shuffled: workers that join have no part of the data");
         return blame(config, "cluster", "elastic", error);
     }
     return true;
@@ -241,18 +244,18 @@ bool config_check_role(const struct config *config, struct error *error)
     bool is_ps = cluster->job_name == JOB_PS;
     const char *role = is_ps ? "ps" : "worker";
     if (cluster->ps_hosts.count == 0) {
-        error_set(error, "is empty; job_name=%s needs the address of every ps", role);
+        error_set(error, "is empty; job_name=%s needs the addresses of all ps", role);
         return blame(config, "cluster", "ps_hosts", error);
     }
     if (cluster->worker_hosts.count == 0) {
-        error_set(error, "is empty; job_name=%s needs the address of every worker", role);
+        error_set(error, "is empty; job_name=%s needs the addresses of all workers", role);
         return blame(config, "cluster", "worker_hosts", error);
     }
     int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
     int count = is_ps ? listed : config_worker_room(cluster);
     if (cluster->task_index >= count) {
-        error_set(error, "must be from 0 to %d, for %s_hosts lists %d%s, not %d", count - 1, role, listed,
-                  count > listed ? " and elastic lets some more join" : "", cluster->task_index);
+        error_set(error, "must be from 0 to %d (%s_hosts lists %d%s), not %d", count - 1, role, listed,
+                  count > listed ? " and elastic lets more join" : "", cluster->task_index);
         return blame(config, "cluster", "task_index", error);
     }
     if (cluster->min_workers > cluster->worker_hosts.count) {

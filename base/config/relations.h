@@ -1,6 +1,5 @@
 /*
- * What keys have to do with each other: values that follow from others, and combinations that can't be. Part of
- * config_load; nobody else calls it.
+ * Relations between keys: values derived from others, and combinations that are not allowed. Part of config_load.
  */
 #ifndef BASE_CONFIG_RELATIONS_H
 #define BASE_CONFIG_RELATIONS_H
@@ -10,7 +9,7 @@
 #include "base/config.h"
 #include "base/error.h"
 
-/* Fills in what is left to other keys: the learning rate, and which of train_steps and epochs bounds the run. */
+/* Derives values from other keys: the learning rate, and which of train_steps and epochs bounds the run. */
 void config_fill_in(struct config *config);
 
 /* The error names file, line and column, or the flag, of one of the keys concerned. */

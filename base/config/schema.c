@@ -1,4 +1,4 @@
-/* Every step can fail only for want of memory; then the whole schema is given up. */
+/* Builds the JSON Schema. A step fails only if memory runs out; then the whole schema is dropped. */
 #include "base/config/schema.h"
 
 #include <stdio.h>

@@ -1,13 +1,13 @@
-/* The table of keys as a JSON Schema (draft 2020-12), for editors and other people's checks. */
+/* The table of keys as a JSON Schema (draft 2020-12), for editors and validators. */
 #ifndef BASE_CONFIG_SCHEMA_H
 #define BASE_CONFIG_SCHEMA_H
 
 #include <cJSON.h>
 
 /*
- * Accepts all that config_parse accepts. What a schema can't say it lets pass: relations between keys, how long a string
- * is in bytes, whether an address is one. "x-scope" and "x-change" say of each key what base/config/keys.h says. The
- * caller deletes it; NULL without memory.
+ * Accepts everything that config_parse accepts. It does not check what a schema cannot express: relations between keys,
+ * a string's length in bytes, whether an address is valid. "x-scope" and "x-change" give each key's scope and change
+ * class (base/config/keys.h). The caller deletes it; NULL if out of memory.
  */
 cJSON *config_schema(void);
 

@@ -1,3 +1,6 @@
+/*
+ * Translates TF_CONFIG into the flags that would say the same, so that ranges and relations are checked in one place.
+ */
 #include "base/config/tf_config.h"
 
 #include <stdio.h>
@@ -10,9 +13,9 @@
 
 #define SHOWN "64"
 
-/* What the text holds, as far as it matters here. */
+/* The parts of the text that matter here. */
 struct content {
-    const cJSON *chief, *worker, *ps; /* lists of hosts; NULL if they are not there */
+    const cJSON *chief, *worker, *ps; /* lists of hosts; NULL if missing */
     const char *type;
     int index;
 };
@@ -30,7 +33,7 @@ static bool find_hosts(const cJSON **hosts, const cJSON *cluster, const char *na
     cJSON_ArrayForEach(host, list)
     {
         if (!cJSON_IsString(host) || strchr(host->valuestring, ',')) {
-            return error_set(error, "cluster.%s must hold strings host:port", name);
+            return error_set(error, "cluster.%s must hold \"host:port\" strings", name);
         }
     }
     *hosts = list->child ? list : NULL;
@@ -48,7 +51,7 @@ static bool find_cluster(struct content *content, const cJSON *cluster, struct e
         return false;
     }
     if (content->chief && master) {
-        return error_set(error, "cluster has a chief and a master, which are the same");
+        return error_set(error, "cluster has both a chief and a master, which mean the same; remove one");
     }
     content->chief = content->chief ? content->chief : master;
     return !content->chief || !content->chief->child->next || error_set(error, "cluster.chief must be one address");
@@ -59,7 +62,7 @@ static bool find_task(struct content *content, const cJSON *task, struct error *
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(task, "type");
     const cJSON *index = cJSON_GetObjectItemCaseSensitive(task, "index");
     if (!cJSON_IsString(type)) {
-        return error_set(error, "task.type is missing; it says which member of the cluster this process is");
+        return error_set(error, "task.type is missing; set it to this process's role in the cluster");
     }
     if (index && (!cJSON_IsNumber(index) || index->valuedouble < 0 || index->valuedouble >= CONFIG_MAX_HOSTS ||
                   index->valuedouble != index->valueint)) {
@@ -70,7 +73,7 @@ static bool find_task(struct content *content, const cJSON *task, struct error *
     return true;
 }
 
-/* The addresses of two lists, separated by commas; NULL without memory. */
+/* The addresses of two lists, separated by commas; NULL if out of memory. */
 static char *join(const cJSON *first, const cJSON *second)
 {
     const cJSON *lists[] = {first, second}, *host;
@@ -96,7 +99,7 @@ static void add(struct tf_config *parsed, const char *flag, const char *text)
     parsed->settings[parsed->count++] = (struct config_setting){flag, text};
 }
 
-/* job_name for the task's type, and how far its index moves; NULL for a type that is not known. */
+/* job_name for the task's type, and the offset to add to its index; NULL for an unknown type. */
 static const char *role_of(const struct content *content, int *shift)
 {
     static const struct {
@@ -117,7 +120,7 @@ static bool make_settings(struct tf_config *parsed, const struct content *conten
     int shift, workers = cJSON_GetArraySize(content->worker) + (content->chief ? 1 : 0);
     const char *job_name = role_of(content, &shift);
     if (!job_name) {
-        return error_set(error, "task.type is \"%." SHOWN "s\"; chief, master, worker, ps and evaluator are known",
+        return error_set(error, "task.type must be chief, master, worker, ps or evaluator, not \"%." SHOWN "s\"",
                          content->type);
     }
     if (strcmp(job_name, "worker") == 0 && shift == 0 && content->chief && content->index != 0) {
@@ -164,7 +167,7 @@ bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *e
         return true;
     }
     if (size > TF_CONFIG_MAX_TEXT) {
-        return error_set(error, "TF_CONFIG: is longer than %d bytes", TF_CONFIG_MAX_TEXT);
+        return error_set(error, "TF_CONFIG: longer than %d bytes", TF_CONFIG_MAX_TEXT);
     }
     if (!json_check(text, size, &place, error)) {
         return error_wrap(error, "TF_CONFIG:%d:%d", place.line, place.column);

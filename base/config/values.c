@@ -1,6 +1,6 @@
 /*
- * One value at a time: from the text of a flag, from JSON, and back. Both ways in end in the same three setters, so that
- * a flag and the file can never allow different things.
+ * Parses and prints one value: from flag text, from JSON, and back. Both inputs end in the same setters, so that flags
+ * and the file always accept the same values.
  */
 #include "base/config/keys.h"
 
@@ -116,7 +116,7 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
     }
 }
 
-/* shown: the offending value, as the user wrote it. */
+/* shown: the offending value as the user wrote it. */
 static bool reject(const struct config_key *key, const char *shown, struct error *error)
 {
     char allowed[256];
@@ -129,7 +129,7 @@ static bool no_memory(struct error *error)
     return error_set(error, "out of memory");
 }
 
-/* A text in quotes, cut where it gets long, control characters as '?'. */
+/* The text in quotes, truncated if long, control characters as '?'. */
 static void show_text(const char *text, char shown[SHOWN_SIZE])
 {
     size_t length = strlen(text);
@@ -179,11 +179,11 @@ static bool set_count_or_auto(const struct config_key *key, struct config *confi
 static bool set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
 {
     if (strlen(text) > CONFIG_MAX_TEXT) {
-        return reject(key, "a longer one", error);
+        return reject(key, "a longer string", error);
     }
     for (const char *p = text; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7F) {
-            return reject(key, "one that has them", error);
+            return reject(key, "one with control characters", error);
         }
     }
     char *copy = strdup(text);
@@ -196,7 +196,7 @@ static bool set_text(const struct config_key *key, struct config *config, const 
     return true;
 }
 
-/* The list may be empty; each part of it is a device. */
+/* The list may be empty; each element names a device. */
 static bool set_devices(const struct config_key *key, struct config *config, const char *const *texts, int count,
                         int *element, struct error *error)
 {
@@ -211,7 +211,7 @@ static bool set_devices(const struct config_key *key, struct config *config, con
         }
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? "," : "", texts[i]);
         if (used >= sizeof text) {
-            return reject(key, "so many", error);
+            return reject(key, "a longer list", error);
         }
     }
     return set_text(key, config, text, error);
@@ -269,18 +269,18 @@ static void free_list(struct string_list *list)
     *list = (struct string_list){0};
 }
 
-/* Adds one address; the list has room for it. */
+/* Adds one address; the list must have room for it. */
 static bool add_host(struct string_list *list, const char *text, struct error *error)
 {
     struct address address;
     char shown[SHOWN_SIZE];
     show_text(text, shown);
     if (!address_parse(text, &address, error)) {
-        return error_wrap(error, "%s is no address", shown);
+        return error_wrap(error, "%s is not an address", shown);
     }
     for (int i = 0; i < list->count; i++) {
         if (strcmp(list->items[i], text) == 0) {
-            return error_set(error, "%s stands there twice", shown);
+            return error_set(error, "duplicate address %s", shown);
         }
     }
     list->items[list->count] = strdup(text);
@@ -320,7 +320,7 @@ static bool set_hosts(const struct config_key *key, struct config *config, const
     return true;
 }
 
-/* What a list reads its elements from; more of them than any list may have is enough to know. */
+/* Source of a list's elements; one element beyond the longest list is enough to report the error. */
 struct elements {
     double numbers[CONFIG_MAX_LAYERS];
     int count;
@@ -351,7 +351,7 @@ static bool set_layers(const struct config_key *key, struct config *config, cons
     return true;
 }
 
-/* A number as people type it: what JSON allows, and .5 and +1 besides; no hex, no inf, no nan. NAN if it is none. */
+/* A number as people type it: JSON's, plus .5 and +1; no hex, inf or nan. NAN if it is not a number. */
 static double parse_number(const char *text)
 {
     if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text)) {
@@ -362,7 +362,7 @@ static double parse_number(const char *text)
     return *end == '\0' ? number : NAN;
 }
 
-/* Splits at commas, in place; room for `most` parts, of which a last one may hold all the rest. */
+/* Splits at commas, in place, into at most `most` parts; the last one keeps the rest. */
 static int split(char *text, const char **parts, int most)
 {
     int count = 0;
@@ -482,7 +482,7 @@ static bool json_to_texts(const struct config_key *key, struct config *config, c
             texts[count++] = child->valuestring;
         } else {
             *element = count;
-            error_set(error, "must be a string %s", key->type == KEY_HOSTS ? "host:port" : "gpu:N");
+            error_set(error, "must be a string like %s", key->type == KEY_HOSTS ? "host:port" : "gpu:N");
         }
     }
     good = good && (key->type == KEY_HOSTS ? set_hosts(key, config, texts, count, element, error)

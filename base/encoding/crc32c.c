@@ -1,3 +1,7 @@
+/*
+ * The instruction handles 8 bytes but has a latency of three cycles, so three stretches are computed side by side and
+ * joined by a table that appends zeros to a CRC.
+ */
 #include "base/encoding/crc32c.h"
 
 #include <pthread.h>
@@ -12,13 +16,13 @@ static const uint32_t polynomial = 0x82F63B78; /* reflected */
 static const uint32_t mask_delta = 0xA282EAD8;
 
 static uint32_t table[256];
-static uint32_t beyond[4][256]; /* what a CRC's byte 0, 1, 2, 3 becomes once STRETCH zeros have followed */
+static uint32_t beyond[4][256]; /* what byte 0, 1, 2, 3 of a CRC becomes after STRETCH more zero bytes */
 static bool has_instruction;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 enum { STRETCH = 256 };
 
-/* The CRC is linear: what 32 single bits become says it of all values. */
+/* The CRC is linear: the images of its 32 single bits determine those of all values. */
 static void prepare_beyond(void)
 {
     for (int bit = 0; bit < 32; bit++) {
@@ -73,8 +77,8 @@ static uint64_t go_beyond(uint64_t crc)
 }
 
 /*
- * Three stretches at a time: the instruction takes three cycles, and can begin anew in each (Gopal et al., "Fast CRC
- * Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
+ * Three stretches at a time: the instruction has a latency of three cycles and a throughput of one (Gopal et al., "Fast
+ * CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
  */
 __attribute__((target("sse4.2"))) static uint64_t three_stretches(uint64_t first, const uint8_t *bytes)
 {

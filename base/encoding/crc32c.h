@@ -1,7 +1,6 @@
 /*
- * CRC-32C (Castagnoli), by the processor's own instruction where it has one. What TFRecord files and TensorBoard's event
- * files carry, there in a masked form, as the CRC of something that holds CRCs would be weak:
- * tensorflow/core/lib/hash/crc32c.h.
+ * CRC-32C (Castagnoli), by the processor's instruction where there is one. TFRecord and TensorBoard event files store
+ * it masked, since a CRC over data that contains CRCs is weak: tensorflow/core/lib/hash/crc32c.h.
  */
 #ifndef BASE_ENCODING_CRC32C_H
 #define BASE_ENCODING_CRC32C_H
@@ -14,7 +13,7 @@
 uint32_t crc32c(const void *bytes, size_t size);
 uint32_t crc32c_masked(const void *bytes, size_t size);
 
-/* The readable twin, eight bits at a time from a table; also what other processors use. */
+/* The reference: eight bits at a time from a table. Also used on processors without the instruction. */
 uint32_t crc32c_reference(const void *bytes, size_t size);
 
 /* True if crc32c uses the instruction. */

@@ -1,4 +1,4 @@
-/* A nested message is written behind room for the shortest length, and moved where its length turns out to be longer. */
+/* A nested message is written after room for a one-byte length, and moved if its length turns out to need more. */
 #include "base/encoding/proto.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ void proto_clear(struct proto *proto)
     proto->failed = false;
 }
 
-/* Room for so many bytes more, at the end; NULL without memory. */
+/* Makes room for `size` more bytes at the end; NULL if out of memory. */
 static uint8_t *extend(struct proto *proto, size_t size)
 {
     if (proto->failed) {
@@ -210,7 +210,7 @@ bool proto_next_other(struct proto_reader *reader, struct proto_field *field)
     case PROTO_BYTES:
         break;
     }
-    return proto_spoil(reader); /* groups, which nobody writes any more, and what does not exist */
+    return proto_spoil(reader); /* groups, which are obsolete, and unknown wire types */
 }
 
 float proto_float_of(uint64_t bits)

@@ -1,7 +1,7 @@
 /*
- * Protocol buffers on the wire: what TensorFlow's files (tf.train.Example, summaries) and ONNX models are made of.
+ * The protocol buffers wire format, used by TensorFlow's files (tf.train.Example, summaries) and ONNX models.
  *
- * No schema: a caller names the field numbers. Format: https://protobuf.dev/programming-guides/encoding/.
+ * No schema: the caller passes field numbers. Format: https://protobuf.dev/programming-guides/encoding/.
  */
 #ifndef BASE_ENCODING_PROTO_H
 #define BASE_ENCODING_PROTO_H
@@ -13,8 +13,8 @@
 enum proto_wire { PROTO_VARINT = 0, PROTO_FIXED64 = 1, PROTO_BYTES = 2, PROTO_FIXED32 = 5 };
 
 /*
- * A message being written, in memory that grows. Zeros are an empty one; proto_free releases it. Want of memory is
- * remembered in `failed`, and nothing is written from then on: it is enough to look once, at the end.
+ * A message being written into memory that grows. A zeroed struct is empty; proto_free releases it. Running out of
+ * memory sets `failed`, and later writes do nothing: one check at the end is enough.
  */
 struct proto {
     uint8_t *bytes;
@@ -25,7 +25,7 @@ struct proto {
 void proto_free(struct proto *proto);
 void proto_clear(struct proto *proto); /* empty again, its memory kept */
 
-/* An integer, bool or enum; a negative int64 as its two's complement, as protobuf has it. */
+/* An integer, bool or enum; a negative int64 as its two's complement, as protobuf requires. */
 void proto_integer(struct proto *proto, int field, int64_t value);
 void proto_float(struct proto *proto, int field, float value);
 void proto_double(struct proto *proto, int field, double value);
@@ -34,18 +34,18 @@ void proto_text(struct proto *proto, int field, const char *text);
 void proto_packed_integers(struct proto *proto, int field, const int64_t *values, size_t count);
 void proto_packed_doubles(struct proto *proto, int field, const double *values, size_t count);
 
-/* Between the two, a message inside the message; proto_end takes what proto_begin returned. */
+/* Begin and end a nested message; proto_end takes what proto_begin returned. */
 size_t proto_begin(struct proto *proto, int field);
 void proto_end(struct proto *proto, size_t begun);
 
-/* Bytes as they are, without a field around them. */
+/* Raw bytes, not wrapped in a field. */
 void proto_raw(struct proto *proto, const void *bytes, size_t size);
 
-/* A message being read; the bytes are borrowed and may come from anywhere. */
+/* A message being read; the bytes are borrowed and need not be trusted. */
 struct proto_reader {
     const uint8_t *bytes;
     size_t size, at;
-    bool damaged; /* it ended in the middle of a field, or held what no message has */
+    bool damaged; /* it ended within a field, or is not a valid message */
 };
 
 struct proto_field {
@@ -58,7 +58,7 @@ struct proto_field {
 
 struct proto_reader proto_read(const void *bytes, size_t size);
 
-/* Parts of what follows, which is inline, for records come in millions. */
+/* Helpers of the inline functions below; those are inline because files hold millions of records. */
 bool proto_read_varint(struct proto_reader *reader, uint64_t *value);
 bool proto_next_other(struct proto_reader *reader, struct proto_field *field);
 
@@ -69,7 +69,7 @@ static inline bool proto_spoil(struct proto_reader *reader)
     return false;
 }
 
-/* The next of a row of packed varints; false at the end or where they are damaged. */
+/* The next packed varint; false at the end or if damaged. */
 static inline bool proto_next_varint(struct proto_reader *reader, uint64_t *value)
 {
     if (reader->damaged || reader->at == reader->size) {
@@ -89,7 +89,7 @@ static inline bool proto_next_varint(struct proto_reader *reader, uint64_t *valu
     return proto_read_varint(reader, value);
 }
 
-/* The next field; false at the end of the message, or where it is damaged. */
+/* The next field; false at the end of the message or if it is damaged. */
 static inline bool proto_next(struct proto_reader *reader, struct proto_field *field)
 {
     uint64_t key, size;
@@ -112,7 +112,7 @@ static inline bool proto_next(struct proto_reader *reader, struct proto_field *f
     return true;
 }
 
-/* The bits of a PROTO_FIXED32 as what they mean. */
+/* A PROTO_FIXED32 as a float. */
 float proto_float_of(uint64_t bits);
 
 #endif

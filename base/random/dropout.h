@@ -1,6 +1,6 @@
 /*
- * Which hidden units a training step leaves out (Srivastava et al., "Dropout", JMLR 2014), as tf.nn.dropout does: what
- * stays is scaled by 1 / (1 - rate), so that evaluation needs nothing.
+ * Which hidden units a training step drops (Srivastava et al., "Dropout", JMLR 2014). As in tf.nn.dropout, the rest are
+ * scaled by 1 / (1 - rate), so that evaluation needs no correction.
  *
  * A pure function of (seed, task, step, layer, place in the batch, unit) by Philox, so that CPU, GPU, any number of
  * threads and a resumed run drop the same ones. Shared by C and CUDA.
@@ -18,8 +18,8 @@ enum { DROPOUT_UNITS = 64, DROPOUT_BLOCKS = 8 };
 
 struct dropout {
     uint64_t seed;
-    uint32_t threshold; /* rate in units of 2^-16; 0: nothing is dropped */
-    float scale;        /* of what stays */
+    uint32_t threshold; /* rate in units of 2^-16; 0: no dropout */
+    float scale;        /* of the units that stay */
 };
 
 PHILOX_INLINE struct dropout dropout_make(uint64_t seed, double rate)

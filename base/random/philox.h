@@ -22,7 +22,7 @@ struct philox_block {
     uint32_t word[4];
 };
 
-/* What a stream of numbers is for: the streams of one seed never meet. */
+/* The purpose of a stream; streams of one seed never overlap. */
 enum random_purpose {
     RANDOM_INITIALISER = 1, /* counter: variable, element */
     RANDOM_SHUFFLE = 2,     /* counter: task, epoch */

@@ -1,4 +1,4 @@
-/* The C side of the sampler: whole batches. */
+/* Whole batches; the inline part of the sampler, shared with CUDA, is in the header. */
 #include "base/random/sampler.h"
 
 #include <assert.h>

@@ -1,10 +1,10 @@
 /*
  * Which images a step draws: a pure function of (seed, task, step), so that CPU, GPU and a resumed run agree.
  *
- * Each task (a worker, or a micro-batch that plays one) goes through all examples in an order of its own, shuffled
- * anew every epoch; the last batch of an epoch is short if batch_size does not divide the examples. The order is a
- * Feistel permutation keyed by Philox with (seed, task, epoch), cycle-walked into [0, examples) as Black and Rogaway
- * describe ("Ciphers with arbitrary finite domains", CT-RSA 2002): no table, any element in constant expected time.
+ * Each task (a worker, or a micro-batch in its place) visits all examples in its own order, reshuffled every epoch; the
+ * last batch of an epoch is short if batch_size does not divide the number of examples. The order is a Feistel
+ * permutation keyed by Philox with (seed, task, epoch), cycle-walked into [0, examples) as Black and Rogaway describe
+ * ("Ciphers with arbitrary finite domains", CT-RSA 2002): no table, and any element in constant expected time.
  *
  * The inline part is shared by C and CUDA: a GPU fills one sampler_order per epoch and calls sampler_index for every
  * image of a batch. Everything is integer arithmetic modulo 2^32, so that all give the same indexes. No state anywhere:
@@ -19,10 +19,10 @@
 
 enum {
     SAMPLER_ROUNDS = 8,   /* even; with 4 the orders of a handful of examples are visibly uneven, with 6 they are not */
-    SAMPLER_MIN_BITS = 8, /* smaller Feistel networks reach too few of the permutations; walking hides the rest */
+    SAMPLER_MIN_BITS = 8, /* smaller Feistel networks reach too few permutations; cycle walking skips the excess */
 };
 
-#define SAMPLER_BLOCKS UINT32_MAX /* the part that is the order of a streamed set's blocks */
+#define SAMPLER_BLOCKS UINT32_MAX /* the part number for the order of a streamed set's blocks */
 
 struct sampler {
     uint64_t seed;
@@ -31,7 +31,7 @@ struct sampler {
     uint32_t batch_size; /* > 0 */
 };
 
-/* The order of one task's one epoch: a permutation of [0, examples). */
+/* The order of one epoch of one task: a permutation of [0, examples). */
 struct sampler_order {
     uint32_t key[2 * SAMPLER_ROUNDS]; /* of each round: multiplier, addend */
     uint32_t examples;
@@ -63,7 +63,7 @@ PHILOX_INLINE void sampler_order_make_part(struct sampler_order *order, const st
     uint32_t epoch_low = (uint32_t)epoch;
     uint32_t epoch_high = (uint32_t)((uint64_t)epoch >> 32);
     for (uint32_t i = 0; i < SAMPLER_ROUNDS / 2; i++) {
-        /* The purpose shares its word with the number of the block and the rarely used bits of the epoch. */
+        /* The purpose shares its word with the block number and the rarely used high bits of the epoch. */
         uint32_t last = (epoch_high << 3 | i) ^ (uint32_t)RANDOM_SHUFFLE << 28;
         struct philox_block block = philox(key, epoch_low, sampler->task, part, last);
         for (uint32_t j = 0; j < 4; j++) {

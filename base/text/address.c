@@ -1,4 +1,4 @@
-/* Addresses by form alone: host names as RFC 1123 (and the underscore that container networks use), IPv6 by inet_pton. */
+/* Checks only the form: host names by RFC 1123 (plus the underscore of container networks), IPv6 by inet_pton. */
 #include "base/text/address.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ static bool check_host_name(const char *host, struct error *error)
     for (const char *p = host; *p != '\0'; p++) {
         bool fine = isalnum((unsigned char)*p) || *p == '_' || (*p == '-' && label > 0) || (*p == '.' && label > 0);
         if (!fine || (label == 63 && *p != '.')) {
-            return error_set(error, "no host name or IPv4 address in front of the port");
+            return error_set(error, "not a host name or IPv4 address before the port");
         }
         label = *p == '.' ? 0 : label + 1;
     }
@@ -46,7 +46,7 @@ bool address_parse(const char *text, struct address *address, struct error *erro
     } else {
         end = strrchr(text, ':');
         if (end == NULL) {
-            return error_set(error, "no port; write host:port");
+            return error_set(error, "missing port; write host:port");
         }
         if (memchr(text, ':', (size_t)(end - text)) != NULL) {
             return error_set(error, "an IPv6 address is written [address]:port");
@@ -60,7 +60,7 @@ bool address_parse(const char *text, struct address *address, struct error *erro
     memcpy(address->host, host, length);
     struct in6_addr binary;
     if (address->is_ipv6 ? inet_pton(AF_INET6, address->host, &binary) != 1 : !check_host_name(address->host, error)) {
-        return address->is_ipv6 ? error_set(error, "no IPv6 address in the brackets") : false;
+        return address->is_ipv6 ? error_set(error, "not an IPv6 address in the brackets") : false;
     }
     return parse_port(port, &address->port, error);
 }

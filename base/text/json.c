@@ -1,6 +1,6 @@
 /*
- * One recursive-descent scanner does both: it checks, and on the way it can note where one given value begins. Depth is
- * bounded, so recursion is too.
+ * One recursive-descent scanner does both: it checks, and can note where a given value begins. Depth is bounded, and so
+ * is the recursion.
  */
 #include "base/text/json.h"
 
@@ -42,7 +42,9 @@ static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
     return place;
 }
 
-/* Bytes of the UTF-8 character at p, 0 if it is none: RFC 3629, so no surrogates, nothing overlong, up to U+10FFFF. */
+/*
+ * Length of the UTF-8 character at p, 0 if invalid: by RFC 3629, so no surrogates, no overlong forms, up to U+10FFFF.
+ */
 static size_t utf8_length(const uint8_t *p, const uint8_t *end)
 {
     uint8_t first = *p;
@@ -84,7 +86,7 @@ static int peek(const struct scanner *scanner)
     return scanner->at < scanner->end ? *scanner->at : -1;
 }
 
-/* Skips white space; a comment there is an error of its own, for it is what people try. */
+/* Skips white space; a comment gets its own error, because people try them. */
 static bool skip_space(struct scanner *scanner)
 {
     while (scanner->at < scanner->end &&
@@ -131,10 +133,10 @@ static bool scan_escape(struct scanner *scanner)
     }
     int unit = escaped_unit(scanner, start);
     if (unit < 0) {
-        return fail(scanner, start, "no escape of JSON; a backslash itself is written \\\\");
+        return fail(scanner, start, "invalid escape; a backslash itself is written \\\\");
     }
     if (unit == 0) {
-        return fail(scanner, start, "\\u0000 can't stand in a string");
+        return fail(scanner, start, "\\u0000 is not allowed in a string");
     }
     scanner->at += 6;
     if (unit < 0xD800 || unit > 0xDFFF) {
@@ -154,7 +156,7 @@ static bool scan_string(struct scanner *scanner)
     for (;;) {
         int c = peek(scanner);
         if (c < 0 || c == '\n' || c == '\r') {
-            return fail(scanner, start, "this string does not end on its line; a closing \" is missing");
+            return fail(scanner, start, "unterminated string; a closing \" is missing");
         }
         if (c < 0x20) {
             return fail(scanner, scanner->at, "a control character in a string; write it as \\t or \\u00XX");
@@ -201,7 +203,7 @@ static bool scan_number(struct scanner *scanner)
         }
         good = scan_digits(scanner) > 0;
     }
-    return good || fail(scanner, start, "no number of JSON; write it as 100, -0.5 or 1e-4");
+    return good || fail(scanner, start, "invalid number; write it as 100, -0.5 or 1e-4");
 }
 
 static bool scan_word(struct scanner *scanner)
@@ -216,13 +218,12 @@ static bool scan_word(struct scanner *scanner)
     }
     int c = peek(scanner);
     if (c < 0) {
-        return fail(scanner, scanner->at, "the file ends where a value was expected");
+        return fail(scanner, scanner->at, "expected a value, got the end of the file");
     }
     if (c == '\'') {
-        return fail(scanner, scanner->at, "strings stand in double quotes");
+        return fail(scanner, scanner->at, "strings need double quotes");
     }
-    return fail(scanner, scanner->at,
-                "a value was expected here: a string in double quotes, a number, true, false, [ or {");
+    return fail(scanner, scanner->at, "expected a value: a string in double quotes, a number, true, false, [ or {");
 }
 
 static bool scan_name(struct scanner *scanner)
@@ -230,13 +231,13 @@ static bool scan_name(struct scanner *scanner)
     if (peek(scanner) != '"') {
         return fail(scanner, scanner->at,
                     peek(scanner) < 0 ? "the file ends inside an object; a closing } is missing"
-                                      : "a name in double quotes was expected here");
+                                      : "expected a name in double quotes");
     }
     if (!scan_string(scanner) || !skip_space(scanner)) {
         return false;
     }
     if (peek(scanner) != ':') {
-        return fail(scanner, scanner->at, "a colon was expected after the name");
+        return fail(scanner, scanner->at, "expected a colon after the name");
     }
     scanner->at++;
     return skip_space(scanner);
@@ -259,20 +260,22 @@ static bool scan_separator(struct scanner *scanner, char close, bool *more)
                         close == '}' ? "the file ends inside an object; a closing } is missing"
                                      : "the file ends inside an array; a closing ] is missing");
         }
-        return fail(scanner, scanner->at,
-                    close == '}' ? "a comma or } was expected here" : "a comma or ] was expected here");
+        return fail(scanner, scanner->at, close == '}' ? "expected a comma or }" : "expected a comma or ]");
     }
     scanner->at++;
     if (!skip_space(scanner)) {
         return false;
     }
     if (peek(scanner) == '}' || peek(scanner) == ']') {
-        return fail(scanner, comma, "a comma after the last element; remove it");
+        return fail(scanner, comma, "trailing comma; remove it");
     }
     return true;
 }
 
-/* matched: how much of the path leads here, -1 if it leads elsewhere. False, too, once the place is found. */
+/*
+ * matched: how many elements of the path lead here, -1 if it leads elsewhere. Returns false also once the place is
+ * found.
+ */
 static bool scan_children(struct scanner *scanner, char close, int matched)
 {
     if (++scanner->depth > JSON_MAX_DEPTH) {

@@ -1,9 +1,9 @@
 /*
- * Strict JSON, with places: what cJSON, which builds the values, does not tell.
+ * Strict JSON with positions, which cJSON, the parser that builds the values, does not provide.
  *
- * cJSON takes more than RFC 8259 allows and says of an error only where it gave up. So text is first checked here, and
- * then handed to cJSON; and what is wrong with a value is reported at its line and column, found by walking the text
- * again. Pure functions of bytes, for any bytes at all; nothing is allocated.
+ * cJSON accepts more than RFC 8259 allows, and of an error reports only where it gave up. So text is checked here
+ * first, then given to cJSON; errors about a value are reported at its line and column, found by scanning the text
+ * again. Pure functions of arbitrary bytes; nothing is allocated.
  */
 #ifndef BASE_TEXT_JSON_H
 #define BASE_TEXT_JSON_H
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 
-enum { JSON_MAX_DEPTH = 16 }; /* arrays and objects inside each other */
+enum { JSON_MAX_DEPTH = 16 }; /* nesting of arrays and objects */
 
 /* Both count from 1; a column is a character (code point), as editors count. */
 struct json_place {
@@ -21,9 +21,9 @@ struct json_place {
 };
 
 /*
- * True if the bytes are one JSON value and nothing else: UTF-8 (a byte order mark in front is let pass), no NUL in
- * strings, escapes of whole code points only, at most JSON_MAX_DEPTH deep. Otherwise the place and what is wrong there.
- * Names that stand twice in one object are the business of whoever reads it.
+ * True if the bytes are one JSON value and nothing else: UTF-8 (a leading byte order mark is allowed), no NUL in
+ * strings, escapes of whole code points only, at most JSON_MAX_DEPTH deep. Otherwise sets the place and the error.
+ * Duplicate names in an object are left to the caller.
  */
 bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
 

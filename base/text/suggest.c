@@ -1,4 +1,4 @@
-/* Nearest names by edit distance (optimal string alignment), kept to three rows of the table. */
+/* Nearest names by edit distance (optimal string alignment); three rows of the table suffice. */
 #include "base/text/suggest.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ int suggest_distance(const char *a, const char *b)
 
 void suggest_offer(struct suggestion *suggestion, const char *name)
 {
-    /* A third of the word may be wrong; beyond that a guess confuses more than it helps. */
+    /* Up to a third of the word may be wrong; beyond that a suggestion confuses more than it helps. */
     size_t length = strlen(suggestion->word);
     int limit = length < 3 ? 1 : (int)(length / 3);
     int distance = suggest_distance(suggestion->word, name);

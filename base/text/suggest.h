@@ -1,5 +1,5 @@
 /*
- * "Did you mean": the known name that a mistyped word comes nearest to.
+ * "Did you mean": the known name nearest to a mistyped word.
  */
 #ifndef BASE_TEXT_SUGGEST_H
 #define BASE_TEXT_SUGGEST_H
@@ -13,7 +13,7 @@ int suggest_distance(const char *a, const char *b);
 /* A search over names, one at a time: begin with {.word = word}, offer each, and read `best`. */
 struct suggestion {
     const char *word;
-    const char *best; /* NULL: nothing is near enough to be what was meant */
+    const char *best; /* NULL: nothing is near enough */
     int distance;
 };
 

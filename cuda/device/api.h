@@ -1,7 +1,7 @@
 /*
- * The functions of the driver API that the GPU engine calls, with prototypes of our own: the ABI that NVIDIA documents in
- * the CUDA Driver API reference and keeps for good under these (versioned) names. tests/cuda/check_api.c compares them
- * with a toolkit's <cuda.h>, where there is one.
+ * The functions of the driver API that the GPU engine calls, with our own prototypes: the ABI that NVIDIA documents in
+ * the CUDA Driver API reference and keeps stable under these (versioned) names. tests/cuda/check_api.c compares them
+ * with a toolkit's <cuda.h>, if there is one.
  */
 #ifndef CUDA_DEVICE_API_H
 #define CUDA_DEVICE_API_H
@@ -11,7 +11,7 @@
 
 #ifndef CUDA_TYPES_ARE_NVIDIAS
 
-/* Handles are opaque; all of them pointers but the first two. */
+/* Handles are opaque; all but the first two are pointers. */
 typedef int cu_device;
 typedef unsigned long long cu_pointer;
 typedef struct CUctx_st *cu_context;
@@ -55,11 +55,11 @@ enum {
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
     CU_ATTRIBUTE_COOPERATIVE_LAUNCH = 95,
-    CU_ATTRIBUTE_SHARED_BYTES = 97, /* of a block that asked for more than the usual 48 KiB */
+    CU_ATTRIBUTE_SHARED_BYTES = 97, /* of a block that requests more than the usual 48 KiB */
     CU_ATTRIBUTE_HOST_REGISTER = 99,
 
     CU_FUNCTION_REGISTERS = 4,
-    CU_FUNCTION_SHARED_BYTES = 8, /* dynamic shared memory that launches may ask for */
+    CU_FUNCTION_SHARED_BYTES = 8, /* dynamic shared memory that launches may request */
 
     CU_STREAM_OWN_ORDER = 1,     /* CU_STREAM_NON_BLOCKING */
     CU_EVENT_WITHOUT_TIMING = 2, /* CU_EVENT_DISABLE_TIMING */

@@ -1,3 +1,4 @@
+/* libcuda by dlopen and dlsym, with errors that tell the user what to install, update or unset. */
 #include "cuda/device/driver.h"
 
 #include <dlfcn.h>
@@ -21,7 +22,7 @@ bool driver_failed(const struct driver *driver, const char *call, cu_result resu
     return error_set(error, "the NVIDIA driver: %s: %s (%s)", call, text, name);
 }
 
-/* A function's address through an object pointer, as POSIX has it for dlsym. */
+/* Stores a function's address through an object pointer, as POSIX requires for dlsym. */
 static void *find(void *library, const char *symbol)
 {
     return dlsym(library, symbol);
@@ -46,21 +47,21 @@ static bool find_all(struct driver *driver, struct error *error)
     return true;
 }
 
-/* Before anything else is asked of it: an older library may lack functions. */
+/* Called first: an older library may lack functions. */
 static bool check_version(struct driver *driver, struct error *error)
 {
     cu_result (*ask)(int *version);
     void *found = find(driver->library, "cuDriverGetVersion");
     if (!found) {
-        return error_set(error, "the NVIDIA driver's library is no libcuda: it lacks cuDriverGetVersion");
+        return error_set(error, "the NVIDIA driver's library is not libcuda: it lacks cuDriverGetVersion");
     }
     memcpy(&ask, &found, sizeof ask);
     if (ask(&driver->version) != CU_SUCCESS) {
-        return error_set(error, "the NVIDIA driver does not tell its version: reinstall it, or use --device=cpu");
+        return error_set(error, "the NVIDIA driver does not report its version: reinstall it, or use --device=cpu");
     }
     if (driver->version < DRIVER_NEEDED_CUDA) {
         return error_set(error,
-                         "the NVIDIA driver is too old: it supports CUDA %d.%d, and the GPU engine needs CUDA %d.%d "
+                         "the NVIDIA driver is too old: it supports CUDA %d.%d, but the GPU engine needs CUDA %d.%d "
                          "(driver " DRIVER_NEEDED " or newer): update the driver, or use --device=cpu",
                          driver->version / 1000, driver->version % 1000 / 10, DRIVER_NEEDED_CUDA / 1000,
                          DRIVER_NEEDED_CUDA % 1000 / 10);
@@ -73,8 +74,8 @@ static bool no_device(struct error *error)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible) {
         return error_set(error,
-                         "the NVIDIA driver shows no GPU with CUDA_VISIBLE_DEVICES='%.200s': unset it or name others, "
-                         "or use --device=cpu",
+                         "the NVIDIA driver shows no GPU with CUDA_VISIBLE_DEVICES='%.200s': unset or change it, or "
+                         "use --device=cpu",
                          visible);
     }
     return error_set(error, "the NVIDIA driver finds no GPU: use --device=cpu");

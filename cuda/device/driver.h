@@ -1,8 +1,8 @@
 /*
- * libcuda, found at run time: the functions of the driver API that the GPU engine calls, and which devices it shows.
+ * libcuda, loaded at run time: the driver API functions that the GPU engine calls, and the devices.
  *
- * Nothing is linked against CUDA. The prototypes are our own, of the driver API's stable part (no cudart), so that no
- * toolkit is needed to compile this. One thread uses a driver.
+ * Nothing is linked against CUDA. The prototypes are our own, of the driver API's stable part (no cudart), so that this
+ * compiles without a toolkit. One thread uses a driver.
  */
 #ifndef CUDA_DEVICE_DRIVER_H
 #define CUDA_DEVICE_DRIVER_H
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-/* What the kernels in the binary need: the driver's CUDA version as cuDriverGetVersion gives it, and in words. */
+/* The driver that the embedded kernels need: its CUDA version, as from cuDriverGetVersion, and in words. */
 enum { DRIVER_NEEDED_CUDA = 13000 };
 #define DRIVER_NEEDED "580"
 
@@ -27,11 +27,11 @@ struct driver_device {
 };
 
 /*
- * Loads the library (NULL: "libcuda.so.1") and initialises it. CUDA_VISIBLE_DEVICES in the environment decides, as the
- * driver reads it, which devices there are. Errors: no such library, one too old (both versions named), no device.
+ * Loads the library (NULL: "libcuda.so.1") and initialises it. The driver honours CUDA_VISIBLE_DEVICES. Errors: no
+ * library, too old (names both versions), no device.
  */
 bool driver_load(struct driver **driver, const char *path, struct error *error);
-void driver_unload(struct driver *driver); /* after the last device_close; NULL is fine */
+void driver_unload(struct driver *driver); /* after the last device_close; safe on NULL */
 
 int driver_version(const struct driver *driver);      /* 13000: CUDA 13.0 */
 int driver_device_count(const struct driver *driver); /* at least 1 */

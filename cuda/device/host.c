@@ -7,12 +7,12 @@
 #include "ps/store/optimizer_math.h"
 
 struct host {
-    float *vectors[STORE_VECTORS];              /* [float_count]; what belongs to the device's layers is not used */
+    float *vectors[STORE_VECTORS];              /* [float_count]; the parts of the device's layers are unused */
     float *gradient;                            /* likewise */
-    float *inputs, *outputs, *dropped, *deltas; /* [rows, widest]: of a batch, on their way */
+    float *inputs, *outputs, *dropped, *deltas; /* [rows, widest]: of a batch, between two layers */
     int32_t *indexes;                           /* [rows] */
     float *row;                                 /* [widest] */
-    uint8_t *images;                            /* of the data, if layer 0 is the host's */
+    uint8_t *images;                            /* of the data, if layer 0 is on the host */
 };
 
 /* ---- its memory ---- */
@@ -22,7 +22,7 @@ static bool is_host(const struct device *device, int layer)
     return (device->network.host_layers >> layer & 1) != 0;
 }
 
-/* Floats of a layer's variables in the vectors. */
+/* The range of a layer's variables in the vectors. */
 static size_t layer_first(const struct device *device, int layer)
 {
     return layer < device->network.layers ? device->network.layer[layer].weights : device->model.float_count;
@@ -102,7 +102,7 @@ bool host_data(struct device *device, const uint8_t *images, int count, struct e
     return true;
 }
 
-/* What [first, first + count) and a layer have in common, in *from and *floats; false: nothing. */
+/* Intersects [first, first + count) with a layer's range, into *from and *floats; false: empty. */
 static bool in_common(const struct device *device, int layer, size_t first, size_t count, size_t *from, size_t *floats)
 {
     size_t begin = layer_first(device, layer), end = layer_first(device, layer + 1);
@@ -133,7 +133,7 @@ void host_read(const struct device *device, enum store_vector vector, size_t fir
     }
 }
 
-/* ---- between the two ---- */
+/* ---- transfers between host and device ---- */
 
 /* rows x pitch floats of one of the network's matrices. */
 static bool fetch(struct device *device, float *to, const float *from, int rows, int pitch, struct error *error)
@@ -161,7 +161,7 @@ static bool fetch_progress(struct device *device, struct error *error)
     return true;
 }
 
-/* A layer's inputs into host->inputs, [count, *pitch]. */
+/* Fetches a layer's inputs into host->inputs, [count, *pitch]. */
 static bool fetch_inputs(struct device *device, int number, const uint8_t *given, int count, bool training, int *pitch,
                          struct error *error)
 {
@@ -197,7 +197,7 @@ static float drop_factor(const struct device *device, int layer, int place, int 
 
 /* ---- forward ---- */
 
-/* to[n] += x * from[n]: what all of this comes down to. */
+/* to[n] += x * from[n]: the inner loop of all passes. */
 static void add_row(float *to, float x, const float *from, int count)
 {
     for (int n = 0; n < count; n++) {
@@ -249,7 +249,7 @@ bool host_forward(struct device *device, struct kernel_network *network, struct 
 
 /* ---- backward ---- */
 
-/* The deltas of hidden layer `number` from those of the layer above, which is the host's. */
+/* The deltas of hidden layer `number` from those of the layer above, which is on the host. */
 static bool delta_layer(struct device *device, int number, int count, struct error *error)
 {
     struct host *host = device->host;
@@ -338,7 +338,7 @@ bool host_gradients(struct device *device, struct kernel_source *source, const u
     return true;
 }
 
-/* Of all the host's layers, between a vector of the device and its own gradient. */
+/* Copies the gradients of all host layers between a vector on the device and the host's own. */
 static bool move_gradients(struct device *device, float *vector, bool to_device, struct error *error)
 {
     for (int i = 0; i < device->network.layers; i++) {

@@ -38,7 +38,7 @@ bool launch_load(struct device *device, struct error *error)
     cu_result result = device->driver->module_load(&device->module, gpu_kernels);
     if (result == CU_NO_BINARY_FOR_GPU || result == CU_INVALID_IMAGE) {
         return error_set(error,
-                         "%s has compute capability %d.%d, for which this program has no kernels: use --device=cpu",
+                         "%s has compute capability %d.%d, which this program has no kernels for: use --device=cpu",
                          device->about.name, device->about.major, device->about.minor);
     }
     if (result != CU_SUCCESS) {
@@ -47,7 +47,9 @@ bool launch_load(struct device *device, struct error *error)
     for (int i = 0; i < KERNELS; i++) {
         int registers;
         DEVICE_TRY(device, error, module_function, (&device->functions[i], device->module, names[i]));
-        /* Loads it for good: drivers put that off otherwise until a launch, which may be one that a graph records. */
+        /*
+         * Loads the kernel now: drivers otherwise defer it to the first launch, which may be one that a graph records.
+         */
         DEVICE_TRY(device, error, function_get, (&registers, CU_FUNCTION_REGISTERS, device->functions[i]));
     }
     return true;
@@ -72,7 +74,7 @@ static int64_t tile_count(enum kernel_tile tile, int rows, int cols)
     return along(rows, tiles[tile].side) * along(cols, tiles[tile].side);
 }
 
-/* Large tiles move the least data, if there are enough of them for every multiprocessor to have one. */
+/* Large tiles move the least data, provided there are enough of them for every multiprocessor. */
 static enum kernel_tile choose_tile(const struct device *device, int rows, int cols)
 {
     if (device->network.precision != PRECISION_FLOAT32) {
@@ -244,7 +246,7 @@ bool launch_step(struct device *device, struct error *error)
 /* ---- sharded training ---- */
 
 enum {
-    SHARD_MOST_IMAGES = 512, /* of a batch: beyond, kernels one after the other keep the GPU busy as well */
+    SHARD_MOST_IMAGES = 512, /* per batch: beyond that, separate kernels keep the GPU just as busy */
     SHARD_LEAST_CHUNK = 32,
 };
 
@@ -263,7 +265,7 @@ bool launch_sharded(struct device *device, int steps, struct error *error)
     return true;
 }
 
-/* The longest chunk of a batch with which a block's share fits into shared memory; false: none does. */
+/* The longest chunk of a batch for which a block's share fits into shared memory; false: none. */
 static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, const int32_t kept[4])
 {
     struct kernel_shards *shards = &device->shards;

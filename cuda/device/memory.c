@@ -1,4 +1,4 @@
-/* What lies on the device: taken at once when it is opened, but for the data and, if it is asked for, a gradient. */
+/* Device memory: allocated at once when the device is opened, except the data and, if requested, a gradient. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum {
     ALIGN = 256,
-    EVALUATION_BYTES = 16 << 20, /* images are evaluated in batches whose matrices take about so much, ... */
+    EVALUATION_BYTES = 16 << 20, /* images are evaluated in batches whose matrices take about this much, ... */
     EVALUATION_ROWS = 1024,      /* ... but not more of them than this */
 };
 
@@ -17,7 +17,7 @@ int memory_image_stride(int pixels)
     return (pieces | 1) * KERNEL_IMAGE_ALIGN;
 }
 
-/* A place in the memory that is taken at once; base 0: only adds up. */
+/* Carves from the block allocated at once; base 0: only adds up. */
 struct arena {
     cu_pointer base;
     uint64_t used;
@@ -109,7 +109,7 @@ static bool take(struct device *device, cu_pointer *pointer, uint64_t bytes, con
     size_t total = 0;
     if (device->allowed != 0 && device->taken + bytes > device->allowed) {
         return error_set(error,
-                         "%s of %s would take its share to %llu MiB, of which %llu MiB are allowed: raise "
+                         "%s of %s would take its share to %llu MiB, but only %llu MiB are allowed: raise "
                          "--gpu_memory_fraction, or choose a smaller model or batch",
                          what, device->about.name, (unsigned long long)(device->taken + bytes) >> 20,
                          (unsigned long long)device->allowed >> 20);
@@ -121,8 +121,8 @@ static bool take(struct device *device, cu_pointer *pointer, uint64_t bytes, con
             left = 0;
         }
         return error_set(error,
-                         "%s has no memory for %s: %llu MiB are needed, %llu MiB are free: choose a smaller model or "
-                         "batch, end what else runs there, or use --device=cpu",
+                         "%s has no memory for %s: needs %llu MiB, %llu MiB free: choose a smaller model or batch, "
+                         "stop other programs on it, or use --device=cpu",
                          device->about.name, what, (unsigned long long)(bytes + (1 << 20) - 1) >> 20,
                          (unsigned long long)left >> 20);
     }
@@ -235,7 +235,7 @@ bool device_data(struct device *device, const uint8_t *images, const int32_t *la
     if (!take(device, &device->data, bytes, "the training images", error)) {
         return false;
     }
-    /* By pieces that the padding fits in; a caller's unpadded images go as they are. */
+    /* In pieces that leave room for padding; images without padding are copied as they are. */
     for (int first = 0; first < count;) {
         int piece = count - first < device->rows ? count - first : device->rows;
         const uint8_t *from = images + (size_t)first * (size_t)device->shape.widths[0];
@@ -257,7 +257,7 @@ bool device_data(struct device *device, const uint8_t *images, const int32_t *la
     if (!host_data(device, images, count, error)) {
         return false;
     }
-    /* They hold the old pointers. */
+    /* The graphs hold the old pointers. */
     for (int i = 0; i < DEVICE_GRAPHS; i++) {
         if (device->graphs[i]) {
             driver->graph_exec_destroy(device->graphs[i]);
@@ -276,8 +276,8 @@ static bool vector_at(const struct device *device, enum store_vector vector, siz
     const float *const bases[STORE_VECTORS] = {vectors->parameters, vectors->slot0, vectors->slot1, vectors->averages};
     size_t floats = device->model.float_count;
     if ((int)vector < 0 || vector >= STORE_VECTORS || !bases[vector] || first > floats || count > floats - first) {
-        return error_set(error, "floats %zu to %zu of vector %d are asked for, which this model has not: this is a bug",
-                         first, first + count, (int)vector);
+        return error_set(error, "bug: floats %zu to %zu of vector %d requested, which this model does not have", first,
+                         first + count, (int)vector);
     }
     *at = device_address(bases[vector]) + first * sizeof(float);
     return true;

@@ -1,4 +1,4 @@
-/* Taking a device and giving it back. */
+/* Opens and closes a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 bool device_failed(struct device *device, const char *call, cu_result result, struct error *error)
 {
-    /* What concerns one call alone: everything else, a kernel's fault above all, stays with the context for good. */
+    /* Errors that affect only one call. All others, above all a kernel's fault, stay with the context. */
     bool passing = result == CU_OUT_OF_MEMORY || result == CU_INVALID_VALUE || result == CU_NOT_FOUND ||
                    result == CU_NOT_SUPPORTED || result == CU_LAUNCH_OUT_OF_RESOURCES ||
                    result == CU_COOPERATIVE_LAUNCH_TOO_LARGE;
@@ -48,12 +48,12 @@ static bool check_shape(const struct device_shape *shape, struct error *error)
         fine = shape->widths[i] >= 1 && shape->widths[i] <= CONFIG_MAX_WIDTH;
     }
     if (!fine) {
-        return error_set(error, "the GPU engine was asked for a model that no config allows: this is a bug");
+        return error_set(error, "bug: the GPU engine got a model that no config allows");
     }
     return true;
 }
 
-/* Tensor cores multiply these formats from compute capability 8.0 on. */
+/* Tensor cores support these formats since compute capability 8.0. */
 static bool choose_precision(struct device *device, struct error *error)
 {
     const struct driver_device *about = &device->about;
@@ -152,7 +152,7 @@ void device_close(struct device *device)
     if (!device) {
         return;
     }
-    /* Of a device that is lost each of these fails, and nothing is left to be done about it. */
+    /* On a lost device each of these fails; nothing can be done about it. */
     const struct driver *driver = device->driver;
     if (device->stream) {
         driver->stream_wait(device->stream);

@@ -1,4 +1,4 @@
-/* What the files of this room share: a loaded driver, an open device, and how they call the one for the other. */
+/* Shared by the files of this folder: a loaded driver, an open device, and how to call the driver for it. */
 #ifndef CUDA_DEVICE_STATE_H
 #define CUDA_DEVICE_STATE_H
 
@@ -20,7 +20,7 @@ struct driver {
 /* "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns false. */
 bool driver_failed(const struct driver *driver, const char *call, cu_result result, struct error *error);
 
-/* Entry points of cuda/kernels/kernels.cu; those in tiles in the order of enum kernel_tile. */
+/* Entry points of cuda/kernels/kernels.cu; tiled ones in the order of enum kernel_tile. */
 enum kernel {
     KERNEL_DRAW,
     KERNEL_SOFTMAX,
@@ -35,11 +35,11 @@ enum kernel {
 };
 
 enum {
-    DEVICE_UPDATES = 1024,   /* steps whose updates lie on the device at once */
+    DEVICE_UPDATES = 1024,   /* steps whose updates are on the device at once */
     DEVICE_GRAPH_STEPS = 16, /* of the longer of two graphs */
     DEVICE_GRAPHS = 2,       /* of DEVICE_GRAPH_STEPS steps, and of one */
-    DEVICE_SHARED = 8,       /* pieces of the caller's memory that are pinned */
-    DEVICE_CHUNKS = 64,      /* in which a gradient leaves, at most */
+    DEVICE_SHARED = 8,       /* pinned pieces of the caller's memory */
+    DEVICE_CHUNKS = 64,      /* pieces that a gradient is copied in, at most */
 };
 
 struct device {
@@ -55,29 +55,29 @@ struct device {
     cu_module module;
     cu_function functions[KERNELS];
     cu_stream stream;  /* computes */
-    cu_stream copying; /* brings gradients to the host meanwhile */
+    cu_stream copying; /* copies gradients to the host meanwhile */
     cu_event computed[DEVICE_CHUNKS], copied[DEVICE_CHUNKS];
-    cu_event known; /* the outcome of a step is on the host */
+    cu_event known; /* the outcome of a step has reached the host */
 
     int rows;            /* images that the matrices have room for */
-    cu_pointer memory;   /* all that is taken at once, when the device is opened */
+    cu_pointer memory;   /* the block allocated when the device is opened */
     cu_pointer data;     /* images and labels to train on */
-    cu_pointer gradient; /* taken when first asked for */
+    cu_pointer gradient; /* allocated on first use */
     uint64_t taken;      /* bytes, all together */
     uint64_t allowed;    /* bytes */
 
     struct kernel_network network;
     struct kernel_source train;  /* batches drawn from the data */
-    struct kernel_source staged; /* images that the host brought */
+    struct kernel_source staged; /* images passed in by the host */
     struct update *updates;      /* device: [DEVICE_UPDATES][2] */
     cu_graph_exec graphs[DEVICE_GRAPHS];
 
     bool sharded;
     struct kernel_shards shards;
 
-    struct host *host; /* layers that are not the device's (host.h); NULL: there are none */
+    struct host *host; /* layers computed on the host (host.h); NULL: none */
 
-    /* Pinned memory of the host. */
+    /* Pinned host memory. */
     struct kernel_progress *progress;
     struct update (*host_updates)[2]; /* [DEVICE_UPDATES] */
     uint8_t *host_images;             /* [rows, image_stride] */
@@ -86,12 +86,12 @@ struct device {
     int pinned_count;
 };
 
-/* The bytes of the kernels: cubins and PTX for every architecture, put into the program when it is built. */
+/* The kernels: cubins and PTX for every architecture, embedded at build time. */
 extern const unsigned char gpu_kernels[];
 
 /* ---- calls ---- */
 
-/* Notes that the device is lost, if that is what the result says. */
+/* Records that the device is lost if the result says so. */
 bool device_failed(struct device *device, const char *call, cu_result result, struct error *error);
 
 /* DEVICE_TRY(device, error, stream_wait, (device->stream)) goes on, or returns false with the error set. */
@@ -115,12 +115,12 @@ static inline cu_pointer device_address(const void *pointer)
 
 /* ---- memory.c ---- */
 
-/* Does this model have that vector? */
+/* Whether this model has that vector. */
 bool memory_keeps(const struct device_shape *shape, enum store_vector vector);
 
-/* Takes the memory of device->network and what goes with it, vectors zeroed. */
+/* Allocates the memory of device->network and everything with it; vectors are zeroed. */
 bool memory_take(struct device *device, struct error *error);
-/* Nothing if it is there. */
+/* Does nothing if it exists. */
 bool memory_take_gradient(struct device *device, struct error *error);
 void memory_release(struct device *device);
 
@@ -128,16 +128,16 @@ void memory_release(struct device *device);
 int memory_image_stride(int pixels);
 
 /*
- * Brings images [count, widths[0]], packed, to `to` on the device, rows image_stride apart. The bytes may be needed until
- * device->stream has been waited for, count <= device->rows; or are taken at once.
+ * Copies packed images [count, widths[0]] to `to` on the device, rows image_stride apart. The bytes must stay valid
+ * until device->stream has been waited for if count <= device->rows; otherwise they are copied at once.
  */
 bool memory_stage_images(struct device *device, cu_pointer to, const uint8_t *images, int count, struct error *error);
 
-/* Sets device->network.progress as at the begin of a call. */
+/* Resets device->network.progress for a new call. */
 bool memory_begin(struct device *device, int64_t first_step, struct error *error);
-bool memory_fetch_progress(struct device *device, struct error *error); /* under way: wait for the stream */
+bool memory_fetch_progress(struct device *device, struct error *error); /* asynchronous: wait for the stream */
 
-/* ---- launch.c: what goes into device->stream ---- */
+/* ---- launch.c: work queued on device->stream ---- */
 
 bool launch_load(struct device *device, struct error *error);
 
@@ -165,7 +165,7 @@ bool launch_gradients(struct device *device, struct kernel_source *source, int m
 /* Clips the gradient and does what `how` (enum kernel_apply) says with it. */
 bool launch_clip(struct device *device, int how, float weight, struct error *error);
 
-/* Passes the gradient through as `how` (enum kernel_apply) says. */
+/* Applies the gradient as `how` (enum kernel_apply) says. */
 bool launch_apply(struct device *device, int how, float weight, struct error *error);
 
 /* One whole step of training: all its batches, and the update. */
@@ -176,7 +176,7 @@ bool launch_draw(struct device *device, struct kernel_source *source, struct err
 /* Steps in one launch, if device->sharded. */
 bool launch_sharded(struct device *device, int steps, struct error *error);
 
-/* Whether and how training is sharded: sets device->sharded and shards. reason: why not, else untouched. */
+/* Decides whether and how training is sharded: sets device->sharded and shards. reason: set if it is not. */
 bool launch_plan(struct device *device, const char **reason, struct error *error);
 
 #endif

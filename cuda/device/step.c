@@ -1,4 +1,6 @@
-/* One batch that the host brings: its gradient, which leaves in pieces while the rest is still computed; and logits. */
+/*
+ * One batch from the host: its gradient, which is copied back in pieces while the rest is still computed; and logits.
+ */
 #include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -8,13 +10,13 @@
 
 enum { LAYER_PIECES = 4 }; /* of the first layer's gradient, which is most of it */
 
-/* Floats [.., end) of the gradient are computed by the time of an event. */
+/* Floats [.., end) of the gradient are computed once an event has fired. */
 struct pieces {
     uint64_t end[DEVICE_CHUNKS];
     int count;
 };
 
-/* A batch of the host's on the device, as if it had been drawn. */
+/* Puts the host's batch on the device, as if it had been drawn. */
 static bool stage(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
                   struct error *error)
 {
@@ -31,7 +33,7 @@ static bool stage(struct device *device, const uint8_t *images, const int32_t *l
     return true;
 }
 
-/* Computes some rows of a layer's gradient (0: they are there), and has them copied up to `end` once that is done. */
+/* Computes some rows of a layer's gradient (0: already computed), and queues the copy of floats up to `end`. */
 static bool send_piece(struct device *device, struct pieces *pieces, int layer, int first, int rows, uint64_t end,
                        float *gradient, struct error *error)
 {
@@ -51,10 +53,10 @@ static bool send_piece(struct device *device, struct pieces *pieces, int layer, 
     return true;
 }
 
-/* All layers from the first, as they lie in memory: the deltas are all there by now. */
+/* All layers from the first on, in memory order: all deltas are known by now. */
 static bool send_gradient(struct device *device, struct pieces *pieces, float *gradient, struct error *error)
 {
-    bool clips = device->network.clip_norm > 0.0; /* which needs all of it first */
+    bool clips = device->network.clip_norm > 0.0; /* which needs the whole gradient first */
     if (clips && (!launch_gradients(device, &device->staged, GRADIENT_STORE, 1.0f, error) ||
                   !launch_clip(device, CLIP_IN_PLACE, 1.0f, error))) {
         return false;
@@ -77,7 +79,7 @@ static bool send_gradient(struct device *device, struct pieces *pieces, float *g
     return true;
 }
 
-/* With layers of the host's: all of it at once. */
+/* With host layers: everything at once. */
 static bool gather_gradient(struct device *device, const uint8_t *images, struct pieces *pieces, float *gradient,
                             struct error *error)
 {
@@ -101,7 +103,7 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
         !memory_begin(device, step, error)) {
         return false;
     }
-    network->micro_batches = 1; /* of this batch the caller makes what it likes */
+    network->micro_batches = 1; /* the caller decides what to do with this batch */
     bool launched = (device->host ? host_batch(device, &device->staged, images, error)
                                   : launch_batch(device, &device->staged, error)) &&
                     memory_fetch_progress(device, error);
@@ -133,7 +135,7 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
     return true;
 }
 
-/* Without the padding of the rows. */
+/* Drops the padding of the rows. */
 static bool fetch_logits(struct device *device, const struct kernel_layer *last, int count, float *logits,
                          struct error *error)
 {

@@ -1,4 +1,4 @@
-/* Many steps without the host: in one cooperative launch, or by graphs of one or more steps. */
+/* Many steps without the host: one cooperative launch, or CUDA graphs of one or more steps. */
 #include <assert.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static bool launch_graphs(struct device *device, int steps, struct error *error)
     return true;
 }
 
-/* One after the other, with the CPU's part in each. */
+/* Step by step, with the CPU's part in each. */
 static bool step_with_host(struct device *device, int steps, struct error *error)
 {
     device->progress->stopped = 0;

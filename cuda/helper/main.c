@@ -1,6 +1,7 @@
 /*
- * The program that hosts the GPU: linked against the system's libc, as NVIDIA's driver is, and carried inside the static
- * one, which starts it from memory with a descriptor of the memory they share (cuda/protocol.h) as its only argument.
+ * The program that hosts the GPU. It is linked against the system's libc, as NVIDIA's driver is, and embedded in the
+ * static program, which starts it from memory with a descriptor of the shared memory (cuda/protocol.h) as its only
+ * argument.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ int main(int argc, char **argv)
     int file = argc == 2 ? atoi(argv[1]) : -1;
     struct protocol_header *header = file > 0 ? map_header(file) : NULL;
     if (!header) {
-        fprintf(stderr, "trainer-gpu is a part of trainer, which starts it by itself\n");
+        fprintf(stderr, "trainer-gpu is part of trainer, which starts it automatically\n");
         return 2;
     }
     serve(header, file);

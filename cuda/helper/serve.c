@@ -1,3 +1,7 @@
+/*
+ * One loop: wait for a command, check what it points at, carry it out, complete it. The client is trusted no further
+ * than that a wrong number is an error and not a crash.
+ */
 #include "cuda/helper/serve.h"
 
 #include <errno.h>
@@ -9,8 +13,8 @@
 #include "cuda/handover.h"
 
 enum {
-    SPIN_NS = 50 * 1000,          /* after a command: the next one mostly follows at once */
-    LOOK_NS = 1000 * 1000 * 1000, /* between two looks whether the client still lives, besides the kernel's signal */
+    SPIN_NS = 50 * 1000,          /* after a command: the next one usually follows at once */
+    LOOK_NS = 1000 * 1000 * 1000, /* between checks that the client is alive, in addition to the kernel's signal */
 };
 
 struct helper_server {
@@ -19,14 +23,14 @@ struct helper_server {
     uint8_t *transfer; /* behind the header */
     uint64_t transfer_bytes;
     struct driver *driver;
-    struct error no_driver; /* why there is none */
+    struct error no_driver; /* why it could not be loaded */
     struct device *device;
     struct device_shape shape;
 };
 
-/* ---- Places in the file ---- */
+/* ---- Offsets in the file ---- */
 
-/* The client is our own, but a wrong number should not cost more than an error. NULL: not within the transfer area. */
+/* The client is our own, but a wrong number should be an error, not a crash. NULL: outside the transfer area. */
 static void *place(const struct helper_server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
 {
     uint64_t begin = protocol_header_bytes();
@@ -39,17 +43,17 @@ static void *place(const struct helper_server *server, uint64_t at, uint64_t cou
 
 static bool out_of_bounds(struct error *error)
 {
-    return error_set(error, "a command to the GPU engine is out of bounds: please report this");
+    return error_set(error, "bug: a command to the GPU engine is out of bounds; please report this");
 }
 
 static bool needs_device(const struct helper_server *server, struct error *error)
 {
-    return server->device != NULL || error_set(error, "no device was taken yet: please report this");
+    return server->device != NULL || error_set(error, "bug: no device is open; please report this");
 }
 
 /* ---- Commands ---- */
 
-/* What loading the driver came to. */
+/* The result of loading the driver. */
 static bool needs_driver(const struct helper_server *server, struct error *error)
 {
     return server->driver != NULL || error_set(error, "%s", server->no_driver.text);
@@ -75,7 +79,7 @@ static bool map_transfer(struct helper_server *server, uint64_t bytes, struct er
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, server->file, (off_t)protocol_header_bytes());
     if (memory == MAP_FAILED) {
-        return error_set(error, "the GPU engine can't map %llu MiB: %s", (unsigned long long)bytes >> 20,
+        return error_set(error, "the GPU engine cannot map %llu MiB: %s", (unsigned long long)bytes >> 20,
                          strerror(errno));
     }
     server->transfer = memory;
@@ -83,7 +87,7 @@ static bool map_transfer(struct helper_server *server, uint64_t bytes, struct er
     return true;
 }
 
-/* The shape with a limit of so much of the device's memory. */
+/* The shape with its memory limit set from the fraction. */
 static bool limit_memory(const struct helper_server *server, const struct protocol_command *command,
                          struct device_shape *shape, struct error *error)
 {
@@ -117,7 +121,7 @@ static bool open_device(struct helper_server *server, const struct protocol_comm
     return true;
 }
 
-/* The training set lies behind the transfer area only now. */
+/* The training set follows the transfer area only during this command. */
 static bool take_data(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
     uint64_t begin = protocol_header_bytes() + server->transfer_bytes;
@@ -130,7 +134,7 @@ static bool take_data(struct helper_server *server, const struct protocol_comman
     uint64_t bytes = command->file_bytes - begin;
     uint8_t *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, server->file, (off_t)begin);
     if (memory == MAP_FAILED) {
-        return error_set(error, "the GPU engine can't map %llu MiB of training data: %s",
+        return error_set(error, "the GPU engine cannot map %llu MiB of training data: %s",
                          (unsigned long long)bytes >> 20, strerror(errno));
     }
     const void *labels = memory + (command->labels_at - begin);
@@ -236,7 +240,7 @@ void serve(struct protocol_header *header, int file)
 {
     struct helper_server server = {.header = header, .file = file};
     handover_set(&header->hello, 1);
-    /* It takes its time, which the client may have something to do in. */
+    /* Loading takes time, in which the client may do other work. */
     if (!driver_load(&server.driver, NULL, &server.no_driver)) {
         server.driver = NULL;
     }
@@ -251,7 +255,8 @@ void serve(struct protocol_header *header, int file)
         } else if (server.device && device_lost(server.device)) {
             reply->status = PROTOCOL_LOST;
         }
-        handover_may_spin(&header->helper_cpu, &header->client_cpu); /* for the client, which reads it next */
+        handover_may_spin(&header->helper_cpu,
+                          &header->client_cpu); /* publishes this CPU for the client, which reads it next */
         handover_set(&header->completed, done);
         if (verb == PROTOCOL_QUIT) {
             return;

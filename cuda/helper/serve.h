@@ -1,10 +1,10 @@
-/* Carries out what the client asks for, one command after the other, until it says QUIT or is gone. */
+/* Executes the client's commands one by one, until it sends QUIT or dies. */
 #ifndef CUDA_HELPER_SERVE_H
 #define CUDA_HELPER_SERVE_H
 
 #include "cuda/protocol.h"
 
-/* header: mapped from the start of `file`, which this maps more of when it is told to. */
+/* header: mapped from the start of `file`; commands may ask to map more of it. */
 void serve(struct protocol_header *header, int file);
 
 #endif

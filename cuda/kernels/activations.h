@@ -1,4 +1,4 @@
-/* Activations and their derivatives, of single elements, for C and CUDA alike. */
+/* Activations and their derivatives of single elements, shared by C and CUDA. */
 #ifndef CUDA_KERNELS_ACTIVATIONS_H
 #define CUDA_KERNELS_ACTIVATIONS_H
 
@@ -12,7 +12,7 @@
 #define ACTIVATION_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* The formulas of worker/cpu/kernels_reference.c; not a number stays one. */
+/* The formulas of worker/cpu/kernels_reference.c; NaN stays NaN. */
 ACTIVATION_INLINE float activate(int activation, float z)
 {
     switch (activation) {

@@ -1,8 +1,8 @@
 /*
- * Passes over the gradient of the whole network, where it can't be applied as it is computed: clipping by norm (as
- * worker/clip.h), which must know all of it first, and micro-batches.
+ * Passes over the gradient of the whole network, for the cases where it cannot be applied as it is computed: clipping
+ * by norm (see worker/clip.h), which needs the whole gradient first, and micro-batches.
  *
- * Each block has one row: of a layer's weights, or its biases, which count as a row behind these.
+ * Each block handles one row: of a layer's weights, or its biases, which count as one more row.
  */
 #ifndef CUDA_KERNELS_APPLY_CUH
 #define CUDA_KERNELS_APPLY_CUH
@@ -15,7 +15,7 @@ struct gradient_row {
     uint64_t first; /* of its floats in the flat vector */
     int floats;
     bool weights;
-    bool of_host; /* where its parameters are */
+    bool of_host; /* its parameters are on the host */
 };
 
 static __device__ __forceinline__ struct gradient_row row_of_block(const struct kernel_network &network)
@@ -32,7 +32,7 @@ static __device__ __forceinline__ struct gradient_row row_of_block(const struct 
             (network.host_layers >> number & 1) != 0};
 }
 
-/* Sum of what each thread has, by a block of KERNEL_BLOCK_THREADS, for thread 0 alone. scratch: [KERNEL_WARP]. */
+/* Sum over a block of KERNEL_BLOCK_THREADS, returned to thread 0 only. scratch: [KERNEL_WARP]. */
 static __device__ __forceinline__ double block_sum(double sum, double *scratch)
 {
     sum = warp_sum(sum);
@@ -48,10 +48,10 @@ static __device__ __forceinline__ double block_sum(double sum, double *scratch)
     return sum;
 }
 
-/* The gradient's norm, and so the factor it is clipped by; the block that is last through adds up. */
+/* The gradient's norm, and from it the clipping factor; the last block to finish adds up. */
 static __device__ __forceinline__ void measure_gradient(const struct kernel_network &network)
 {
-    double *scratch = (double *)shared_memory(); /* [KERNEL_WARP], and behind them a flag */
+    double *scratch = (double *)shared_memory(); /* [KERNEL_WARP], then a flag */
     int *last = (int *)(scratch + KERNEL_WARP);
     struct kernel_progress *progress = network.progress;
     if (progress->stopped) {

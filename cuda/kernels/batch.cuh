@@ -1,11 +1,11 @@
-/* The begin and the end of a batch's forward pass: which images it holds, and what they cost. */
+/* The beginning and the end of a batch's forward pass: drawing its images, and computing the loss. */
 #ifndef CUDA_KERNELS_BATCH_CUH
 #define CUDA_KERNELS_BATCH_CUH
 
 #include "cuda/kernels/elements.cuh"
 #include "cuda/kernels/machine.cuh"
 
-/* These two are called from places that are seldom come by: once is enough of them. */
+/* These two are called rarely: not inlining them saves code. */
 static __device__ __noinline__ void batch_order_make(struct sampler_order *order, struct sampler sampler, int64_t epoch)
 {
     sampler_order_make(order, &sampler, epoch);
@@ -16,7 +16,7 @@ static __device__ __noinline__ int32_t batch_index(const struct sampler_order *o
     return (int32_t)sampler_index(order, position);
 }
 
-/* The shuffled order that batch `step` of a task is taken from, where it begins there, and how many images it has. */
+/* The shuffled order that batch `step` of a task is drawn from, its position there, and its size. */
 static __device__ __forceinline__ void batch_order(struct sampler sampler, uint32_t micro, int64_t step,
                                                    struct sampler_order *order, uint32_t *first, int32_t *count)
 {
@@ -81,7 +81,7 @@ static __device__ __forceinline__ double warp_sum(double value)
     return value;
 }
 
-/* The first of the largest; what is not a number counts as largest of all, as !(x <= y) has it. */
+/* The first of the largest; NaN counts as largest, because !(x <= y) holds for it. */
 static __device__ __forceinline__ void warp_largest(float &value, int &place)
 {
 #pragma unroll
@@ -142,8 +142,8 @@ static __device__ __forceinline__ float softmax_row(const float *logits, float *
 }
 
 /*
- * Adds up a batch's losses and right answers, by one block of any whole number of warps up to 32, in an order that
- * depends on nothing else. loss, right: the sums, for thread 0 alone. scratch: 64 doubles in shared memory.
+ * Adds up a batch's losses and correct answers, by one block of up to 32 whole warps, in a fixed order. loss, right:
+ * the sums, for thread 0 only. scratch: 64 doubles in shared memory.
  */
 static __device__ __forceinline__ void sum_losses(const float *losses, const int32_t *correct, int count,
                                                   double *scratch, double *loss, int *right)
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void sum_losses(const float *losses, const int
     }
 }
 
-/* Writes down a batch, as worker/cpu/engine/train.c's record; or that its loss is not finite. */
+/* Records a batch, as worker/cpu/engine/train.c does; or that its loss is not finite. */
 static __device__ __forceinline__ void record_batch(struct kernel_progress *progress, int micro, int micro_batches,
                                                     double loss, int right)
 {
@@ -196,11 +196,11 @@ static __device__ __forceinline__ void record_batch(struct kernel_progress *prog
     }
 }
 
-/* Blocks of KERNEL_BLOCK_THREADS, one warp a row; the block that is last through adds up. */
+/* Blocks of KERNEL_BLOCK_THREADS, one warp per row; the last block to finish adds up. */
 static __device__ __forceinline__ void softmax_batch(const struct kernel_network &network,
                                                      const struct kernel_source &source)
 {
-    double *scratch = (double *)shared_memory(); /* [64], and behind them a flag */
+    double *scratch = (double *)shared_memory(); /* [64], then a flag */
     int *last = (int *)(scratch + 2 * KERNEL_WARP);
     struct kernel_progress *progress = network.progress;
     if (progress->stopped) {

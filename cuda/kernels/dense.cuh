@@ -1,8 +1,8 @@
 /*
- * The passes through a network of any depth and width, one kernel a layer and direction.
+ * The passes through a network of any depth and width, one kernel per layer and direction.
  *
- * Each comes in three sizes of tile, and for tensor cores; the host picks. Forward and backward kernels do nothing once the call has been
- * stopped. Images are read as bytes by whoever needs them: they are never stored as floats.
+ * Each comes in three tile sizes and for tensor cores; the host chooses. Forward and backward kernels do nothing once
+ * the call has been stopped. Images are read as bytes wherever needed, and never stored as floats.
  */
 #ifndef CUDA_KERNELS_DENSE_CUH
 #define CUDA_KERNELS_DENSE_CUH
@@ -75,10 +75,10 @@ struct matrix_and_one {
     }
 };
 
-/* One of two operands, as a kernel finds out when it runs: half the code of a product for each. */
+/* One of two operands, chosen at run time: one product instead of two halves the code. */
 template <class First, class Second> struct either {
     enum { ALONG_DEPTH = First::ALONG_DEPTH };
-    static_assert((int)First::ALONG_DEPTH == (int)Second::ALONG_DEPTH, "threads walk them alike");
+    static_assert((int)First::ALONG_DEPTH == (int)Second::ALONG_DEPTH, "threads must walk both alike");
     bool is_first;
     First first;
     Second second;
@@ -90,7 +90,7 @@ template <class First, class Second> struct either {
 
 /* ---- forward ---- */
 
-/* What becomes of a layer's sums: bias, activation, dropout. */
+/* What is applied to a layer's sums: bias, activation, dropout. */
 struct forward_finish {
     const struct kernel_network *network;
     int number;
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void forward_layer(const struct kernel_network
 
 /* ---- backward ---- */
 
-/* From gradients of a layer's outputs to those of what the activation was applied to. */
+/* From gradients of a layer's outputs to those of its pre-activations. */
 struct delta_finish {
     const struct kernel_network *network;
     int number;
@@ -195,7 +195,7 @@ template <class S> static __device__ __forceinline__ void delta_layer(const stru
 
 /* ---- gradients ---- */
 
-/* Row `in` of a layer's gradient is that of its biases. */
+/* Row `in` of a layer's gradient belongs to its biases. */
 struct gradient_finish {
     const struct kernel_network *network;
     const struct kernel_layer *layer;
@@ -252,7 +252,7 @@ static __device__ __forceinline__ void gradient_tile(const struct kernel_network
     }
 }
 
-/* Tiles [first, first + blocks) of all layers from `number` on, as many as the grid has blocks. */
+/* Tiles [first, first + blocks) of all layers from `number` on, one per block of the grid. */
 template <class S>
 static __device__ __forceinline__ void gradient_layers(const struct kernel_network &network,
                                                        const struct kernel_source &source, int number, int first,

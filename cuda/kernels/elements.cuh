@@ -6,7 +6,7 @@
 #include "cuda/kernels/params.h"
 #include "ps/store/optimizer_math.h"
 
-/* What a unit of hidden layer `layer` is multiplied with: 0, or the scale of those that stay. Not inlined: it is long. */
+/* The dropout factor of a unit of hidden layer `layer`: 0, or the scale. Not inlined: it is long. */
 static __device__ __noinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step, int layer,
                                                  int place, int unit)
 {
@@ -14,7 +14,7 @@ static __device__ __noinline__ float drop_factor(const struct dropout &dropout, 
     return dropout_drops(&dropout, &batch, layer, place, unit) ? 0.0f : dropout.scale;
 }
 
-/* Element `at` of all vectors. Not inlined: it holds every optimizer there is. */
+/* Updates element `at` of all vectors. Not inlined: it contains every optimizer. */
 static __device__ __noinline__ void update_element(const struct update *shared, float g, float *parameters,
                                                    float *slot0, float *slot1, float *averages, uint64_t at)
 {

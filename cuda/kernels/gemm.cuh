@@ -1,11 +1,10 @@
 /*
- * One tile of a matrix product by one block of threads, in float32, each sum in one fixed order.
+ * One tile of a matrix product by one thread block, in float32, with every sum in a fixed order.
  *
- * c(m, n) = sum over l < depth of a(m, l) x b(l, n). The operands are functors that give 0 outside of their matrices, so
- * that any size fits; how they lie in memory decides which way threads walk them. The depth is cut into SLICES parts,
- * summed side by side by as many groups of threads and then added in order: small products have too few tiles to fill a
- * GPU, so they need threads elsewhere. The results pass through shared memory, from which they are handed to `finish`
- * row by row, so that whatever that does is compiled once and its stores coalesce.
+ * c(m, n) = sum over l < depth of a(m, l) x b(l, n). The operands are functors that return 0 outside their matrices, so
+ * that any size works; their memory layout decides how threads walk them. The depth is cut into SLICES parts, which
+ * groups of threads sum in parallel and then add in order: small products have too few tiles to fill a GPU. Results
+ * pass through shared memory to `finish` row by row, so that its code is compiled once and its stores coalesce.
  */
 #ifndef CUDA_KERNELS_GEMM_CUH
 #define CUDA_KERNELS_GEMM_CUH
@@ -17,25 +16,25 @@ template <int ROWS_, int COLS_, int DEPTH_, int TILE_, int SLICES_> struct gemm_
     static constexpr bool TENSOR = false;
     static constexpr int ROWS = ROWS_;
     static constexpr int COLS = COLS_;
-    static constexpr int DEPTH = DEPTH_; /* of what is in shared memory at once */
+    static constexpr int DEPTH = DEPTH_; /* of the part in shared memory at once */
     static constexpr int TILE = TILE_;   /* a thread's own rows and columns: 4 or 8 */
     static constexpr int SLICES = SLICES_;
     static constexpr int GROUP = ROWS / TILE * (COLS / TILE); /* threads that share a slice */
     static constexpr int THREADS = GROUP * SLICES;
-    static constexpr int RESIDENT = TILE == 4 ? 2 : 1; /* blocks on a multiprocessor, at least: bounds the registers */
+    static constexpr int RESIDENT = TILE == 4 ? 2 : 1; /* minimum blocks per multiprocessor: limits the registers */
     static constexpr int A_PITCH = ROWS + 4;
     static constexpr int B_PITCH = COLS + 4;
-    static constexpr int PARTS = TILE / 4; /* a thread's rows come in groups of four, so many */
+    static constexpr int PARTS = TILE / 4; /* groups of four rows per thread */
     static constexpr int PART_ROWS = ROWS / PARTS;
     static constexpr int SLICE_FLOATS = DEPTH * (A_PITCH + B_PITCH); /* of one slice, of one of two buffers */
-    static constexpr int STAGE_FLOATS = PART_ROWS * COLS;            /* of one slice's results on their way out */
+    static constexpr int STAGE_FLOATS = PART_ROWS * COLS;            /* of one slice's results, for output */
     static constexpr int FLOATS = SLICES * (2 * SLICE_FLOATS > STAGE_FLOATS ? 2 * SLICE_FLOATS : STAGE_FLOATS);
     static constexpr int BYTES = FLOATS * 4;
     static constexpr int A_LOADS = (ROWS * DEPTH + GROUP - 1) / GROUP;
     static constexpr int B_LOADS = (COLS * DEPTH + GROUP - 1) / GROUP;
 };
 
-/* No more shared memory than every GPU gives without being asked. */
+/* No more shared memory than every GPU provides by default. */
 typedef gemm_shape<KERNEL_SMALL_TILE, KERNEL_SMALL_TILE, 16, 4, 4> gemm_small;
 typedef gemm_shape<KERNEL_MEDIUM_TILE, KERNEL_MEDIUM_TILE, 16, 4, 1> gemm_medium;
 typedef gemm_shape<KERNEL_LARGE_TILE, KERNEL_LARGE_TILE, 8, 8, 1> gemm_large;
@@ -43,7 +42,7 @@ static_assert(gemm_small::THREADS == KERNEL_BLOCK_THREADS && gemm_small::BYTES =
 static_assert(gemm_medium::THREADS == KERNEL_BLOCK_THREADS && gemm_medium::BYTES == KERNEL_MEDIUM_BYTES, "as promised");
 static_assert(gemm_large::THREADS == KERNEL_BLOCK_THREADS && gemm_large::BYTES == KERNEL_LARGE_BYTES, "as promised");
 
-/* A piece of an operand, on its way through registers into shared memory [depth, width]. */
+/* A piece of an operand, moved through registers into shared memory [depth, width]. */
 template <class S, int WIDTH, int PITCH, int LOADS, bool ALONG_DEPTH> struct gemm_piece {
     float value[LOADS];
 
@@ -115,7 +114,8 @@ static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, i
     const int row = thread / (S::COLS / S::TILE);
     const int col = thread % (S::COLS / S::TILE);
     const int pieces = (depth + S::DEPTH - 1) / S::DEPTH;
-    const int turns = (pieces + S::SLICES - 1) / S::SLICES; /* the same for all, so that all meet at the barriers */
+    const int turns =
+        (pieces + S::SLICES - 1) / S::SLICES; /* the same for all threads, so that all reach the barriers */
     const int first = slice * turns * S::DEPTH;
     float *mine = shared + slice * 2 * S::SLICE_FLOATS;
     gemm_piece<S, S::ROWS, S::A_PITCH, S::A_LOADS, A::ALONG_DEPTH> next_a;
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, i
             sum[i][j] = 0.0f;
         }
     }
-    /* A turn's pieces are on their way while the turn before is multiplied; written so, there is one of each in the code. */
+    /* A turn's pieces are loaded while the previous turn is multiplied; in this form the code has one copy of each. */
 #pragma unroll 1
     for (int turn = 0; turn <= turns; turn++) {
         if (turn < turns) {
@@ -144,7 +144,7 @@ static __device__ __forceinline__ void gemm_tile(int first_row, int first_col, i
             next_a.store(buffer, thread);
             next_b.store(buffer + S::DEPTH * S::A_PITCH, thread);
         }
-        __syncthreads(); /* and no other: who is a turn ahead writes the other buffer */
+        __syncthreads(); /* one barrier suffices: a thread that is a turn ahead writes the other buffer */
     }
 #pragma unroll
     for (int part = 0; part < S::PARTS; part++) {

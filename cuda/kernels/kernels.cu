@@ -1,4 +1,4 @@
-/* The entry points, by whose names the host finds them: one fatbin. */
+/* The kernels' entry points, which the host finds by name; compiled into one fatbin. */
 #include "cuda/kernels/apply.cuh"
 #include "cuda/kernels/batch.cuh"
 #include "cuda/kernels/dense.cuh"

@@ -1,6 +1,6 @@
 /*
- * What only the machine itself can do. Tests that run the kernels on a CPU (tests/cuda/fake) bring plain twins of these
- * few functions and leave this file out; everything else they run as it stands.
+ * Hardware-specific functions. Tests that run the kernels on a CPU (tests/cuda/fake) replace this file with plain
+ * versions of these few functions and run everything else unchanged.
  */
 #ifndef CUDA_KERNELS_MACHINE_CUH
 #define CUDA_KERNELS_MACHINE_CUH
@@ -16,7 +16,7 @@ static __device__ __forceinline__ void *shared_memory()
     return shared_floats;
 }
 
-/* Starts a copy of 16 bytes from global into shared memory, both aligned so; where there is no such engine, does it. */
+/* Starts an asynchronous copy of 16 aligned bytes from global to shared memory; on older GPUs, copies them at once. */
 static __device__ __forceinline__ void copy_start(void *shared, const void *global)
 {
 #if __CUDA_ARCH__ >= 800
@@ -27,7 +27,7 @@ static __device__ __forceinline__ void copy_start(void *shared, const void *glob
 #endif
 }
 
-/* Waits for all copies that this thread has started. */
+/* Waits for all copies started by this thread. */
 static __device__ __forceinline__ void copies_wait()
 {
 #if __CUDA_ARCH__ >= 800
@@ -35,14 +35,14 @@ static __device__ __forceinline__ void copies_wait()
 #endif
 }
 
-/* One more has arrived; what the block's threads wrote before their barrier is seen by whoever sees this. */
+/* One more block has arrived; whoever sees this also sees what its threads wrote before their barrier. */
 static __device__ __forceinline__ void counter_arrive(uint32_t *counter)
 {
     __threadfence();
     atomicAdd(counter, 1u);
 }
 
-/* Waits until so many have arrived. Counters go round: the difference decides. */
+/* Waits until that many have arrived. Counters wrap around, so the difference decides. */
 static __device__ __forceinline__ void counter_await(const uint32_t *counter, uint32_t wanted)
 {
     while ((int32_t)(*(const volatile uint32_t *)counter - wanted) < 0) {
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void counter_await(const uint32_t *counter, ui
     __threadfence();
 }
 
-/* Are there tensor cores for tf32 and bfloat16? */
+/* Whether there are tensor cores for tf32 and bfloat16. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 constexpr bool TENSOR_CORES = true;
 #else
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void tensor_multiply_tf32(const float *a, cons
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
-/* The upper halves of two floats, which are what bfloat16 keeps of them. */
+/* The upper halves of two floats, that is, their bfloat16 values. */
 static __device__ __forceinline__ uint32_t tensor_pair(float low, float high)
 {
     return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632u);
@@ -76,13 +76,13 @@ static __device__ __forceinline__ uint32_t tensor_pair(float low, float high)
 #endif
 
 /*
- * sum += a x b by a warp, of numbers that are rounded already (what they have beyond their format is dropped): a [16, 16],
+ * sum += a x b by a warp, of numbers rounded beforehand (excess bits are dropped): a [16, 16],
  * b [16, 8]. With group = lane / 4 and quad = lane % 4, a lane brings for each half of the depth (h = 0, 1)
  *     a[4 * h + 0, 1, 2, 3]: rows group, group + 8, group, group + 8 at depth 8 * h + quad, the same, + 4, the same
  *     b[2 * h + 0, 1]: column group, at depth 8 * h + quad and 8 * h + quad + 4
- * and has sum[0..3]: row group, columns 2 * quad and 2 * quad + 1; row group + 8, the same. That is the layout of the PTX
- * ISA's m16n8k8 for tf32, twice. bfloat16 has one instruction for the whole depth, which takes pairs that are neighbours in
- * it; it gets those that lie 4 apart, for both operands alike, which only changes the order of the sum.
+ * and has sum[0..3]: row group, columns 2 * quad and 2 * quad + 1; row group + 8, the same. That is the layout of the
+ * PTX ISA's m16n8k8 for tf32, twice. bfloat16 has one instruction for the whole depth, which takes pairs of neighbours;
+ * it gets pairs that are 4 apart, in both operands, which only changes the order of the sum.
  */
 static __device__ __forceinline__ void tensor_multiply(bool tf32, const float (&a)[8], const float (&b)[4],
                                                        float (&sum)[4])

@@ -1,4 +1,4 @@
-/* One block's share of sharded training (sharded.cuh): what it keeps in shared memory, and how images get there. */
+/* One block's part of sharded training (sharded.cuh): its state in shared memory, and how images get there. */
 #ifndef CUDA_KERNELS_SHARD_CUH
 #define CUDA_KERNELS_SHARD_CUH
 
@@ -14,8 +14,8 @@ template <int UNITS> struct shard {
     const struct kernel_source *source;
     const struct kernel_shards *shards;
     char *memory;
-    uint32_t position; /* in its epoch's order, of the batch to be drawn next */
-    uint32_t loaded;   /* chunks so far; they take turns in two buffers */
+    uint32_t position; /* of the next batch, in its epoch's order */
+    uint32_t loaded;   /* chunks so far; they alternate between two buffers */
 
     template <class T> __device__ __forceinline__ T *place(uint32_t bytes) const
     {
@@ -41,7 +41,7 @@ template <int UNITS> struct shard {
     {
         return network->layer[1].out;
     }
-    /* The first of this block's hidden units, and how many of UNITS there are. */
+    /* The first of this block's hidden units, and how many of UNITS exist. */
     __device__ __forceinline__ int first_unit() const
     {
         return blockIdx.x * UNITS;
@@ -83,7 +83,7 @@ template <int UNITS> struct shard {
 
 /* ---- state ---- */
 
-/* Place `i` of a block's vectors in the network's; false: it is padding. */
+/* Maps element `i` of a block's vectors to the network's; false: padding. */
 template <int UNITS>
 static __device__ __forceinline__ bool shard_global(const struct shard<UNITS> &s, int i, uint64_t *at)
 {
@@ -158,7 +158,9 @@ static __device__ __forceinline__ void shard_begin(struct shard<UNITS> &s, const
 
 /* ---- batches ---- */
 
-/* Draws the batch of `step` of this call; all of them in turn. Followed by a barrier before anyone reads it. */
+/*
+ * Draws the batch of `step` of this call; must be called for every step in turn. A barrier must come before it is read.
+ */
 template <int UNITS> static __device__ __forceinline__ void shard_draw(struct shard<UNITS> &s, int step)
 {
     const struct sampler &sampler = s.source->sampler;
@@ -186,7 +188,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_draw(struct sh
     s.position += sampler.batch_size;
 }
 
-/* Images [first, first + chunk) of a step's batch start on their way into the next buffer. */
+/* Starts copying images [first, first + chunk) of a step's batch into the next buffer. */
 template <int UNITS> static __device__ __forceinline__ void shard_load(struct shard<UNITS> &s, int step, int first)
 {
     const int32_t *indexes = s.indexes(step);
@@ -194,7 +196,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_load(struct sh
     s.loaded++;
     const int pieces = s.stride() / KERNEL_IMAGE_ALIGN;
     const int images = min(s.shards->chunk, s.count(step) - first);
-    /* A warp copies images: what is side by side in memory is asked for side by side. */
+    /* A warp copies whole images, so that its accesses coalesce. */
 #pragma unroll 1
     for (int i = threadIdx.x / KERNEL_WARP; i < images; i += SHARD_WARPS) {
         const uint8_t *from = s.source->images + (size_t)indexes[first + i] * s.stride();
@@ -205,12 +207,12 @@ template <int UNITS> static __device__ __forceinline__ void shard_load(struct sh
     }
 }
 
-/* Waits for the chunk that was asked for last, of a step's `turn`th use; asks for the next; returns its buffer. */
+/* Waits for the chunk requested last, of a step's `turn`th use; requests the next; returns its buffer. */
 template <int UNITS>
 static __device__ __forceinline__ const uint8_t *shard_next(struct shard<UNITS> &s, int step, int chunks, int turn)
 {
     copies_wait();
-    __syncthreads(); /* all copies are there, and all are through with the other buffer */
+    __syncthreads(); /* all copies have arrived, and nobody uses the other buffer any more */
     const uint8_t *buffer = s.image_buffer(s.loaded - 1);
     const bool same = turn + 1 < 2 * chunks - 1;
     const int chunk = !same ? 0 : turn + 1 < chunks ? turn + 1 : 2 * chunks - 3 - turn;

@@ -1,27 +1,28 @@
 /*
- * Many steps of a network with one hidden layer and few classes in one cooperative launch, with one barrier a step.
+ * Many steps of a network with one hidden layer and few classes in one cooperative launch, one barrier per step.
  *
  * The hidden units are sharded over the blocks: each keeps its columns of the first layer's weights and its rows of the
- * second's, with their slots and averages, in shared memory for the whole call. Every block goes through the whole batch,
- * whose bytes it copies into shared memory while it still works on the batch before. All that the blocks must tell one
- * another is their parts of the logits, which they add up in global memory: as integers, so that the sum does not depend
- * on who comes first. Behind the barrier every block computes the whole (small) softmax for itself, hence knows its units'
- * deltas and gradients and updates them; the biases of the logits are kept by all blocks alike.
+ * second's, with their slots and averages, in shared memory for the whole call. Every block goes through the whole
+ * batch, which it copies into shared memory while still working on the previous batch. The blocks only exchange their
+ * parts of the logits, which they add up in global memory: as integers, so that the sum does not depend on the order.
+ * After the barrier every block computes the whole (small) softmax itself, and from it its units' deltas, gradients and
+ * updates; all blocks keep identical copies of the logits' biases.
  *
- * Three sums take turns, so that nobody waits for one to be cleared: in step s the blocks add to sum s % 3, behind the
- * barrier they read it and clear sum (s + 2) % 3, which nobody reads any more, and nobody adds to before the next barrier.
+ * Three sums rotate, so that nobody waits for one to be cleared: in step s the blocks add to sum s % 3; after the
+ * barrier they read it and clear sum (s + 2) % 3, which nobody reads any more and nobody adds to before the next
+ * barrier.
  *
- *     step s:  forward (copy of batch s + 1 under way) | add | arrive | draw s + 2 | await | softmax, backward, update
+ *     step s:  forward (copying batch s + 1) | add | arrive | draw s + 2 | await | softmax, backward, update
  *
- * Batches that do not fit into shared memory come in chunks, twice: forwards, and then backwards from the last, which is
- * still there.
+ * Batches that do not fit into shared memory are processed in chunks, twice: forwards, then backwards from the last
+ * one, which is still loaded.
  */
 #ifndef CUDA_KERNELS_SHARDED_CUH
 #define CUDA_KERNELS_SHARDED_CUH
 
 #include "cuda/kernels/shard.cuh"
 
-/* Byte i of a word, as a float: put into the last bits of 2^23, which is then taken off again. */
+/* Byte i of a word as a float: inserted into the low bits of 2^23, which is then subtracted. */
 static __device__ __forceinline__ float byte_of(uint32_t word, int i)
 {
     return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650u + i)) - 8388608.0f;
@@ -61,7 +62,7 @@ static __device__ __forceinline__ void shard_multiply(const uint4 *images[shard<
     }
 }
 
-/* A chunk through the first layer: a warp has shard<UNITS>::GROUP images and a slice of the pixels. */
+/* A chunk through the first layer: each warp has shard<UNITS>::GROUP images and a slice of the pixels. */
 template <int UNITS>
 static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &s, const uint8_t *buffer, int step,
                                                      int first)
@@ -125,7 +126,7 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
     }
 }
 
-/* Adds this block's parts to the logits of all. */
+/* Adds this block's parts to the shared logits. */
 template <int UNITS> static __device__ __forceinline__ void shard_add(const struct shard<UNITS> &s, int step)
 {
     const float *outputs = s.template place<float>(s.at().outputs);
@@ -180,7 +181,10 @@ static __device__ __forceinline__ float shard_softmax_row(float *logits, int cla
     return logf(sum) + (largest - target) + (smoothing > 0.0f ? smoothing * below / (float)classes : 0.0f);
 }
 
-/* From the sums of all blocks to deltas. True: the loss is not finite. Where labels were, there is then who was right. */
+/*
+ * From the sums of all blocks to deltas. True: the loss is not finite. Replaces the labels by whether each answer was
+ * correct.
+ */
 template <int UNITS> static __device__ __forceinline__ bool shard_softmax(const struct shard<UNITS> &s, int step)
 {
     float *logits = s.template place<float>(s.at().logits);
@@ -189,7 +193,7 @@ template <int UNITS> static __device__ __forceinline__ bool shard_softmax(const 
     int32_t *labels = s.labels(step);
     const unsigned long long *sums = s.sums(step);
     const int count = s.count(step);
-    /* Past the first-level cache, which knows nothing of what others have added. */
+    /* Bypasses the L1 cache, which does not see what other blocks have added. */
     bool bad = __ldcg(&sums[s.shards->capacity * s.classes()]) != 0;
 #pragma unroll 2
     for (int e = threadIdx.x; e < count * s.classes(); e += SHARD_THREADS) {
@@ -234,7 +238,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_deltas(const s
     }
 }
 
-/* Gradients of the second layer's rows and of all biases, a warp each; they are applied at once. */
+/* Gradients of the second layer's rows and of all biases, one warp each; applied at once. */
 template <int UNITS> static __device__ __forceinline__ void shard_update_small(const struct shard<UNITS> &s, int step)
 {
     const float *deltas = s.template place<float>(s.at().activations);
@@ -297,7 +301,7 @@ static __device__ __forceinline__ void shard_backward(const struct shard<UNITS> 
     }
 }
 
-/* Adds up what the slices of images came to, and applies it to this block's columns of the first layer. */
+/* Adds up the image slices, and applies the gradient to this block's columns of the first layer. */
 template <int UNITS>
 static __device__ __forceinline__ void shard_update_first(const struct shard<UNITS> &s, const float (&sum)[4][UNITS])
 {
@@ -352,19 +356,19 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
     shard_update_first(s, sum);
 }
 
-/* ---- the whole ---- */
+/* ---- all together ---- */
 
-/* One thread for each word of both updates of a step. */
+/* One thread per word of both updates of a step. */
 template <int UNITS> static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)
 {
-    static_assert(2 * sizeof(struct update) / 4 <= SHARD_THREADS, "a thread for each word");
+    static_assert(2 * sizeof(struct update) / 4 <= SHARD_THREADS, "one thread per word");
     const uint32_t *from = (const uint32_t *)(s.network->updates + 2 * step);
     if (threadIdx.x < 2 * sizeof(struct update) / 4) {
         s.template place<uint32_t>(s.at().updates)[threadIdx.x] = from[threadIdx.x];
     }
 }
 
-/* From the images to the logits, all of them; returns the buffer that holds the last chunk. */
+/* From the images to all logits; returns the buffer of the last chunk. */
 template <int UNITS>
 static __device__ __forceinline__ const uint8_t *shard_logits(struct shard<UNITS> &s, int step, int chunks)
 {

@@ -1,4 +1,4 @@
-/* How training with sharded hidden units (cuda/kernels/sharded.cuh) cuts a network, for host and device alike. */
+/* How sharded training (cuda/kernels/sharded.cuh) cuts a network; shared by host and device. */
 #ifndef CUDA_KERNELS_SHARDS_H
 #define CUDA_KERNELS_SHARDS_H
 
@@ -10,19 +10,22 @@
 enum {
     SHARD_THREADS = 512,
     SHARD_WARPS = SHARD_THREADS / 32,
-    SHARD_SUMS = 8,                   /* that a thread has in the first layer: so many images x units */
-    SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, padding included: a thread sums the gradients of four */
-    SHARD_SLICES = 4,                 /* of a chunk's images, at most: each has sums of its own */
+    SHARD_SUMS = 8,                   /* per thread in the first layer: images x units */
+    SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, including padding: each thread sums the gradients of four */
+    SHARD_SLICES = 4,                 /* of a chunk's images, at most: each has its own sums */
     SHARD_CLASSES = 16,               /* at most */
-    SHARD_BLOCKS = 256,               /* at most: so many parts of a logit can be summed without overflow */
-    SHARD_TURNS = 3,                  /* sums of logits and drawn batches that are in use at once */
+    SHARD_BLOCKS = 256,               /* at most: more parts of a logit could overflow the sum */
+    SHARD_TURNS = 3,                  /* sums of logits and drawn batches in use at once */
 };
 
-/* Logits are summed as integers of 2^-30, so that the order does not matter; what is no such number ends the run. */
+/*
+ * Logits are summed as integers in units of 2^-30, so that the order does not matter; one that does not fit ends the
+ * run.
+ */
 #define SHARD_FIXED 0x1p30f
 #define SHARD_LIMIT 0x1p24f
 
-/* What a block knows of the batches that it has drawn, in shared memory. */
+/* A block's drawn batches, in shared memory. */
 struct shard_drawn {
     struct sampler_order order; /* of this epoch: */
     int64_t epoch;
@@ -30,16 +33,16 @@ struct shard_drawn {
     int32_t padding;
 };
 
-/* Where things lie in a block's shared memory, in bytes. */
+/* The layout of a block's shared memory, in bytes. */
 struct shard_layout {
     int32_t floats; /* of each vector: weights [pixels, units], biases, weights above [units, classes], biases */
-    int32_t biases; /* where these begin in such a vector, in floats */
+    int32_t biases; /* offset of the biases in such a vector, in floats */
     int32_t weights2;
     int32_t biases2;
     int32_t groups;       /* of 32 x SHARD_SUMS / units images of a chunk, a power of two */
     int32_t slices;       /* of the pixels: groups x slices = SHARD_WARPS */
     int32_t image_slices; /* of a chunk's images, when gradients are summed */
-    uint32_t vectors[4];  /* [floats] each: parameters, slots, averages; those that there are not lie on the first */
+    uint32_t vectors[4];  /* [floats] each: parameters, slots, averages; unused ones alias the first */
     uint32_t images;      /* [2][chunk, image_stride] */
     uint32_t activations; /* [capacity, units]; later the deltas */
     uint32_t outputs;     /* [capacity, units] */
@@ -56,11 +59,11 @@ struct shard_layout {
 
 struct kernel_shards {
     int32_t units;     /* of the hidden layer in each block: 4 or 8 */
-    int32_t blocks;    /* that take part: hidden units / units, rounded up */
+    int32_t blocks;    /* in use: hidden units / units, rounded up */
     int32_t capacity;  /* images in a batch, at most */
-    int32_t chunk;     /* images that are in shared memory at once, two such chunks */
-    uint64_t *logits;  /* [SHARD_TURNS, capacity x classes + 1]: the last one counts parts that are no numbers */
-    uint32_t *arrived; /* blocks at the barrier, all steps counted */
+    int32_t chunk;     /* images per buffer in shared memory; there are two buffers */
+    uint64_t *logits;  /* [SHARD_TURNS, capacity x classes + 1]: the last one counts parts that do not fit */
+    uint32_t *arrived; /* blocks at the barrier, summed over all steps */
     int32_t steps;     /* to train */
     int32_t padding;
     struct shard_layout at;
@@ -73,7 +76,7 @@ static inline uint32_t shard_place(uint32_t *at, uint64_t bytes)
     return place;
 }
 
-/* Slices of a chunk's images that there are threads for. */
+/* Number of image slices that there are threads for. */
 static inline int shard_most_slices(int image_stride)
 {
     int slices = SHARD_THREADS / (image_stride / 4);
@@ -81,8 +84,8 @@ static inline int shard_most_slices(int image_stride)
 }
 
 /*
- * kept: which of the vectors there are; the parameters always. image_slices: 1..shard_most_slices; fewer take less memory
- * and keep fewer threads busy.
+ * kept: which vectors exist; the parameters always do. image_slices: 1..shard_most_slices; fewer use less memory and
+ * fewer threads.
  */
 static inline void shard_layout_make(struct shard_layout *layout, int units, int chunk, int capacity, int image_stride,
                                      int classes, int image_slices, const int32_t kept[4])

@@ -1,13 +1,11 @@
 /*
- * One tile of a matrix product on tensor cores, by one block of threads: what gemm.cuh's tiles are to float32, this one
- * is to tf32 and bfloat16.
+ * One tile of a matrix product on tensor cores by one thread block: the counterpart of gemm.cuh for tf32 and bfloat16.
  *
- * The definition, which tests hold it to: every operand is rounded to the format as it is put into shared memory, the
- * products of what is there are added up in float32. Parameters, activations, gradients and updates stay float32.
+ * By definition, which tests check: every operand is rounded to the format when stored to shared memory, and products
+ * are accumulated in float32. Parameters, activations, gradients and updates stay float32.
  *
- * Which of the two formats is asked of each call, not compiled into it: only the innermost instruction differs, and code
- * for every architecture is large enough. Machines before sm_80 have neither; there these kernels are empty, and the host
- * does not launch them.
+ * The format is a run-time parameter: only the innermost instruction differs, and code for every architecture is large
+ * already. GPUs before sm_80 have neither format; there these kernels are empty, and the host does not launch them.
  */
 #ifndef CUDA_KERNELS_TENSOR_CUH
 #define CUDA_KERNELS_TENSOR_CUH
@@ -24,7 +22,7 @@ struct gemm_tensor {
     static constexpr int RESIDENT = 2;
     static constexpr int WARP_ROWS = 32; /* of the tile, one warp's */
     static constexpr int WARP_COLS = 16;
-    static constexpr int PITCH = ROWS + 8; /* 8 lanes side by side and 4 one below another meet no bank twice */
+    static constexpr int PITCH = ROWS + 8; /* 8 lanes side by side and 4 below one another have no bank conflicts */
     static constexpr int BUFFER_FLOATS = 2 * DEPTH * PITCH; /* of both operands, one of two buffers */
     static constexpr int BYTES = 4 * (2 * BUFFER_FLOATS > ROWS * COLS ? 2 * BUFFER_FLOATS : ROWS * COLS);
     static constexpr int LOADS = ROWS * DEPTH / GROUP;
@@ -35,8 +33,8 @@ static_assert(gemm_tensor::WARP_ROWS * gemm_tensor::WARP_COLS * gemm_tensor::THR
               "every element has its warp");
 
 /*
- * To the nearest number of the format: tf32 has 10 bits of fraction, and halves go away from zero, as cvt.rna has it;
- * bfloat16 has 7, and they go to the even one, as cvt.rn has it. What is not a number stays so.
+ * Rounds to the nearest number of the format: tf32 has 10 bits of fraction, ties go away from zero as in cvt.rna;
+ * bfloat16 has 7, ties go to even as in cvt.rn. NaN stays NaN.
  */
 static __device__ __forceinline__ float tensor_round(int precision, float value)
 {
@@ -54,7 +52,9 @@ template <class Piece> static __device__ __forceinline__ void tensor_round_all(i
     }
 }
 
-/* sum[i][j] += a warp's 16 rows i x 8 columns j, of both operands' DEPTH in shared memory. row, col: the lane's first. */
+/*
+ * sum[i][j] += a warp's 16 rows i x 8 columns j, of both operands' DEPTH in shared memory. row, col: the lane's first.
+ */
 static __device__ __forceinline__ void tensor_multiply_all(int precision, const float *a, const float *b, int row,
                                                            int col, float (&sum)[2][2][4])
 {

@@ -228,7 +228,7 @@ static void a_crash_is_told_at_once(void **state)
     double seconds = fail_to_train(client, &error);
     assert_true(seconds < 5);
     assert_non_null(strstr(error.text, "the GPU engine's process was killed by signal 11"));
-    assert_non_null(strstr(error.text, "while it was to train 10 steps"));
+    assert_non_null(strstr(error.text, "while asked to train 10 steps"));
     assert_true(gpu_client_is_dead(client));
     gpu_client_stop(client);
 }

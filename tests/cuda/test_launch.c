@@ -149,13 +149,13 @@ static void what_is_no_program_is_a_sentence(void **state)
     struct error error;
     struct launch_program what = {.name = "nonsense", .bytes = "nonsense", .size = 8, .fd = 2};
     assert_false(launch(&pid, &what, &error));
-    assert_string_equal(error.text, "nonsense is no program of this system");
+    assert_string_equal(error.text, "nonsense is not a program for this system");
     /* A header that points beyond the end. */
     uint8_t bytes[sizeof(Elf64_Ehdr)];
     memcpy(bytes, program, sizeof bytes);
     what = (struct launch_program){.name = "cut", .bytes = bytes, .size = sizeof bytes, .fd = 2};
     assert_false(launch(&pid, &what, &error));
-    assert_string_equal(error.text, "cut is no program of this system");
+    assert_string_equal(error.text, "cut is not a program for this system");
 }
 
 int main(void)

@@ -17,9 +17,9 @@ static bool is_cut(const struct cpu_engine *engine)
 }
 
 /*
- * Floats of one variable, [at, at + count) from where the job's layout has it on. Pieces of rows that lie together in
- * both layouts go into `to` or come out of `from`, of which one is NULL. Padding never changes: it is read as it is in
- * any store, and not written.
+ * Copies floats [at, at + count) of one variable, counted in the job's layout, to `to` or from `from`, of which one is
+ * NULL; in pieces of rows that are contiguous in both layouts. Padding never changes: it is read as in any store, and
+ * not written.
  */
 static void copy_variable(struct cpu_engine *engine, enum store_vector vector, int variable, size_t at, size_t count,
                           float *to, const float *from)
@@ -48,7 +48,7 @@ static void copy_variable(struct cpu_engine *engine, enum store_vector vector, i
     }
 }
 
-/* Floats [first, first + count) of the job's layout, out of the engine's own into `to`, or into it from `from`. */
+/* Copies floats [first, first + count) of the job's layout from the engine's own to `to`, or into it from `from`. */
 static void copy_state(struct engine *base, enum store_vector vector, size_t first, size_t count, float *to,
                        const float *from)
 {
@@ -168,7 +168,7 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     return true;
 }
 
-/* Memory for the batches of images that stream, with what vector loads may read beyond. */
+/* Memory for batches of streaming images, plus the padding that vector loads may read. */
 static bool create_streamed(struct cpu_engine *engine, int capacity, struct error *error)
 {
     size_t bytes = (size_t)capacity * (size_t)engine->model->widths[0] + IDX_PADDING;
@@ -208,7 +208,7 @@ static bool create_gradient(struct cpu_engine *engine, struct error *error)
     if (micro_batches(engine) > 1) {
         engine->gradient = calloc(engine->model->float_count, sizeof(float));
         if (!engine->gradient) {
-            return error_set(error, "no memory to add up the gradients of micro-batches: use --micro_batches=1");
+            return error_set(error, "no memory to add up the gradients of micro-batches; use --micro_batches=1");
         }
     }
     return true;
@@ -223,7 +223,7 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
     }
     engine->own = *engine->model;
     network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout));
-    /* Layer 0's weights are updated by strips of columns, one thread's beside another's. */
+    /* Layer 0's weights are updated in strips of columns, different threads side by side. */
     if (engine->train && engine->network.layers > 1 && micro_batches(engine) == 1 && !(train->clip_norm > 0.0)) {
         model_set_panels(&engine->own, 0, engine->network.strips[0].count, kernels->lanes);
     }

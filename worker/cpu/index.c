@@ -1,3 +1,7 @@
+/*
+ * Skipping zero pixels pays only if finding them is cheap: bytes are gathered, transposed and compressed 16 at a time,
+ * block by block, so that threads can share the work.
+ */
 #include "worker/cpu/index.h"
 
 #include <stdlib.h>
@@ -12,7 +16,7 @@ static size_t align_up(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Blocks of nearly equal size, an even number of them if there is more than one: two threads share them well. */
+/* Blocks of nearly equal size, an even number of them if more than one, to divide well between two threads. */
 int index_block_count(int pixels)
 {
     int groups = (pixels + GROUP - 1) / GROUP;
@@ -27,14 +31,14 @@ static int block_first(int pixels, int blocks, int block)
     return first < pixels ? first : pixels;
 }
 
-/* Entries of a block that is not dense, with what `compress` may write beyond them. */
+/* Capacity for entries of a sparse block, plus what `compress` may write beyond them. */
 static size_t block_entries(const struct kernels *kernels, int pitch, int capacity)
 {
     size_t pairs = (size_t)capacity / 2 + (size_t)chunk_count(capacity) * ((size_t)pitch / 2 + 1);
     return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + (KERNEL_ENTRIES - 1) * pairs + KERNEL_SLACK;
 }
 
-/* Lays one block out from *memory on (NULL: only counts) and moves it on. */
+/* Lays one block out from *memory (NULL: only counts) and advances it. */
 static void block_layout(struct index_block *block, const struct kernels *kernels, int capacity, size_t *bytes,
                          char *memory)
 {
@@ -122,8 +126,8 @@ void index_scratch_destroy(struct index_scratch *scratch)
 }
 
 /*
- * Copies the block's part of each image: rows of pitch bytes, KERNEL_CHUNK rows from one chunk to the next, those that
- * fill up a group zero. Notes which pixels are present; returns how many bytes are not zero.
+ * Copies the block's part of each image: rows of pitch bytes, KERNEL_CHUNK rows per chunk, padding rows zero. Records
+ * which pixels are present; returns the number of nonzero bytes.
  */
 static int64_t gather(struct index_block *block, const struct kernels *kernels, uint8_t *bytes, const uint8_t *images,
                       int pixels, const int32_t *indexes, int count)
@@ -140,7 +144,7 @@ static int64_t gather(struct index_block *block, const struct kernels *kernels, 
             set += kernels->gather(samples, block->pitch, from, (size_t)pixels, indexes ? indexes + first : NULL, to,
                                    seen);
         } else {
-            /* The last pixels of images whose size is no multiple of 16. */
+            /* The last pixels of images whose size is not a multiple of 16. */
             for (int i = 0; i < samples; i++) {
                 size_t image = (size_t)(indexes ? indexes[first + i] : i);
                 memcpy(to + (size_t)i * pitch, from + image * (size_t)pixels, (size_t)block->count);
@@ -155,7 +159,7 @@ static int64_t gather(struct index_block *block, const struct kernels *kernels, 
         block->present[block->present_count] = i;
         block->present_count += seen[i] != 0;
     }
-    block->present[block->present_count] = 0; /* in place of the pixel that a last one lacks */
+    block->present[block->present_count] = 0; /* partner of a last, unpaired pixel */
     return set;
 }
 
@@ -169,7 +173,7 @@ static void build_dense(struct index_block *block, const struct kernels *kernels
     }
 }
 
-/* Lists pairs 0 .. count - 1 by their number of entries, by counting. */
+/* Counting sort of pairs 0 .. count - 1 by their number of entries. */
 static void order_pairs(int count, const uint32_t *start, uint8_t *order)
 {
     enum { LENGTHS = (KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK) / KERNEL_ENTRIES + 2 };
@@ -185,10 +189,10 @@ static void order_pairs(int count, const uint32_t *start, uint8_t *order)
     }
 }
 
-/* What an odd one is paired with. */
+/* The partner of an odd one out. */
 static const uint8_t nothing[KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK];
 
-/* The pairs of samples of one chunk; their entries come behind the first `entries`. Returns how many there are now. */
+/* Indexes the pairs of samples of one chunk; their entries follow the first `entries`. Returns the new number. */
 static uint32_t build_rows(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int chunk,
                            int samples, int stride, uint32_t entries)
 {
@@ -204,7 +208,7 @@ static uint32_t build_rows(struct index_block *block, const struct kernels *kern
     return entries;
 }
 
-/* The pairs of pixels, likewise; bytes: the chunk, transposed, rows of `samples` rounded up. */
+/* The pairs of pixels, likewise; bytes: the chunk, transposed, in rows of `samples` rounded up. */
 static uint32_t build_columns(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int chunk,
                               int samples, int stride, uint32_t entries)
 {

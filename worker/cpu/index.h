@@ -1,8 +1,8 @@
 /*
  * Where the pixels of a batch are not zero: the first layer's forward pass walks them by sample, its weight gradient by
- * pixel, both by twos (struct sparse). Pixels are cut into blocks, of which the rows of a strip's weights that are much
- * used stay in the first-level cache. A block in which so many pixels are set that skipping zeros does not pay is kept as
- * a dense matrix instead.
+ * pixel, both in pairs (struct sparse). Pixels are cut into blocks small enough that a block's frequently used rows of
+ * a strip's weights stay in the L1 cache. A block with so many nonzero pixels that skipping zeros does not pay is kept
+ * as a dense matrix instead.
  */
 #ifndef WORKER_CPU_INDEX_H
 #define WORKER_CPU_INDEX_H
@@ -23,12 +23,12 @@ struct index_block {
     /* Sparse: the pixels of the block that are set in any sample, ascending. */
     int present_count;
     int32_t present[KERNEL_BLOCK + 1];
-    /* Samples in pairs, those of a chunk counted from its first (a last one may stand alone), by chunks: */
+    /* Pairs of samples, chunk by chunk, counted from the chunk's first (a last one may be unpaired): */
     uint8_t *row_order;   /* [chunks][KERNEL_CHUNK / 2]: pairs by number of entries */
     uint32_t *row_start;  /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
     uint32_t *row_offset; /* ... pixels of the block that are set in one of the two, x row_stride in bytes ... */
     float *row_value;     /* ... and both values, 0..1 */
-    /* Pixels that are present in pairs (a last one may stand alone), chunk by chunk: */
+    /* Pairs of present pixels, chunk by chunk (a last one may be unpaired): */
     uint8_t *column_order;   /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
     uint32_t *column_start;  /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
     uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride in bytes ... */
@@ -37,21 +37,21 @@ struct index_block {
 
 struct batch_index {
     int capacity;      /* samples */
-    int row_stride;    /* floats from one pixel's weights to the next; 0: samples are not indexed, only pixels */
+    int row_stride;    /* floats from one pixel's weights to the next; 0: only pixels are indexed, not samples */
     int column_stride; /* floats from one sample's deltas to the next */
     int block_count;
     struct index_block *blocks;
     void *memory;
 };
 
-/* What a thread needs to build blocks. */
+/* A thread's scratch memory to build blocks. */
 struct index_scratch {
     uint8_t *bytes;      /* [chunks, KERNEL_CHUNK, KERNEL_BLOCK] */
     uint8_t *transposed; /* [KERNEL_BLOCK, KERNEL_CHUNK] */
     void *memory;
 };
 
-/* Into how many blocks images are cut. */
+/* Number of blocks that images are cut into. */
 int index_block_count(int pixels);
 
 /* For batches of up to `capacity` images; the strides are those of struct batch_index. */

@@ -1,4 +1,4 @@
-/* Which of the kernel tables this machine uses. */
+/* Chooses the kernel table for this machine. */
 #include "worker/cpu/kernels.h"
 
 #include "base/cpu.h"

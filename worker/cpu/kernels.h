@@ -1,12 +1,12 @@
 /*
- * The inner loops of the CPU engine, one table per instruction set; which one is used is decided at run time.
+ * The inner loops of the CPU engine, one table per instruction set, chosen at run time.
  *
- * kernels_reference.c is the readable twin. kernels_avx2.c, kernels_avx512.c and kernels_neon.c define a few primitives each and share
- * kernels_simd.h. All tables compute the same thing, up to the rounding of sums; within one table every sum is taken in
- * one fixed order that depends neither on the caller's split of rows nor on threads.
+ * kernels_reference.c is the readable version. kernels_avx2.c, kernels_avx512.c and kernels_neon.c each define a few
+ * primitives and share kernels_simd.h. All tables compute the same up to the rounding of sums; within one table every
+ * sum has a fixed order, which depends neither on how callers split rows nor on threads.
  *
- * `n` below is a number of floats that is a whole number of vectors (`lanes`), and arrays of rows of n floats start on
- * 64-byte boundaries with strides that are multiples of 16 floats, where nothing else is said.
+ * Unless stated otherwise, `n` below is a number of floats that is a multiple of `lanes`, and arrays of rows of n
+ * floats start on 64-byte boundaries with strides that are multiples of 16 floats.
  */
 #ifndef WORKER_CPU_KERNELS_H
 #define WORKER_CPU_KERNELS_H
@@ -20,13 +20,13 @@
 #include "base/random/dropout.h"
 
 enum {
-    KERNEL_CHUNK = 128, /* samples that are worked on at once: an index of one fits a byte */
+    KERNEL_CHUNK = 128, /* samples processed at once: their indexes fit a byte */
     KERNEL_BLOCK = 208, /* most pixels of a block, a multiple of 16: a quarter of a digit */
-    KERNEL_NARROW = 16, /* outputs up to which a last layer is computed as partial sums */
+    KERNEL_NARROW = 16, /* most outputs of a last layer that is computed as partial sums */
     KERNEL_STRIP = 128, /* most floats in a strip of columns */
-    KERNEL_ENTRIES = 2, /* that are worked on in one go */
+    KERNEL_ENTRIES = 2, /* processed together */
     KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
-    KERNEL_AMONG = 64,  /* images, itself included, among which `pair` looks for one that is like another */
+    KERNEL_AMONG = 64,  /* images, itself included, among which `pair` searches for a similar one */
 };
 
 /* c[i][j] (+)= sum over l of A(i, l) x b[l][j], l ascending; A(i, l) = a[i * a_row + l * a_col]. */
@@ -39,18 +39,19 @@ struct gemm {
     float *c;
     int c_stride;
     bool accumulate;
-    /* With row i of c, row i of `ahead` is fetched into the cache. NULL: nothing is. */
+    /* Row i of `ahead` is prefetched with row i of c. NULL: no prefetching. */
     const float *ahead;
     int ahead_stride;
 };
 
 /*
- * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x (in + offset[e])[j]; out[2r + 1] with value[2e + 1].
+ * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x (in + offset[e])[j]; out[2r + 1] with value[2e
+ * + 1].
  *
- * Rows are taken in pairs that share many of their entries, as pixels side by side do, or images of one class: what an
- * entry loads serves both. The entries of pair r are start[r] .. start[r + 1] - 1, a multiple of KERNEL_ENTRIES (the last
- * ones of values 0 may repeat an offset). `order` lists the pairs, those with as many entries together: the branch predictor
- * likes that.
+ * Rows are processed in pairs that share many entries, as neighbouring pixels or images of one class do: each load
+ * serves both. The entries of pair r are start[r] .. start[r + 1] - 1, a multiple of KERNEL_ENTRIES (padded with values
+ * 0, which may repeat an offset). `order` groups pairs with the same number of entries, which helps the branch
+ * predictor.
  */
 struct sparse {
     int pairs, n;
@@ -62,8 +63,10 @@ struct sparse {
     float *out;
     int out_stride;
     bool accumulate;
-    /* With its ith pair, rows ahead_rows[2i] and [2i + 1] of `ahead` are fetched into the cache. NULL, or `accumulate`:
-     * nothing is. */
+    /*
+     * Rows ahead_rows[2i] and [2i + 1] of `ahead` are prefetched with the ith pair. NULL, or `accumulate`: no
+     * prefetching.
+     */
     const float *ahead;
     const int32_t *ahead_rows;
     int ahead_stride;
@@ -71,8 +74,8 @@ struct sparse {
 
 /*
  * The product from the other side: (out + offset[e])[j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
- * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. Where n is a vector or two this beats
- * `sparse`, and needs no index of its own.
+ * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. For n of one or two vectors this beats
+ * `sparse`, and it needs no index of its own.
  */
 struct scatter {
     int pairs, n;
@@ -80,12 +83,15 @@ struct scatter {
     const uint32_t *offset;
     const float *value;
     const float *in;
-    const int32_t *in_rows; /* a last one may lack its partner: any valid row, with values 0 */
+    const int32_t *in_rows; /* partner of a last, unpaired one: any valid row, with values 0 */
     int in_stride;
     float *out;
 };
 
-/* mask[r][j] = 0 or scale, by base/random/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x mask[r][j]. */
+/*
+ * mask[r][j] = 0 or scale, by base/random/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x
+ * mask[r][j].
+ */
 struct drop {
     const struct dropout *dropout;
     struct dropout_batch batch;
@@ -98,21 +104,21 @@ struct drop {
     float *out;
 };
 
-/* Of an image, by which others like it are found: 128 of its pixels as bits, which of them are zero. */
+/* Summary of an image, to find similar ones: for 128 of its pixels, a bit whether it is zero. */
 struct signature {
     uint64_t bits[2];
     int32_t place; /* in the batch */
 };
 
 /*
- * Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - target) x scale. The target is one-hot, or
- * with label smoothing (1 - smoothing) x onehot(labels[r]) + smoothing / classes (Szegedy et al., "Rethinking the
+ * Softmax cross-entropy of rows of logits, in place: row r becomes (softmax - target) x scale. The target is one-hot,
+ * or with label smoothing (1 - smoothing) x onehot(labels[r]) + smoothing / classes (Szegedy et al., "Rethinking the
  * Inception architecture", 2015, as tf.losses.softmax_cross_entropy does).
  */
 struct softmax {
     int rows;
     int classes;
-    float *logits; /* [rows, classes rounded up to lanes]; what lies beyond classes becomes zero */
+    float *logits; /* [rows, classes rounded up to lanes]; the padding becomes zero */
     int stride;
     const int32_t *labels;
     float scale;
@@ -124,8 +130,8 @@ struct softmax {
 struct kernels {
     const char *name;
     int lanes;
-    int strip_floats; /* widest strip of columns that works best; at most KERNEL_STRIP */
-    float dense_from; /* share of non-zero pixels in a block from which the dense loops win */
+    int strip_floats; /* best width of a strip of columns, at most; at most KERNEL_STRIP */
+    float dense_from; /* share of nonzero pixels in a block above which the dense loops win */
 
     void (*gemm)(const struct gemm *gemm);
     void (*sparse)(const struct sparse *sparse);
@@ -134,7 +140,7 @@ struct kernels {
 
     void (*drop)(const struct drop *drop);
 
-    /* rows x n of `to` become `row`, or zero if row is NULL. */
+    /* Sets rows x n of `to` to `row`, or to zero if row is NULL. */
     void (*fill)(int rows, int n, const float *row, float *to, int stride);
     /* sum[j] (+)= sum over rows of from[r][j]. */
     void (*column_sums)(int rows, int n, const float *from, int stride, float *sum, bool accumulate);
@@ -150,21 +156,21 @@ struct kernels {
     void (*transpose)(int rows, int cols, const float *from, int from_stride, float *to, int n);
 
     /*
-     * to[r][c] = from[indexes[r] x stride + c], bytes, rows of cols; indexes NULL: as they come. seen[c] |= every byte of
-     * column c. Returns how many are not zero. cols: a multiple of 16, at most KERNEL_BLOCK; `to` may be `from`.
+     * to[r][c] = from[indexes[r] x stride + c], bytes, rows of cols; indexes NULL: r itself. seen[c] |= every byte of
+     * column c. Returns the number of nonzero bytes. cols: a multiple of 16, at most KERNEL_BLOCK; `to` may be `from`.
      */
     int64_t (*gather)(int rows, int cols, const uint8_t *from, size_t stride, const int32_t *indexes, uint8_t *to,
                       uint8_t *seen);
     /* to[c][r] = from[r][c], bytes; rows (of from) and cols are multiples of 16 and the strides. */
     void (*transpose_bytes)(int rows, int cols, const uint8_t *from, uint8_t *to);
     /*
-     * Appends position x stride and both values / 255 wherever one of two rows of bytes is not zero; returns how many,
-     * after last ones of values 0 that make the number a multiple of KERNEL_ENTRIES. count: a multiple of 16.
+     * Appends position x stride and both values / 255 wherever one of two rows of bytes is not zero, then entries of
+     * value 0 up to a multiple of KERNEL_ENTRIES; returns the number of entries. count: a multiple of 16.
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /*
-     * Puts images in such an order that 2i and 2i + 1 are much alike: each goes with the first of the
-     * KERNEL_AMONG - 1 behind it whose signature differs in the fewest pixels.
+     * Reorders images so that 2i and 2i + 1 are similar: each is paired with the one of the KERNEL_AMONG - 1 after it
+     * whose signature differs in the fewest bits, the first of equals.
      */
     void (*pair)(int count, struct signature *signatures);
     /* to[i] = bytes[i] / 255. count: a multiple of 16. */
@@ -180,8 +186,8 @@ extern const struct kernels kernels_neon;
 #endif
 
 /*
- * The table that was asked for; for CPU_KERNELS_AUTO the fastest that this CPU runs. Fails if it can't run the one
- * asked for. *why (static text) says how the choice was made.
+ * The requested table; for CPU_KERNELS_AUTO the fastest that this CPU supports. Fails if the CPU does not support the
+ * requested one. *why (static text) explains the choice.
  */
 bool kernels_choose(const struct kernels **kernels, const char **why, enum cpu_kernels wanted, struct error *error);
 

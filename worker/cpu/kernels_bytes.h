@@ -1,4 +1,4 @@
-/* Vectors of 16 bytes, which every processor that this program runs on has: what the kernel files move pixels with. */
+/* Vectors of 16 bytes, available on every supported processor; the kernel files use them to move pixels. */
 #ifndef WORKER_CPU_KERNELS_BYTES_H
 #define WORKER_CPU_KERNELS_BYTES_H
 

@@ -1,6 +1,6 @@
 /*
- * Loops so plain that the compiler vectorises them well: every kernel file includes them, and so compiles them for its
- * own instruction set.
+ * Loops simple enough for the compiler to vectorise: every kernel file includes them, and so compiles them for its
+ * instruction set.
  */
 #ifndef WORKER_CPU_KERNELS_LOOPS_H
 #define WORKER_CPU_KERNELS_LOOPS_H
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* What `compress` promises: a whole number of entries that are worked on in one go. */
+/* Pads to the multiple of KERNEL_ENTRIES that `compress` promises. */
 static inline int pad_entries(int entries, uint32_t *offset, float *value)
 {
     for (; entries % KERNEL_ENTRIES != 0; entries++) {
@@ -20,7 +20,7 @@ static inline int pad_entries(int entries, uint32_t *offset, float *value)
     return entries;
 }
 
-/* The row of floats that is so many bytes behind another one. */
+/* The row of floats at a byte offset from another one. */
 static inline const float *row_behind(const float *row, uint32_t bytes)
 {
     return (const float *)(const void *)((const char *)row + bytes);
@@ -114,7 +114,7 @@ static inline void loop_add(int n, const float *restrict from, float *restrict t
     }
 }
 
-/* What label smoothing adds to the cross-entropy of a row whose largest logit and label's logit are these. */
+/* What label smoothing adds to the cross-entropy of a row with this largest logit and this logit of the label. */
 static inline float loop_smoothing_loss(const struct softmax *s, const float *row, float target)
 {
     float sum = 0.0f;
@@ -124,7 +124,7 @@ static inline float loop_smoothing_loss(const struct softmax *s, const float *ro
     return s->smoothing * sum / (float)s->classes;
 }
 
-/* Takes the target from (softmax x scale). */
+/* Subtracts the target from (softmax x scale). */
 static inline void loop_subtract_target(const struct softmax *s, float *row, int label)
 {
     if (s->smoothing > 0.0f) {
@@ -182,7 +182,7 @@ static inline void loop_pair(int count, struct signature *signatures)
     for (; count > 2; count -= 2, signatures += 2) {
         int among = count < KERNEL_AMONG ? count : KERNEL_AMONG;
         const uint64_t first = signatures[0].bits[0], second = signatures[0].bits[1];
-        uint64_t best = UINT64_MAX; /* bits that differ, and which image */
+        uint64_t best = UINT64_MAX; /* differing bits, then the image's number */
         for (int i = 1; i < among; i++) {
             int differ = __builtin_popcountll(signatures[i].bits[0] ^ first) +
                          __builtin_popcountll(signatures[i].bits[1] ^ second);

@@ -1,4 +1,4 @@
-/* The kernels for aarch64, whose every processor has these instructions. */
+/* The kernels for aarch64: every such processor has NEON. */
 #include <arm_neon.h>
 
 #include "worker/cpu/kernels_bytes.h"

@@ -1,5 +1,5 @@
 /*
- * The kernels in plain C: what the others are compared with, and what runs on a CPU without AVX2.
+ * The kernels in plain C: tests compare the others with them, and CPUs without AVX2 run them.
  */
 #include "worker/cpu/kernels.h"
 

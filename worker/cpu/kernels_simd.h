@@ -5,8 +5,8 @@
  * VEC_SETS (sets of 8 accumulators that `sparse` has registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME,
  * KERNELS_STRIP, KERNELS_DENSE_FROM for the table.
  *
- * Accumulators are small arrays indexed by constants only, so that the compiler keeps them in registers: every function
- * that has some is inlined with constant sizes, and its loops over them are unrolled.
+ * Accumulators are small arrays indexed only by constants, so that the compiler keeps them in registers: every function
+ * with accumulators is inlined with constant sizes, and its loops over them are unrolled.
  */
 #include "worker/cpu/kernels.h"
 
@@ -25,9 +25,9 @@
 #endif
 
 #define KEEP_LOOP __asm__ volatile("" ::: "memory")
-/* Has the compiler compute an address once, instead of in every operand that uses it. */
+/* Makes the compiler compute an address once, instead of in every operand that uses it. */
 #define COMPUTE(p) __asm__("" : "+r"(p))
-/* Keeps a vector in its register: else the compiler loads it anew for every use. */
+/* Keeps a vector in its register: otherwise the compiler reloads it for every use. */
 #if defined(__x86_64__)
 #define KEEP(v) __asm__("" : "+v"(v))
 #else
@@ -46,12 +46,12 @@ INLINE void fetch(const int columns, const float *row)
 
 /* ---- gemm ---- */
 
-enum { GEMM_UNROLL = VEC_UNROLL }; /* what a pragma can read */
+enum { GEMM_UNROLL = VEC_UNROLL }; /* as a constant for the pragma */
 
 /*
- * What one row of b adds to a tile. Of its vectors and the elements of a, the fewer stay in registers, and the others come
- * one by one. What bounds the loop where a neighbour shares the core is how many instructions go with each multiplication,
- * loads above all: least where rows and columns are alike.
+ * Adds one row of b to a tile. Of its vectors and the elements of a, the smaller set stays in registers, and the others
+ * are loaded one by one. When another thread shares the core, the limit is the number of instructions per
+ * multiplication, loads above all, which is smallest when rows and columns are about equal.
  */
 INLINE void gemm_row_high(const int rows, const int columns, const float *a, size_t a_row, const float *b, vec *sum)
 {
@@ -198,8 +198,8 @@ INLINE void sparse_entry(const int columns, const float *row, const float *value
 }
 
 /*
- * KERNEL_ENTRIES at a time. Few accumulators leave the multipliers waiting for each other: then every other entry has a
- * set of its own, added up in the end. What there is to do is constant (`accumulate`, `ahead`), so that all that a pair
+ * KERNEL_ENTRIES at a time. With few accumulators, multiplications would wait for each other: then every other entry
+ * has its own set, added up at the end. `accumulate` and `ahead` are compile-time constants, so that everything a pair
  * needs stays in registers: most pairs are short.
  */
 INLINE void sparse_columns(const int columns, const int sets, const bool accumulate, const bool ahead,
@@ -287,7 +287,7 @@ static void simd_sparse(const struct sparse *s)
 
 static void simd_scatter(const struct scatter *scatter)
 {
-    const struct scatter s = *scatter; /* a copy that no store below can alias */
+    const struct scatter s = *scatter; /* a copy that no store below aliases */
     for (int j = 0; j < s.n; j += VEC_LANES) {
         float *out = s.out + j;
         for (int r = 0; r < s.pairs; r++) {
@@ -308,7 +308,10 @@ static void simd_scatter(const struct scatter *scatter)
     }
 }
 
-/* ---- copies: not memcpy, for musl's is slow at a few hundred bytes; KEEP_LOOP keeps the compiler from calling it ---- */
+/*
+ * ---- copies: not memcpy, since musl's is slow for a few hundred bytes; KEEP_LOOP keeps the compiler from calling it
+ * ----
+ */
 
 static void simd_fill(int rows, int n, const float *row, float *to, int stride)
 {

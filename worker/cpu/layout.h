@@ -1,6 +1,6 @@
 /*
  * How the CPU engine cuts matrices into strips: a whole number of vectors wide, balanced over a layer's units, and
- * independent of the number of threads, so that every sum has one order whatever the threads.
+ * independent of the number of threads, so that every sum has the same order at any number of threads.
  */
 #ifndef WORKER_CPU_LAYOUT_H
 #define WORKER_CPU_LAYOUT_H
@@ -57,7 +57,7 @@ static inline float *strip_row(const struct matrix *matrix, const struct strips 
     return matrix->values + ((size_t)strip * (size_t)matrix->capacity + (size_t)row) * (size_t)strips->pitch;
 }
 
-/* Samples are worked on in chunks of nearly equal size, all but the last an even number of them. */
+/* Samples are processed in chunks of nearly equal size; all but the last have an even number. */
 static inline int chunk_count(int samples)
 {
     return (samples + KERNEL_CHUNK - 1) / KERNEL_CHUNK;

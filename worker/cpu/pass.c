@@ -467,8 +467,10 @@ static const float *changed_soon(const struct network *network, const float *par
                : weight_at(network, parameters, 0, block->first, strip_col(&network->strips[0], strip));
 }
 
-/* What one chunk adds to a tile, for all pixels. Where it is the only one, the rows of the weights that the sink is about
- * to change are fetched, here and below. */
+/*
+ * What one chunk adds to a tile, for all pixels. Where it is the only one, the rows of the weights that the sink is
+ * about to change are fetched, here and below.
+ */
 static void first_gradient_dense(const struct network *network, const float *parameters,
                                  const struct index_block *block, const struct matrix *upper, int count, int chunk,
                                  int strip, float *tile)

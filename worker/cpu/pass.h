@@ -2,12 +2,12 @@
  * The passes through a network, strip by strip: what a thread computes between two barriers.
  *
  * Layer l has weights [in, out]; its outputs are cut into strips. In the forward pass a strip of a layer needs all
- * strips of the layer below. In the backward pass whoever has strip j of layer l - 1's outputs computes their delta
- * from rows j of layer l's weights, and then the gradient of these rows, so that nobody else reads them any more. The
- * last layer, if it has few outputs, is computed as partial sums over the strips below, added up in strip order; softmax
- * regression, over the pixel blocks.
+ * strips of the layer below. In the backward pass the owner of strip j of layer l - 1's outputs computes their deltas
+ * from rows j of layer l's weights, then the gradient of these rows, which nobody else reads any more. A last layer
+ * with few outputs is computed as partial sums over the strips below, added up in strip order; softmax regression, over
+ * the pixel blocks.
  *
- * Nothing here knows threads: callers see to it that what a function reads is there.
+ * Nothing here knows about threads: callers ensure that a function's inputs are ready.
  */
 #ifndef WORKER_CPU_PASS_H
 #define WORKER_CPU_PASS_H
@@ -42,8 +42,8 @@ bool network_index_create(const struct network *network, struct batch_index *ind
 struct workspace {
     int capacity;
     struct matrix activations[NETWORK_MAX_LAYERS]; /* outputs of the hidden layers ... */
-    struct matrix outputs[NETWORK_MAX_LAYERS];     /* ... and what dropout leaves of them; without it, the same */
-    struct matrix masks[NETWORK_MAX_LAYERS];       /* what it multiplied them with; without it, none */
+    struct matrix outputs[NETWORK_MAX_LAYERS];     /* ... after dropout; without it, the same */
+    struct matrix masks[NETWORK_MAX_LAYERS];       /* dropout's factors; without it, none */
     struct matrix deltas[NETWORK_MAX_LAYERS];      /* their gradients before the activation; none for evaluation */
     float *partials[2];   /* narrow: [network's partials, capacity, KERNEL_NARROW]; steps take turns */
     struct matrix logits; /* row by row; training of narrow networks uses struct scratch's instead */
@@ -56,7 +56,7 @@ bool workspace_create(struct workspace *workspace, const struct network *network
                       struct error *error);
 void workspace_destroy(struct workspace *workspace);
 
-/* What one thread needs for itself: a tile of gradients on their way into the sink, and a tile of packed weights. */
+/* A thread's own memory: a tile of gradients for the sink, and a tile of packed weights. */
 struct scratch {
     float *tile;      /* [pass_group(capacity)][KERNEL_STRIP or KERNEL_BLOCK, KERNEL_STRIP] */
     float *pack;      /* [KERNEL_STRIP, KERNEL_STRIP] */
@@ -70,8 +70,8 @@ bool scratch_create(struct scratch *scratch, int capacity, struct error *error);
 void scratch_destroy(struct scratch *scratch);
 
 /*
- * Up to how many strips of layer 0 are best worked on together. A large batch's index is too much for a cache: it comes
- * by once for each group. With one chunk of samples it stays there anyway, and what a strip needs should, too.
+ * How many strips of layer 0 to process together. A large batch's index exceeds the cache, and is streamed through it
+ * once per group. With one chunk of samples it stays in the cache anyway, and so should the data of a strip.
  */
 static inline int pass_group(int count)
 {
@@ -82,7 +82,7 @@ static inline int pass_group(int count)
 void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
                 struct matrix *out, int strip, int strips);
 
-/* Narrow, a single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
+/* Narrow, single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
 void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
                         int count, float *partials, int capacity, int block);
 
@@ -90,7 +90,9 @@ void pass_first_partial(const struct network *network, const float *parameters, 
 void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
                   int count, struct matrix *out, int strip);
 
-/* Training: what dropout leaves of the outputs of hidden layer `layer`, strip `strip`. places: the images' in the batch. */
+/*
+ * Training: applies dropout to the outputs of hidden layer `layer`, strip `strip`. places: of the images in the batch.
+ */
 void pass_drop(const struct network *network, const struct workspace *workspace, int layer,
                const struct dropout_batch *batch, const int32_t *places, int count, int strip);
 

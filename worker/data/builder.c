@@ -1,3 +1,4 @@
+/* Memory grows by half as images arrive, up to the limits of a set; all images must be of one size. */
 #include "worker/data/builder.h"
 
 #include <limits.h>
@@ -12,7 +13,7 @@ static size_t pixels_of(const struct examples *examples)
     return (size_t)examples->height * (size_t)examples->width;
 }
 
-/* Memory for so many, and what vector loads may read beyond. */
+/* Memory for `capacity` images, plus the padding that vector loads may read. */
 static bool resize(struct builder *builder, int capacity)
 {
     struct examples *examples = &builder->examples;
@@ -35,23 +36,23 @@ bool builder_fits(const struct builder *builder, const struct image *image, stru
     const struct examples *examples = &builder->examples;
     size_t pixels = (size_t)image->height * (size_t)image->width;
     if (examples->count == 0 && pixels > CONFIG_MAX_WIDTH) {
-        return error_set(error, "its image has %zu pixels; at most %d are possible", pixels, CONFIG_MAX_WIDTH);
+        return error_set(error, "its image has %zu pixels; the limit is %d", pixels, CONFIG_MAX_WIDTH);
     }
     if (examples->count > 0 && (image->height != examples->height || image->width != examples->width)) {
-        return error_set(error, "its image is %dx%d, and the images before it are %dx%d", image->height, image->width,
+        return error_set(error, "its image is %dx%d, but the images before it are %dx%d", image->height, image->width,
                          examples->height, examples->width);
     }
     return true;
 }
 
-/* memcpy, but a vector at a time: musl's takes several times as long for the bytes of a small image. */
+/* memcpy, a vector at a time: musl's is several times slower for the bytes of a small image. */
 static void copy_pixels(uint8_t *to, const uint8_t *from, size_t size)
 {
     enum { PIECE = 16 };
     size_t done = 0;
     for (; done + PIECE <= size; done += PIECE) {
         memcpy(to + done, from + done, PIECE);
-        __asm__ volatile("" ::: "memory"); /* else the compiler calls memcpy for the whole loop */
+        __asm__ volatile("" ::: "memory"); /* keeps the compiler from turning the loop into memcpy */
     }
     memcpy(to + done, from + done, size - done);
 }
@@ -97,7 +98,7 @@ bool builder_finish(struct builder *builder, struct examples *examples, struct e
     if (builder->examples.count == 0) {
         return error_set(error, "holds no images");
     }
-    resize(builder, builder->examples.count); /* where it can't be made smaller it stays as it is */
+    resize(builder, builder->examples.count); /* if shrinking fails, the larger block stays */
     memset(builder->examples.images + (size_t)builder->examples.count * pixels_of(&builder->examples), 0, IDX_PADDING);
     *examples = builder->examples;
     *builder = (struct builder){.capacity = 0};

@@ -1,4 +1,4 @@
-/* data info and data synth. Both work without regard to the model: they are asked when something does not fit it. */
+/* data info and data synth. Both ignore the model: people run them when the data does not fit it. */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void hex_digest(crypto_hash_sha256_state *state, char hex[SHA256_HEX])
     sodium_bin2hex(hex, SHA256_HEX, digest, sizeof digest);
 }
 
-/* SHA-256 of a file as it is unpacked, which is what publishers of data sets list. */
+/* SHA-256 of a file's unpacked content, as publishers of data sets list it. */
 static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *error)
 {
     struct stream *stream;
@@ -50,11 +50,11 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
     return done;
 }
 
-/* What there is to know about one part. */
+/* Facts about one part. */
 struct data_summary {
     struct examples examples;
     struct dataset_origin origin;
-    char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" but for IDX files */
+    char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" except for IDX files */
     int *class_counts;                                         /* [examples.classes] */
     double zeros;                                              /* share of the pixels */
     double mean;                                               /* of the pixels, 0..255 */
@@ -179,14 +179,14 @@ static int run_info(const struct command_call *call)
 
 const struct command command_data_info = {
     .name = "data info",
-    .summary = "what is in data_dir, or the synthetic digits: files, sizes, images per class",
+    .summary = "describe the data in data_dir, or the synthetic digits: files, sizes, images per class",
     .takes_config = true,
     .run = run_info,
 };
 
 /* --- data synth -------------------------------------------------------------------------------------------------- */
 
-/* Nobody's real data are to be overwritten, nor mixed with ours. */
+/* Never overwrite real data, nor mix it with synthetic digits. */
 static bool check_folder(const char *folder, struct error *error)
 {
     struct data_files files;
@@ -195,7 +195,7 @@ static bool check_folder(const char *folder, struct error *error)
     }
     for (int i = 0; i < DATA_FILES; i++) {
         if (files.path[i][0] != '\0') {
-            return error_set(error, "%s: is there already; name another folder with --out, or remove it",
+            return error_set(error, "%s: already exists; choose another folder with --out, or remove it",
                              files.path[i]);
         }
     }
@@ -230,7 +230,7 @@ static int run_synth(const struct command_call *call)
     struct config *config = call->config;
     struct error error;
     if (!folder || folder[0] == '\0') {
-        log_error("data synth needs --out=DIR, the folder to write the four files into");
+        log_error("data synth needs --out=DIR, the folder for the four files");
         return COMMAND_MISUSED;
     }
     if (!synth(folder, config, command_switch(call, "gzip"), &error)) {
@@ -248,14 +248,14 @@ static int run_synth(const struct command_call *call)
 }
 
 static const struct command_flag synth_flags[] = {
-    {"out", "DIR", "folder to write into; must not hold such files yet"},
+    {"out", "DIR", "folder to write into; existing files are never overwritten"},
     {"gzip", NULL, "compress the files"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_data_synth = {
     .name = "data synth",
-    .summary = "write the program's own digits as IDX files, by --seed, --synthetic_train and --synthetic_test",
+    .summary = "write synthetic digits as IDX files, as set by --seed, --synthetic_train and --synthetic_test",
     .flags = synth_flags,
     .takes_config = true,
     .run = run_synth,

@@ -1,4 +1,4 @@
-/* A plain file goes before a compressed one, since it loads faster. */
+/* A plain file takes precedence over a compressed one, since it loads faster. */
 #include "worker/data/files.h"
 
 #include <stddef.h>

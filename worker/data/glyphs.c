@@ -1,4 +1,7 @@
-/* Drawn by hand after ordinary handwriting: what differs between writers is a style, what varies is left to synth.c. */
+/*
+ * Drawn by hand after ordinary handwriting. Differences between writers are styles; random variation is left to
+ * synth.c.
+ */
 #include "worker/data/glyphs.h"
 
 #define S(x, y)                                                                                                        \

@@ -1,4 +1,4 @@
-/* How people write the ten digits: the strokes that worker/data/synth.c distorts and draws. */
+/* The strokes of the ten digits, which worker/data/synth.c distorts and draws. */
 #ifndef WORKER_DATA_GLYPHS_H
 #define WORKER_DATA_GLYPHS_H
 
@@ -19,7 +19,7 @@ struct glyph_point {
 struct glyph {
     struct glyph_point points[GLYPH_MAX_POINTS]; /* the last one is a GLYPH_LIFT */
     int count;
-    int weight; /* how common this way is, out of 100 */
+    int weight; /* how common this style is, in percent */
 };
 
 extern const struct glyph glyphs[10][GLYPH_MAX_STYLES]; /* weight 0: no more styles */

@@ -1,4 +1,4 @@
-/* Nothing in a header is believed: the elements it promises must fit the file that it stands in. */
+/* Headers are not trusted: the elements they promise must fit the file. */
 #include "worker/data/idx.h"
 
 #include <assert.h>
@@ -53,11 +53,11 @@ static bool read_sizes(struct idx_header *header, struct stream *stream, struct 
     for (int i = 0; i < IDX_MAX_DIMENSIONS; i++) {
         uint32_t size = i < header->dimensions ? big_endian(bytes + (size_t)4 * (size_t)i) : 1;
         if (size == 0 || size > INT32_MAX) {
-            return error_set(error, "%s: dimension %d at byte %d is %u; 1 to %d is possible", name, i + 1, 4 + 4 * i,
-                             size, INT32_MAX);
+            return error_set(error, "%s: dimension %d at byte %d is %u; expected 1 to %d", name, i + 1, 4 + 4 * i, size,
+                             INT32_MAX);
         }
         if (size > most / header->elements) {
-            return error_set(error, "%s: its dimensions ask for more than %llu GiB", name,
+            return error_set(error, "%s: its dimensions need more than %llu GiB", name,
                              (unsigned long long)(IDX_MAX_BYTES >> 30));
         }
         header->sizes[i] = size;
@@ -74,12 +74,11 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
         return false;
     }
     if (magic[0] != 0 || magic[1] != 0 || element_bytes(magic[2]) == 0) {
-        return error_set(error, "%s: is not an IDX file: it begins with %02x %02x %02x %02x, not with 00 00 and a type",
+        return error_set(error, "%s: is not an IDX file: begins with %02x %02x %02x %02x, expected 00 00 and a type",
                          name, magic[0], magic[1], magic[2], magic[3]);
     }
     if (magic[3] < 1 || magic[3] > IDX_MAX_DIMENSIONS) {
-        return error_set(error, "%s: has %u dimensions by its byte 3; 1 to %d are possible", name, magic[3],
-                         IDX_MAX_DIMENSIONS);
+        return error_set(error, "%s: has %u dimensions (byte 3); expected 1 to %d", name, magic[3], IDX_MAX_DIMENSIONS);
     }
     memset(header, 0, sizeof *header);
     header->type = (enum idx_type)magic[2];
@@ -106,7 +105,7 @@ bool idx_read_elements(const struct idx_header *header, struct stream *stream, u
     if (!elements) {
         return error_set(error, "%s: no memory for its %zu bytes", stream_name(stream), size);
     }
-    /* One byte more is asked for, since only the attempt to read it reaches the end and its checksum. */
+    /* Ask for one byte more: only reading past the last one reaches the end of the stream and its checksum. */
     uint8_t extra;
     size_t got;
     if (!read_exactly(stream, elements, size, "elements", error) || !stream_read(stream, &extra, 1, &got, error)) {
@@ -115,7 +114,8 @@ bool idx_read_elements(const struct idx_header *header, struct stream *stream, u
     }
     if (got > 0) {
         free(elements);
-        return error_set(error, "%s: goes on after the %zu bytes of elements that its header promises; fetch it again",
+        return error_set(error,
+                         "%s: continues after the %zu bytes of elements that its header promises; fetch it again",
                          stream_name(stream), size);
     }
     memset(elements + size, 0, IDX_PADDING);

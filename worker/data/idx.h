@@ -1,8 +1,9 @@
 /*
- * IDX files, the format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (32 bits, big-endian),
- * then the elements row-major, big-endian. Format: http://yann.lecun.com/exdb/mnist/, "The IDX file format".
+ * IDX files, the format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (32 bits,
+ * big-endian), then the elements row-major, big-endian. Format: http://yann.lecun.com/exdb/mnist/, "The IDX file
+ * format".
  *
- * Everything in the header is checked before memory is taken. A file must end with its last element.
+ * The whole header is checked before memory is allocated. A file must end with its last element.
  */
 #ifndef WORKER_DATA_IDX_H
 #define WORKER_DATA_IDX_H
@@ -26,7 +27,7 @@ enum idx_type {
 enum {
     IDX_MAX_DIMENSIONS = 4,
     IDX_MAX_HEADER = 4 + 4 * IDX_MAX_DIMENSIONS,
-    IDX_PADDING = 64, /* bytes of zeros after the elements, so that vector loads may run past the last one */
+    IDX_PADDING = 64, /* zero bytes after the elements, so that vector loads may read past the last one */
 };
 
 #define IDX_MAX_BYTES ((uint64_t)1 << 36) /* of elements: 64 GiB */
@@ -39,19 +40,19 @@ struct idx_header {
     uint64_t bytes; /* of the elements; <= IDX_MAX_BYTES */
 };
 
-/* Reads the header from a stream at its beginning, and checks it against what the stream can hold. */
+/* Reads the header at the beginning of a stream, and checks it against the stream's size. */
 bool idx_read_header(struct idx_header *header, struct stream *stream, struct error *error);
 
 /*
- * Reads the elements that follow, and the end of the stream. *bytes: malloc'd, header->bytes bytes as they are in the
- * file, then IDX_PADDING zeros.
+ * Reads the elements that follow, up to the end of the stream. *bytes: malloc'd, header->bytes bytes as in the file,
+ * then IDX_PADDING zeros.
  */
 bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error);
 
-/* The header alone of a file. */
+/* Reads only the header of a file. */
 bool idx_examine(struct idx_header *header, const char *path, struct error *error);
 
-/* Header of an IDX file of uint8 with these dimensions into bytes; returns its length. */
+/* Writes the header of a uint8 file with these dimensions to `bytes`; returns its length. */
 size_t idx_write_header(uint8_t bytes[IDX_MAX_HEADER], int dimensions, const uint32_t *sizes);
 
 #endif

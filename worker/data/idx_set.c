@@ -1,3 +1,4 @@
+/* Reads headers first, so that files that do not belong together are refused before much memory is taken. */
 #include "worker/data/idx_set.h"
 
 #include <inttypes.h>
@@ -12,22 +13,21 @@ static bool need_file(const struct data_files *files, enum data_file file, const
     if (files->path[file][0] != '\0') {
         return true;
     }
-    return error_set(error,
-                     "%s/%s: is missing, plain and as .gz, though other files of the data set are there; add it (%s)",
+    return error_set(error, "%s/%s: missing, plain and as .gz, although other files of the data set exist; add it (%s)",
                      folder, data_file_names[file], HOW_TO_GET_DATA);
 }
 
-/* [count, height, width] of an IDX file of images; [count, pixels] counts as one row, colours as further columns. */
+/* [count, height, width] of an IDX file of images; [count, pixels] is read as one row, colours as more columns. */
 static bool image_shape(struct examples *examples, const struct idx_header *header, const char *path,
                         struct error *error)
 {
     if (header->type != IDX_UINT8 || header->dimensions < 2) {
-        return error_set(error, "%s: holds type 0x%02x in %d dimensions; images are uint8 (0x08) in 2 to 4", path,
+        return error_set(error, "%s: has type 0x%02x in %d dimensions; images need uint8 (0x08) in 2 to 4", path,
                          (unsigned)header->type, header->dimensions);
     }
     uint64_t pixels = header->elements / header->sizes[0];
     if (pixels > CONFIG_MAX_WIDTH) {
-        return error_set(error, "%s: its images have %" PRIu64 " pixels; at most %d are possible", path, pixels,
+        return error_set(error, "%s: its images have %" PRIu64 " pixels; the limit is %d", path, pixels,
                          CONFIG_MAX_WIDTH);
     }
     examples->count = (int)header->sizes[0];
@@ -49,7 +49,7 @@ static bool read_images(struct examples *examples, const char *path, struct erro
     return done;
 }
 
-/* Widens the labels of a file, uint8 or big-endian int32, and finds the number of classes. */
+/* Widens a file's labels, uint8 or big-endian int32, to int32 and finds the number of classes. */
 static bool convert_labels(struct examples *examples, const uint8_t *bytes, enum idx_type type, const char *path,
                            struct error *error)
 {
@@ -64,7 +64,7 @@ static bool convert_labels(struct examples *examples, const uint8_t *bytes, enum
             type == IDX_UINT8 ? b[0] : (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
         if (label >= CONFIG_MAX_WIDTH) {
             free(labels);
-            return error_set(error, "%s: the label of image %d is %d; 0 to %d are possible", path, i, (int32_t)label,
+            return error_set(error, "%s: the label of image %d is %d; expected 0 to %d", path, i, (int32_t)label,
                              CONFIG_MAX_WIDTH - 1);
         }
         labels[i] = (int32_t)label;
@@ -79,9 +79,8 @@ static bool check_label_header(const struct examples *examples, const struct idx
                                const char *path, struct error *error)
 {
     if ((header->type != IDX_UINT8 && header->type != IDX_INT32) || header->dimensions != 1) {
-        return error_set(error,
-                         "%s: holds type 0x%02x in %d dimensions; labels are uint8 (0x08) or int32 (0x0c) in one", path,
-                         (unsigned)header->type, header->dimensions);
+        return error_set(error, "%s: has type 0x%02x in %d dimensions; labels need uint8 (0x08) or int32 (0x0c) in one",
+                         path, (unsigned)header->type, header->dimensions);
     }
     if (header->sizes[0] != (uint32_t)examples->count) {
         return error_set(error, "%s: has %u labels for the %d images of %s; the two files do not belong together", path,
@@ -106,7 +105,7 @@ static bool read_labels(struct examples *examples, const char *images, const cha
     return done;
 }
 
-/* Labels into memory, images but for the first few not. */
+/* Reads all labels, but only the first few images. */
 static bool leave_images(struct examples *examples, const char *images, const struct idx_header *header,
                          const char *labels, struct overflow *overflow, struct error *error)
 {
@@ -152,7 +151,7 @@ bool idx_set_check_test(const struct examples *train, const char *train_path, co
     }
     if (test.height != train->height || test.width != train->width) {
         return error_set(error,
-                         "%s: has images of %dx%d, but those of %s have %dx%d; the two files do not belong "
+                         "%s: has images of %dx%d, but %s has images of %dx%d; the two files do not belong "
                          "together",
                          files->path[TEST_IMAGES], test.height, test.width, train_path, train->height, train->width);
     }

@@ -1,4 +1,4 @@
-/* A part of a data set in IDX files of MNIST's names (worker/data/files.h): an images file and a labels file. */
+/* A part of a data set in IDX files with MNIST's names (worker/data/files.h): an images file and a labels file. */
 #ifndef WORKER_DATA_IDX_SET_H
 #define WORKER_DATA_IDX_SET_H
 
@@ -9,16 +9,19 @@
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/examples.h"
 
-#define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic does without files"
+#define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic needs no files"
 
 /*
- * Reads both files of the part; they must be there and belong together. Images that are more than the overflow's limit stay
- * in their file. folder: for errors.
+ * Reads both files of the part, which must exist and belong together. Images beyond the overflow's limit stay in their
+ * file. folder: for errors.
  */
 bool idx_set_read(struct examples *examples, const struct data_files *files, enum dataset_part part, const char *folder,
                   struct overflow *overflow, struct error *error);
 
-/* By its headers alone: is the test set there, and of images as large as the training set's? train_path: for errors. */
+/*
+ * Checks by headers alone that the test set exists and has images as large as the training set's. train_path: for
+ * errors.
+ */
 bool idx_set_check_test(const struct examples *train, const char *train_path, const struct data_files *files,
                         const char *folder, struct error *error);
 

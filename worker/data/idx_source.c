@@ -1,3 +1,4 @@
+/* Blocks of an IDX file by their offset. A gzip file cannot seek: it is read forward, and started over to go back. */
 #include "worker/data/idx_source.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@ struct idx_source {
     char *path;
     uint64_t header_bytes;
     bool packed;
-    int32_t *labels; /* [all images]: they take so little */
+    int32_t *labels; /* [all images]: small enough to keep */
 };
 
 struct idx_reader {
@@ -32,7 +33,7 @@ static bool source_open(const struct example_source *source, struct example_read
     return true;
 }
 
-/* Puts the stream to a place of the content; one that is packed reads up to there. images: to be overwritten. */
+/* Moves the stream to a position of the content; a packed one reads up to it. images: scratch, overwritten. */
 static bool go_to(struct idx_reader *reader, uint64_t position, uint8_t *images, size_t size, struct error *error)
 {
     const struct idx_source *source = (const struct idx_source *)reader->reader.source;
@@ -55,7 +56,7 @@ static bool go_to(struct idx_reader *reader, uint64_t position, uint8_t *images,
             return false;
         }
         if (got == 0) {
-            return error_set(error, "%s: is shorter than it was when training began; start again", source->path);
+            return error_set(error, "%s: shorter than when training began; restart training", source->path);
         }
         reader->position += got;
     }
@@ -75,7 +76,7 @@ static bool source_read(struct example_reader *base, const struct stream_block *
     }
     reader->position += got;
     if (got < count * pixels) {
-        return error_set(error, "%s: is shorter than it was when training began; start again", source->path);
+        return error_set(error, "%s: shorter than when training began; restart training", source->path);
     }
     memcpy(labels, source->labels + from, count * sizeof *labels);
     return true;

@@ -1,4 +1,4 @@
-/* IDX files that stay on the disk: worker/data/streaming/source.h for them. A block's offset is its first image's number. */
+/* Streaming from IDX files (worker/data/streaming/source.h). A block's offset is the number of its first image. */
 #ifndef WORKER_DATA_IDX_SOURCE_H
 #define WORKER_DATA_IDX_SOURCE_H
 
@@ -10,9 +10,9 @@
 #include "worker/data/examples.h"
 
 /*
- * path: of a file of images with this header, packed (gzip) or not. shape: its count, height, width and classes, and all its labels, which
- * are taken over. Sets the overflow's source, and its blocks of all images but those held out; the first images, as many
- * as are to be kept, come with their labels into `examples`.
+ * path: a file of images with this header, packed (gzip) or not. shape: its count, height, width and classes, and all
+ * labels, which the source takes over. Sets the overflow's source, and its blocks of all images except those held out;
+ * the first overflow->keep images and their labels go into `examples`.
  */
 bool idx_source_create(struct overflow *overflow, struct examples *examples, const char *path, bool packed,
                        const struct idx_header *header, struct examples *shape, struct error *error);

@@ -1,3 +1,4 @@
+/* Folder listings, sorted, because readdir's order differs between file systems and would change what is trained. */
 #include "worker/data/names.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* The names in a folder that fit, sorted. */
+/* The names in a folder that match a pattern, sorted. */
 #ifndef WORKER_DATA_NAMES_H
 #define WORKER_DATA_NAMES_H
 
@@ -12,10 +12,10 @@ struct names {
 };
 
 /*
- * All names in the folder that match the pattern (fnmatch; "*" for all), but none that begins with a dot. A folder that
- * is not there has none. names_free is the caller's, also after a failure.
+ * All names in the folder that match the pattern (fnmatch; "*" for all), except those that begin with a dot. A missing
+ * folder is empty. The caller calls names_free, also after a failure.
  */
 bool names_list(struct names *names, const char *folder, const char *pattern, struct error *error);
-void names_free(struct names *names); /* zeros are fine */
+void names_free(struct names *names); /* safe on zeros */
 
 #endif

@@ -1,4 +1,4 @@
-/* gzip and zlib by zlib's inflate, which verifies the checksum and the length at the end of the file. */
+/* gzip and zlib streams, by zlib's inflate, which verifies the checksum and length at the end. */
 #include "worker/data/stream.h"
 
 #include <assert.h>
@@ -30,7 +30,7 @@ struct stream {
     uint64_t taken;              /* bytes of the file handed to the reader or to inflate */
     uint64_t content;            /* bytes handed to the reader */
     z_stream inflate;
-    const uint8_t *input; /* what is read of the file but not yet taken */
+    const uint8_t *input; /* bytes read from the file but not yet consumed */
     size_t input_left;
     uint8_t buffer[BUFFER_BYTES];
 };
@@ -51,7 +51,7 @@ static bool read_some(struct stream *stream, void *buffer, size_t size, size_t *
     }
 }
 
-/* Makes sure that input_left > 0, unless the file is at its end. */
+/* Ensures input_left > 0, unless the file is at its end. */
 static bool fill(struct stream *stream, struct error *error)
 {
     if (stream->input_left > 0 || stream->fd < 0) {
@@ -111,7 +111,8 @@ bool stream_open_file_as(struct stream **result, const char *path, enum stream_p
         return error_set(error, "%s: no memory to read it", path);
     }
     struct stat status;
-    stream->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
+    stream->fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a named pipe would otherwise wait for a writer */
     if (stream->fd < 0) {
         file_error(error, path, "cannot be opened", errno);
     } else if (fstat(stream->fd, &status) != 0) {
@@ -176,20 +177,20 @@ static bool read_plain(struct stream *stream, uint8_t *buffer, size_t size, size
     return true;
 }
 
-/* Nothing may follow the packed data: more would be a second file, or a damaged one. */
+/* Nothing may follow the packed data: more would be a second member, or damage. */
 static bool check_end(struct stream *stream, struct error *error)
 {
     if (!fill(stream, error)) {
         return false;
     }
     if (stream->input_left > 0) {
-        return error_set(error, "%s: its %s data end at byte %llu, but the file goes on; fetch it again", stream->name,
-                         packing_name(stream), (unsigned long long)stream->taken);
+        return error_set(error, "%s: its %s data ends at byte %llu, but the file continues; fetch it again",
+                         stream->name, packing_name(stream), (unsigned long long)stream->taken);
     }
     return true;
 }
 
-/* One call of inflate, from the input that is there to buffer[0..size). */
+/* One call of inflate, from the available input to buffer[0..size). */
 static bool inflate_some(struct stream *stream, uint8_t *buffer, size_t size, size_t *got, struct error *error)
 {
     uInt in = stream->input_left < UINT32_MAX ? (uInt)stream->input_left : UINT32_MAX;
@@ -208,9 +209,9 @@ static bool inflate_some(struct stream *stream, uint8_t *buffer, size_t size, si
         return error_set(error, "%s: no memory to unpack it", stream->name);
     }
     if (status == Z_NEED_DICT || (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)) {
-        return error_set(error, "%s: its %s data are damaged near byte %llu (%s); fetch the file again", stream->name,
+        return error_set(error, "%s: its %s data is damaged near byte %llu (%s); fetch the file again", stream->name,
                          packing_name(stream), (unsigned long long)stream->taken,
-                         stream->inflate.msg ? stream->inflate.msg : "no deflate data");
+                         stream->inflate.msg ? stream->inflate.msg : "not deflate data");
     }
     stream->ended = status == Z_STREAM_END;
     return !stream->ended || check_end(stream, error);
@@ -224,8 +225,8 @@ static bool read_packed(struct stream *stream, uint8_t *buffer, size_t size, siz
             return false;
         }
         if (stream->input_left == 0) {
-            return error_set(error, "%s: ends at byte %llu, in the middle of its %s data; fetch the file again",
-                             stream->name, (unsigned long long)stream->taken, packing_name(stream));
+            return error_set(error, "%s: ends at byte %llu, within its %s data; fetch the file again", stream->name,
+                             (unsigned long long)stream->taken, packing_name(stream));
         }
         size_t some;
         if (!inflate_some(stream, buffer + done, size - done, &some, error)) {
@@ -251,7 +252,7 @@ bool stream_seek(struct stream *stream, uint64_t offset, struct error *error)
 {
     assert(!stream_is_packed(stream) && stream->fd >= 0);
     if (offset > INT64_MAX || lseek(stream->fd, (off_t)offset, SEEK_SET) < 0) {
-        return error_set(error, "%s: cannot be read from byte %llu on: %s", stream->name, (unsigned long long)offset,
+        return error_set(error, "%s: cannot be read from byte %llu: %s", stream->name, (unsigned long long)offset,
                          strerror(errno));
     }
     stream->input_left = 0;

@@ -1,6 +1,6 @@
 /*
- * The bytes of a file, from its first to its last, unpacked on the way if the file is gzip (told by its first bytes,
- * not by its name) or zlib. Unpacks straight into the reader's memory, so that a large file costs no second copy of itself.
+ * Reads a file sequentially and unpacks it if it is gzip (recognised by its first bytes, not its name) or zlib. Unpacks
+ * straight into the caller's memory, so that a large file needs no second copy.
  *
  * One thread at a time. Errors name the file, the place in it and the cause.
  */
@@ -15,33 +15,33 @@
 
 struct stream;
 
-/* How a file is packed. What begins as gzip does is taken for gzip, unless the caller knows better. */
+/* How a file is packed. With STREAM_DETECT, a file that begins like gzip is gzip. */
 enum stream_packing { STREAM_DETECT, STREAM_PLAIN, STREAM_GZIP, STREAM_ZLIB };
 
 /* path must be a regular file. */
 bool stream_open_file(struct stream **stream, const char *path, struct error *error);
 bool stream_open_file_as(struct stream **stream, const char *path, enum stream_packing packing, struct error *error);
 
-/* The same from memory, which must outlive the stream; `name` stands for the path in errors. */
+/* The same from memory, which must outlive the stream; `name` replaces the path in errors. */
 bool stream_open_bytes(struct stream **stream, const char *name, const void *bytes, size_t size, struct error *error);
 bool stream_open_bytes_as(struct stream **stream, const char *name, const void *bytes, size_t size,
                           enum stream_packing packing, struct error *error);
 
-/* Up to `size` bytes into buffer; *got < size only at the end of the content, whose checksum is verified by then. */
+/* Reads up to `size` bytes; *got < size only at the end of the content, after its checksum was verified. */
 bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error);
 
-/* Goes to byte `offset` of the content of a plain file. Not for packed ones, nor for memory. */
+/* Seeks to byte `offset` of a plain file. Not for packed files, nor for memory. */
 bool stream_seek(struct stream *stream, uint64_t offset, struct error *error);
 
 /*
- * The most bytes that the whole content can have, known without reading it: exact for a plain file; gzip cannot shrink
- * by more than a factor of 1,032. What a header promises is checked against it before memory is taken.
+ * Upper bound on the bytes of the whole content, without reading it: exact for a plain file; gzip cannot compress by
+ * more than a factor of 1,032. Headers are checked against it before memory is allocated.
  */
 uint64_t stream_most_bytes(const struct stream *stream);
 
 bool stream_is_packed(const struct stream *stream);
 const char *stream_name(const struct stream *stream);
 
-void stream_close(struct stream *stream); /* NULL is fine */
+void stream_close(struct stream *stream); /* safe on NULL */
 
 #endif

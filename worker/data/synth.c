@@ -1,7 +1,8 @@
 /*
- * A digit is a style from worker/data/glyphs.c, bent and leaned as hands do: its points are moved, a smooth warp and an
- * affine map follow, and the result is fitted into the middle 20x20 pixels and centred by its ink, as MNIST's digits
- * are, clear of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels stay zero.
+ * A digit is a style from worker/data/glyphs.c, distorted like handwriting: its points are moved, then come a smooth
+ * warp and an affine map; the result is fitted into the middle 20x20 pixels and centred by its ink, as in MNIST, clear
+ * of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels
+ * stay zero.
  *
  * Only correctly rounded arithmetic is used (no sine, exponential or logarithm), so the images are the same bits on
  * every machine and with every C library.
@@ -19,7 +20,7 @@
 
 enum { SPAN_PIECES = 6, MAX_VERTICES = GLYPH_MAX_POINTS * SPAN_PIECES + 1 };
 
-/* The numbers of one image, in the order in which they are asked for. */
+/* The random numbers of one image, in the order they are drawn. */
 struct draws {
     struct philox_key key;
     uint32_t number, stream, next;
@@ -39,7 +40,7 @@ static float draw_between(struct draws *draws, float low, float high)
     return low + (high - low) * philox_uniform(draw_word(draws));
 }
 
-/* About normal with mean 0: the sum of four uniform numbers; never more than 3.5 standard deviations out. */
+/* Approximately normal with mean 0: the sum of four uniform numbers; never beyond 3.5 standard deviations. */
 static float draw_normal(struct draws *draws, float deviation)
 {
     float sum = -2.0f;
@@ -49,7 +50,7 @@ static float draw_normal(struct draws *draws, float deviation)
     return sum * (1.7320508f * deviation); /* variance of the sum: 4/12 */
 }
 
-/* A point of the pen's way; lifted: the pen does not draw from here to the next vertex. */
+/* A point of the pen's path; lifted: no line from here to the next vertex. */
 struct vertex {
     float x, y;
     bool lifted;
@@ -66,7 +67,7 @@ static const struct glyph *draw_style(struct draws *draws, int label)
     return style;
 }
 
-/* Moves the points of a style about, around the origin and in units of the digit's height. */
+/* Jitters the points of a style, centred on the origin, in units of the digit's height. */
 static void bend(struct draws *draws, const struct glyph *style, struct vertex *points)
 {
     float bow_x = draw_normal(draws, 0.19f), bow_y = draw_normal(draws, 0.15f);
@@ -90,7 +91,7 @@ static float spline(float a, float b, float c, float d, float t)
     return b + 0.5f * t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)));
 }
 
-/* Rounds the way through the points of the style; returns the number of vertices. */
+/* Smooths the path through the points of the style; returns the number of vertices. */
 static int smooth(const struct glyph *style, const struct vertex *points, struct vertex *way)
 {
     int count = 0;
@@ -111,14 +112,14 @@ static int smooth(const struct glyph *style, const struct vertex *points, struct
     return count;
 }
 
-/* How far to move what reaches from low to high, so that it keeps clear of the border by `margin`. */
+/* How far to shift the range [low, high] so that it stays `margin` away from the border. */
 static float push_inside(float low, float high, float margin)
 {
     float first = margin, last = (float)(SYNTH_SIDE - 1) - margin;
     return low < first ? first - low : high > last ? last - high : 0;
 }
 
-/* Scales the way to pixels: its longer side to `size`, its ink (taken as evenly thick) around the middle, then moved. */
+/* Scales the path to pixels: its longer side to `size`, its ink (assumed evenly thick) centred, then shifted. */
 static void fit(struct vertex *way, int count, float size, float margin, float move_x, float move_y)
 {
     assert(count > 0);

@@ -1,5 +1,5 @@
 /*
- * Digits drawn by the program itself: 28x28, white strokes on black, for a first run where no data are at hand.
+ * Synthetic digits, 28x28, white strokes on black, for a first run without a data set.
  *
  * Every image is a pure function of (seed, split, number): any thread can draw any of them, in any order.
  */
@@ -18,7 +18,10 @@ enum synth_split { SYNTH_TRAIN, SYNTH_TEST };
 /* Draws one image (image: [SYNTH_SIDE, SYNTH_SIDE] row-major) and returns its label, 0..9. */
 int synth_draw(uint64_t seed, enum synth_split split, uint32_t number, uint8_t image[SYNTH_PIXELS]);
 
-/* Images 0..count-1 of a split into images [count, SYNTH_PIXELS] and labels [count]; fails for want of threads only. */
+/*
+ * Draws images 0..count-1 of a split into images [count, SYNTH_PIXELS] and labels [count]; fails only if threads cannot
+ * be started.
+ */
 bool synth_fill(uint64_t seed, enum synth_split split, int count, int threads, uint8_t *images, int32_t *labels,
                 struct error *error);
 

@@ -1,4 +1,4 @@
-/* trainer diff: in what two checkpoints differ. */
+/* trainer diff: compares two checkpoints. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "worker/export/tensor_text.h"
 #include "worker/export/tensor_walk.h"
 
-/* Not what JSON can say: NaN and infinity become null. */
+/* NaN and infinity become null, since JSON has neither. */
 static void add_number(cJSON *object, const char *name, double value)
 {
     if (isfinite(value)) {
@@ -24,11 +24,11 @@ static void add_number(cJSON *object, const char *name, double value)
     }
 }
 
-/* How far two tensors of the same shape are apart. */
+/* The difference between two tensors of the same shape. */
 struct difference {
-    uint64_t count, unequal; /* elements; those that are not the same bits */
+    uint64_t count, unequal; /* elements; those with different bits */
     double largest;          /* |a - b| */
-    double squares;          /* of a - b, added up */
+    double squares;          /* sum of (a - b)^2 */
     struct tensor_norms norms;
 };
 
@@ -54,7 +54,7 @@ static bool same_shape(const struct safetensors_tensor *a, const struct safetens
     return a->dimensions == b->dimensions && memcmp(a->shape, b->shape, (size_t)a->dimensions * sizeof *a->shape) == 0;
 }
 
-/* What diff says, as text or into lists of JSON. */
+/* The output, as text or JSON lists. */
 struct diff_output {
     bool as_json;
     cJSON *tensors, *metadata;
@@ -132,7 +132,7 @@ static bool equal_text(const struct safetensors_text *a, const struct safetensor
     return a && b && a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
 }
 
-/* Keys of `from` that differ in `other`, or (only_missing) are not in it. */
+/* Lists keys of `from` that differ in `other` or, with only_missing, are missing there. */
 static void diff_metadata(struct diff_output *output, const struct safetensors *from, const struct safetensors *other,
                           bool only_missing)
 {
@@ -212,9 +212,9 @@ static int run_diff(const struct command_call *call)
     struct checkpoint_file *files[2];
     struct diff_output output = {.as_json = command_switch(call, "json")};
     struct error error;
-    int status = checkpoint_operands(call, files, 2,
-                                     "diff needs two checkpoints: files, or folders that were trained in, whose "
-                                     "newest are taken");
+    int status = checkpoint_operands(
+        call, files, 2,
+        "diff needs two checkpoints: files, or training folders, of which the newest checkpoint is used");
     if (status != COMMAND_DONE) {
         return status;
     }
@@ -231,9 +231,9 @@ const struct command command_diff = {
     .name = "diff",
     .operands = "A B",
     .max_operands = 2,
-    .summary = "in what two checkpoints differ: tensor by tensor, and what they say of themselves",
-    .details = "A and B are files, or folders that were trained in. The exit status is 0 if all tensors are the same "
-               "bit for bit, else 1.",
+    .summary = "compare two checkpoints: tensors and metadata",
+    .details = "A and B are files, or training folders, of which the newest checkpoint is used. The exit status is 0 "
+               "if all tensors are bit-identical, else 1.",
     .flags = checkpoint_flags,
     .run = run_diff,
 };

@@ -1,4 +1,4 @@
-/* trainer export: a trained model's weights in the formats of others. */
+/* trainer export: writes a trained model's weights in other programs' formats. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 enum { PROPERTIES = 6, TEXT_SIZE = 256 };
 
-/* What an exported model says of itself. */
+/* Metadata of an exported model. */
 struct export_facts {
     char step[24], layers[TEXT_SIZE];
     struct onnx_property properties[PROPERTIES];
@@ -55,7 +55,7 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
 static bool export_npz(const char *path, const struct trained *trained, const struct export_facts *facts,
                        struct error *error)
 {
-    (void)facts; /* the format has no place for them */
+    (void)facts; /* the format has no metadata */
     return npz_write(path, &trained->model, trained->parameters, error);
 }
 
@@ -63,7 +63,7 @@ static size_t safetensors_header(char *buffer, const struct model *model, const 
 {
     struct safetensors_writer writer;
     safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
-    safetensors_write_metadata(&writer, "format", "pt"); /* what other readers look for */
+    safetensors_write_metadata(&writer, "format", "pt"); /* other readers expect it */
     for (int i = 0; i < PROPERTIES; i++) {
         safetensors_write_metadata(&writer, facts->properties[i].key, facts->properties[i].value);
     }
@@ -113,7 +113,7 @@ static const struct {
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
-/* The format by its name, or by the file name's ending if none was given; FORMATS if it is neither. */
+/* The format by name, or by the file's extension if none was given; FORMATS if unknown. */
 static int find_format(const char *name, const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -152,7 +152,7 @@ static int run_export(const struct command_call *call)
     }
     int format = find_format(command_value(call, "format"), path);
     if (format == FORMATS) {
-        log_error("--format: must be onnx, safetensors or npz, or --out must end so");
+        log_error("--format: must be onnx, safetensors or npz, or --out must have that extension");
         return COMMAND_MISUSED;
     }
     if (!find_weights(command_value(call, "weights"), &which)) {
@@ -181,7 +181,7 @@ static int run_export(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"out", "FILE", "the file to write; its ending chooses the format if --format does not"},
+    {"out", "FILE", "the file to write; without --format, its extension selects the format"},
     {"format", "NAME", "onnx, safetensors or npz"},
     {"weights", "WHICH", "raw or averaged (averaged if the checkpoint has moving averages)"},
     {NULL, NULL, NULL},
@@ -191,11 +191,10 @@ const struct command command_export = {
     .name = "export",
     .operands = "[CHECKPOINT]",
     .max_operands = 1,
-    .summary = "a trained model for other programs: ONNX, safetensors or numpy's npz",
-    .details =
-        "CHECKPOINT is a file, or a folder that was trained in; without it, --train_dir's newest. The ONNX model "
-        "takes \"images\", float32 [batch, inputs] of pixels divided by 255, and gives \"logits\" and "
-        "\"probabilities\". The others hold each layer's weights [in, out] and biases [out].",
+    .summary = "export a trained model as ONNX, safetensors or numpy's npz",
+    .details = "CHECKPOINT is a file or a training folder; default: the newest in --train_dir. The ONNX model takes "
+               "\"images\", float32 [batch, inputs] of pixels divided by 255, and returns \"logits\" and "
+               "\"probabilities\". The other formats hold each layer's weights [in, out] and biases [out].",
     .flags = flags,
     .takes_config = true,
     .run = run_export,

@@ -1,4 +1,4 @@
-/* trainer inspect: what is in a checkpoint. */
+/* trainer inspect: describes a checkpoint. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,9 +107,9 @@ static int run_inspect(const struct command_call *call)
 {
     struct checkpoint_file *file;
     struct error error;
-    int status = checkpoint_operands(call, &file, 1,
-                                     "inspect needs a checkpoint: a file, or a folder that was trained in, "
-                                     "whose newest is taken");
+    int status = checkpoint_operands(
+        call, &file, 1,
+        "inspect needs a checkpoint: a file, or a training folder, of which the newest checkpoint is used");
     if (status != COMMAND_DONE) {
         return status;
     }
@@ -125,9 +125,9 @@ const struct command command_inspect = {
     .name = "inspect",
     .operands = "CHECKPOINT",
     .max_operands = 1,
-    .summary = "what is in a checkpoint: step, config, digest, tensors, their shapes and norms",
-    .details = "CHECKPOINT is a file, or a folder that was trained in: then its newest. The digest has been verified "
-               "before anything is shown.",
+    .summary = "describe a checkpoint: step, config, digest, tensors with their shapes and norms",
+    .details = "CHECKPOINT is a file, or a training folder, of which the newest checkpoint is used. The digest is "
+               "verified before anything is printed.",
     .flags = checkpoint_flags,
     .run = run_inspect,
 };

@@ -1,3 +1,4 @@
+/* A zip archive of stored .npy files, written in one piece: local headers, data and directory are known beforehand. */
 #include "worker/export/npz.h"
 
 #include <stdint.h>
@@ -10,7 +11,7 @@
 #include "base/file.h"
 #include "net/bytes.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats go to the file as they are in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are written as they are in memory");
 
 enum {
     LOCAL_HEADER = 30,
@@ -18,11 +19,11 @@ enum {
     END_RECORD = 22,
     NAME_SIZE = 32,
     NPY_HEADER = 128, /* magic, version, length, description: a multiple of 64 */
-    VERSION = 20,     /* of zip, needed to unpack */
-    DATE = 0x21,      /* 1 January 1980: a file of the same parameters is the same file */
+    VERSION = 20,     /* zip version needed to extract */
+    DATE = 0x21,      /* 1 January 1980: the same parameters give the same file */
 };
 
-#define MOST_BYTES ((uint64_t)0xFFF00000) /* what a zip archive without its 64-bit extension holds */
+#define MOST_BYTES ((uint64_t)0xFFF00000) /* limit of a zip archive without the 64-bit extension */
 
 static const uint8_t npy_magic[8] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
 static const uint8_t local_magic[4] = {'P', 'K', 3, 4}, central_magic[4] = {'P', 'K', 1, 2};
@@ -49,7 +50,7 @@ static void make_npy_header(uint8_t header[NPY_HEADER], const struct variable *v
     header[NPY_HEADER - 1] = '\n';
 }
 
-/* What a local header and an entry of the directory share, from the version on: 26 bytes. */
+/* The 26 bytes, from the version on, that local headers and directory entries share. */
 static void put_facts(uint8_t *bytes, const struct zip_entry *entry)
 {
     memset(bytes, 0, 26);
@@ -131,10 +132,10 @@ bool npz_write(const char *path, const struct model *model, const float *paramet
         rows += (size_t)model->variables[i].rows;
     }
     if (model->parameter_count * sizeof *parameters > MOST_BYTES) {
-        return error_set(error,
-                         "%s: the model has %zu MiB of parameters, and an npz file holds at most 4 GiB: use "
-                         "--format=safetensors",
-                         path, model->parameter_count * sizeof *parameters >> 20);
+        return error_set(
+            error,
+            "%s: the model has %zu MiB of parameters, but an npz file holds at most 4 GiB; use --format=safetensors",
+            path, model->parameter_count * sizeof *parameters >> 20);
     }
     struct zip_entry *entries = calloc((size_t)model->variable_count, sizeof *entries);
     struct file_part *parts = malloc((rows + (size_t)3 * (size_t)model->variable_count + 1) * sizeof *parts);

@@ -1,6 +1,6 @@
 /*
- * Parameters as numpy's .npz: a zip archive, stored, of one .npy file for each variable, named as in checkpoints. Formats:
- * numpy.lib.format, version 1.0; PKWARE's APPNOTE.TXT.
+ * Parameters as numpy's .npz: an uncompressed zip archive with one .npy file per variable, named as in checkpoints.
+ * Formats: numpy.lib.format, version 1.0; PKWARE's APPNOTE.TXT.
  */
 #ifndef WORKER_EXPORT_NPZ_H
 #define WORKER_EXPORT_NPZ_H

@@ -1,4 +1,4 @@
-/* Field numbers are those of onnx.proto; they are named here where they are used. */
+/* Field numbers are those of onnx.proto, named in comments where they are used. */
 #include "worker/export/onnx.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include "base/version.h"
 
 enum {
-    IR_VERSION = 7, /* the one that came with operator set 13; every onnxruntime since 1.6 reads it */
+    IR_VERSION = 7, /* the version of operator set 13; supported by onnxruntime since 1.6 */
     OPSET = 13,
     TYPE_FLOAT = 1,          /* TensorProto.DataType */
     MOST_BYTES = 0x7FF00000, /* protobuf's limit of 2 GiB, with room for names */
@@ -104,10 +104,10 @@ bool onnx_encode(struct proto *proto, const struct model *model, const float *pa
     int classes = model->widths[model->layer_count];
     *proto = (struct proto){0};
     if (model->parameter_count * sizeof *parameters > MOST_BYTES) {
-        return error_set(error,
-                         "the model has %zu MiB of parameters, and an ONNX file holds at most 2 GiB: use "
-                         "--format=safetensors",
-                         model->parameter_count * sizeof *parameters >> 20);
+        return error_set(
+            error,
+            "the model has %zu MiB of parameters, but an ONNX file holds at most 2 GiB; use --format=safetensors",
+            model->parameter_count * sizeof *parameters >> 20);
     }
     proto_integer(proto, MODEL_IR, IR_VERSION);
     proto_text(proto, MODEL_PRODUCER, "trainer");

@@ -15,13 +15,15 @@
 #include "base/error.h"
 #include "ps/store/model.h"
 
-/* One fact to travel with the model. */
+/* One metadata entry. */
 struct onnx_property {
     const char *key, *value;
 };
 
-/* parameters: [model->float_count] in the model's layout. The message in `proto` is the whole file; proto_free is the
- * caller's, also after a failure. */
+/*
+ * parameters: [model->float_count] in the model's layout. The message in `proto` is the whole file; the caller calls
+ * proto_free, also after a failure.
+ */
 bool onnx_encode(struct proto *proto, const struct model *model, const float *parameters,
                  const struct onnx_property *properties, int property_count, struct error *error);
 

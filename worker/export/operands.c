@@ -1,3 +1,4 @@
+/* Opens the checkpoints that inspect and diff name. */
 #include "worker/export/operands.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* What commands about checkpoints themselves (inspect, diff) share: their operands and their flags. */
+/* Operands and flags shared by the commands on checkpoint files (inspect, diff). */
 #ifndef WORKER_EXPORT_OPERANDS_H
 #define WORKER_EXPORT_OPERANDS_H
 
@@ -9,8 +9,9 @@
 extern const struct command_flag checkpoint_flags[];
 
 /*
- * Opens the `count` checkpoints that the operands name, each a file or a folder whose newest is taken; `misuse` is what to
- * say if there are not so many. COMMAND_DONE: they are the caller's to close. Else the exit status, all said.
+ * Opens the `count` checkpoints named by the operands, each a file or a folder with its newest; `misuse` is the error
+ * if the number of operands is wrong. On COMMAND_DONE the caller closes them; otherwise returns the exit status, after
+ * logging.
  */
 int checkpoint_operands(const struct command_call *call, struct checkpoint_file **files, int count, const char *misuse);
 

@@ -1,6 +1,6 @@
 /*
- * trainer predict: what a trained model takes images for. Files are pictures, or IDX files of many; what they are is told
- * by their first bytes, so standard input works alike.
+ * trainer predict: classifies images with a trained model. Files are pictures, or IDX files of many; their type is
+ * detected by the first bytes, so standard input works as well.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,20 +21,20 @@
 
 enum { MOST_FILES = 1 << 20, BATCH = 256, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
 
-/* Everything a run owns. */
+/* State of one run. */
 struct predict {
     struct trained trained;
     int inputs, classes, top;
     bool as_json;
-    uint8_t *images; /* [BATCH, inputs], and what vector loads may read beyond */
+    uint8_t *images; /* [BATCH, inputs], plus the padding that vector loads may read */
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     double *probabilities;
 };
 
-/* ---- saying what was found ---- */
+/* ---- output ---- */
 
-/* Probabilities of one image, and the classes with the largest ones first in `order`, as many as are shown. */
+/* Computes the probabilities of one image; `order` starts with the classes to show, likeliest first. */
 static void rank(struct predict *predict, const float *logits)
 {
     int classes = predict->classes;
@@ -64,7 +64,7 @@ static void rank(struct predict *predict, const float *logits)
     }
 }
 
-/* index: of the image in its file; negative: it is the file. */
+/* index: of the image in its file; negative: the file is a single picture. */
 static void say(const struct predict *predict, const char *name, int64_t index)
 {
     if (predict->as_json) {
@@ -128,7 +128,7 @@ static bool predict_picture(struct predict *predict, const char *name, const uin
 static bool check_images(const struct idx_header *header, const char *name, struct error *error)
 {
     if (header->type != IDX_UINT8 || header->dimensions < 2 || header->dimensions > 3) {
-        return error_set(error, "%s: holds type 0x%02x in %d dimensions; images are uint8 (0x08) in 2 or 3", name,
+        return error_set(error, "%s: has type 0x%02x in %d dimensions; images need uint8 (0x08) in 2 or 3", name,
                          (unsigned)header->type, header->dimensions);
     }
     return true;
@@ -176,7 +176,7 @@ static bool predict_bytes(struct predict *predict, const char *name, const uint8
     return done;
 }
 
-/* The first bytes of a file; none where it can't be read, which whoever reads it next will say. */
+/* The first bytes of a file; none if it cannot be read, which the next read reports. */
 static size_t read_head(const char *path, uint8_t head[HEAD_BYTES])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -239,7 +239,7 @@ static void close_predict(struct predict *predict)
     trained_close(&predict->trained);
 }
 
-/* 0 if the text is no count. */
+/* 0 if the text is not a count. */
 static int parse_top(const char *text)
 {
     char *end;
@@ -257,12 +257,12 @@ static int run_predict(const struct command_call *call)
     if (command_switch(call, "json")) {
         log_setup(LOG_JSON, LOG_WARNING);
     } else {
-        log_setup(log_format(), LOG_WARNING); /* which device is chosen is nobody's question here */
+        log_setup(log_format(), LOG_WARNING); /* no line about the device chosen */
     }
     predict.as_json = log_format() == LOG_JSON;
     if (predict.top == 0 || call->operand_count == 0) {
         log_error(predict.top == 0 ? "--top_k: must be an integer from 1 to 65536"
-                                   : "predict needs the images: files, or - for standard input");
+                                   : "predict needs images: files, or - for standard input");
         return COMMAND_MISUSED;
     }
     if (!open_predict(&predict, call, &error)) {
@@ -273,7 +273,7 @@ static int run_predict(const struct command_call *call)
     for (int i = 0; i < call->operand_count; i++) {
         if (!predict_file(&predict, call->operands[i], &error)) {
             log_error("%s", error.text);
-            status = COMMAND_FAILED; /* and the others get their turn */
+            status = COMMAND_FAILED; /* continue with the other files */
         }
     }
 out:
@@ -283,8 +283,8 @@ out:
 
 static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
-    {"top_k", "N", "how many classes to show for each image, likeliest first (3)"},
-    {"json", NULL, "one JSON object for each image"},
+    {"top_k", "N", "number of classes to show per image, likeliest first (3)"},
+    {"json", NULL, "one JSON object per image"},
     {NULL, NULL, NULL},
 };
 
@@ -292,10 +292,10 @@ const struct command command_predict = {
     .name = "predict",
     .operands = "FILE...",
     .max_operands = MOST_FILES,
-    .summary = "what a trained model takes images for, with probabilities",
+    .summary = "classify images with a trained model, with probabilities",
     .details = "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A "
-               "picture of another size than the model's is scaled and centred as the digits of MNIST were, and "
-               "inverted if it is dark on light. The model comes from --train_dir or --checkpoint.",
+               "picture that is not of the model's input size is scaled and centred like MNIST's digits, and inverted "
+               "if it is dark on light. The model comes from --train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
     .run = run_predict,

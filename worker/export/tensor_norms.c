@@ -1,3 +1,4 @@
+/* One pass in double precision; numbers that are not finite are counted and left out of sums and limits. */
 #include "worker/export/tensor_norms.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What a tensor's numbers are like, added up in one pass over as many as there are, in double precision. */
+/* Statistics of a tensor, accumulated in double precision in one pass. */
 #ifndef WORKER_EXPORT_TENSOR_NORMS_H
 #define WORKER_EXPORT_TENSOR_NORMS_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct tensor_norms {
-    uint64_t count, zeros, not_finite; /* numbers; sums and limits leave out those that are not finite */
+    uint64_t count, zeros, not_finite; /* numbers; sums and limits skip those that are not finite */
     double sum, squares, largest;      /* of the numbers, of their squares; the largest magnitude */
     float minimum, maximum;            /* 0 if there are no finite numbers */
 };

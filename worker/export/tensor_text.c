@@ -1,3 +1,4 @@
+/* Names in a checkpoint are not NUL-terminated; here they become text and JSON. */
 #include "worker/export/tensor_text.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Reads tensors through a buffer of fixed size, side by side if several are compared. */
 #include "worker/export/tensor_walk.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* The numbers of tensors in checkpoints, a piece at a time: large models need no more memory than small ones. */
+/* Reads tensors of checkpoints piece by piece, so that large models need no more memory than small ones. */
 #ifndef WORKER_EXPORT_TENSOR_WALK_H
 #define WORKER_EXPORT_TENSOR_WALK_H
 
@@ -16,10 +16,10 @@ struct tensor_place {
     const struct safetensors_tensor *tensor;
 };
 
-/* pieces[i]: [floats], the next numbers of tensor i; until the call returns. */
+/* pieces[i]: [floats], the next numbers of tensor i; valid during the call. */
 typedef void tensor_visit(void *context, const float *const pieces[TENSOR_WALK_MOST], size_t floats);
 
-/* Goes through `count` (at most TENSOR_WALK_MOST) float32 tensors of one shape side by side. */
+/* Walks `count` (at most TENSOR_WALK_MOST) float32 tensors of one shape in parallel. */
 bool tensor_walk(const struct tensor_place *places, int count, tensor_visit *visit, void *context, struct error *error);
 
 #endif

@@ -1,3 +1,4 @@
+/* Only parameters (or their moving averages) are read; slots stay on disk. */
 #include "worker/export/trained.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static bool find_newest(struct checkpoint_file **file, const char *folder, struc
         return false;
     }
     return *file != NULL ||
-           error_set(error, "%s holds no good checkpoint: train with --train_dir=%s first", folder, folder);
+           error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
 }
 
 bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error)
@@ -29,8 +30,7 @@ bool trained_find(struct checkpoint_file **file, const char *wanted, const char 
     bool is_newest = !wanted || strcmp(wanted, "newest") == 0, is_best = wanted && strcmp(wanted, "best") == 0;
     *file = NULL;
     if ((is_newest || is_best) && train_dir[0] == '\0') {
-        return error_set(error,
-                         "no checkpoint is named: give a file, or a folder that was trained in (--train_dir=DIR)");
+        return error_set(error, "no checkpoint given: name a file, or a training folder (--train_dir=DIR)");
     }
     if (is_newest) {
         return find_newest(file, train_dir, error);
@@ -52,7 +52,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
         return false;
     }
     checkpoint_file_model(trained->file, &trained->config.model);
-    trained->config.train.optimizer = OPTIMIZER_SGD; /* parameters are all that is needed */
+    trained->config.train.optimizer = OPTIMIZER_SGD; /* only parameters are needed, no slots */
     trained->config.train.ema_decay = 0;
     model_layout(&trained->model, &trained->config.model);
     trained->parameters = malloc(trained->model.float_count * sizeof *trained->parameters);

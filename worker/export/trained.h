@@ -1,6 +1,6 @@
 /*
- * A trained model, taken from a checkpoint: what eval, predict and export work on. The model is the checkpoint's own,
- * whatever config.json says by now.
+ * A trained model from a checkpoint, for eval, predict and export. The model is the checkpoint's own, whatever
+ * config.json says now.
  */
 #ifndef WORKER_EXPORT_TRAINED_H
 #define WORKER_EXPORT_TRAINED_H
@@ -13,13 +13,13 @@
 #include "ps/store/model.h"
 #include "worker/engine.h"
 
-/* Zeros are fine to close. */
+/* A zeroed struct may be closed. */
 struct trained {
     struct config config; /* the command's, with the checkpoint's model, no slots and no averages; owns nothing */
     struct checkpoint_file *file;
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
-    bool averaged;         /* those are the moving averages */
+    bool averaged;         /* they are the moving averages */
     struct engine *engine; /* NULL until trained_start */
 };
 
@@ -30,7 +30,7 @@ struct trained {
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error);
 
-/* Creates an engine that has the parameters. */
+/* Creates an engine with the parameters. */
 bool trained_start(struct trained *trained, struct error *error);
 
 void trained_close(struct trained *trained);

@@ -1,9 +1,8 @@
 /*
- * The copy: one of the two sets of vectors in the memory in common holds the state as of kept_step, whole. What is
- * written to the engine goes there first and to the device before it next computes; what is read comes from there, once
- * it has been made anew. Between two calls of train it is made anew whenever that costs at most KEEP_SHARE of the time,
- * which for a net of the MNIST class is after every call; a copy under way goes into the other set, so that a device that
- * fails on the way spoils nothing.
+ * The copy: one of the two sets of vectors in shared memory holds the complete state as of kept_step. Writes to the
+ * engine go there first, and to the device before it computes next; reads come from there, after a refresh. Between two
+ * calls of train it is refreshed whenever that costs at most KEEP_SHARE of the time, which for MNIST-size networks is
+ * after every call. A refresh goes into the other set, so that a device that fails halfway spoils nothing.
  */
 #include "worker/gpu/engine.h"
 
@@ -29,15 +28,15 @@ struct stretch {
 struct gpu_engine {
     struct engine engine;
     struct engine_options options;
-    struct gpu_client *client; /* NULL: the CPU has taken over */
-    struct engine *cpu;        /* from then on */
+    struct gpu_client *client; /* NULL: the CPU took over */
+    struct engine *cpu;        /* set from then on */
     const struct gpu_areas *areas;
     char device[16]; /* "gpu:0" */
     char description[300];
     int64_t global_step;
-    int kept; /* the set that is the copy */
+    int kept; /* which set is the copy */
     int64_t kept_step;
-    bool fresh;                           /* the copy is the present state; kept_step is global_step then */
+    bool fresh;                           /* the copy is current; then kept_step is global_step */
     double kept_at_s;                     /* when it was made, */
     double keep_s;                        /* and how long that took */
     struct stretch unsent[STORE_VECTORS]; /* of the copy: not on the device yet */
@@ -96,7 +95,7 @@ static void mark_unsent(struct gpu_engine *engine, enum store_vector vector, siz
     unsent->end = none || first + count > unsent->end ? first + count : unsent->end;
 }
 
-/* To the device with what was written since it last computed. */
+/* Sends the device what was written since it last computed. */
 static bool flush_writes(struct gpu_engine *engine, struct error *error)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
@@ -125,7 +124,7 @@ static bool copy_to_cpu(struct gpu_engine *engine, struct engine *cpu, struct er
     return true;
 }
 
-/* Trains again what the copy lacks. */
+/* Repeats the steps that the copy lacks. */
 static bool catch_up(struct gpu_engine *engine, struct engine *cpu, struct error *error)
 {
     struct train_result again;
@@ -134,19 +133,18 @@ static bool catch_up(struct gpu_engine *engine, struct engine *cpu, struct error
 }
 
 /*
- * After a failure of the device, which `error` holds: true if the CPU has taken over, with the state of this step.
- * Otherwise the error is a whole message.
+ * Called after a device failure described by `error`. True if the CPU has taken over, with the state of this step;
+ * otherwise `error` becomes a complete message.
  */
 static bool recover_at(struct gpu_engine *engine, int64_t step, struct error *error)
 {
     struct error failure = *error;
     struct engine *cpu = NULL;
     if (!train_config(engine)->allow_soft_placement) {
-        return error_set(error, "%s failed at step %lld: %s; train.allow_soft_placement would let the CPU go on",
+        return error_set(error, "%s failed at step %lld: %s; set train.allow_soft_placement to continue on the CPU",
                          engine->device, (long long)step, failure.text);
     }
-    log_warning("%s failed at step %lld: %s; the CPU goes on from there", engine->device, (long long)step,
-                failure.text);
+    log_warning("%s failed at step %lld: %s; continuing on the CPU", engine->device, (long long)step, failure.text);
     bool done = cpu_engine_create(&cpu, &engine->options, error) && copy_to_cpu(engine, cpu, error) &&
                 catch_up(engine, cpu, error);
     if (!done) {
@@ -248,7 +246,7 @@ static bool gpu_train(struct engine *base, int64_t n, struct train_result *resul
 
 /* ---- step ---- */
 
-/* The batch, packed, to where the device finds it. */
+/* Packs the batch into shared memory. */
 static void put_batch(const struct gpu_engine *engine, const struct batch *batch)
 {
     size_t pixels = (size_t)engine->options.model->widths[0];
@@ -358,8 +356,8 @@ static bool gpu_write(struct engine *base, enum store_vector vector, size_t firs
 }
 
 /*
- * The copy's: a worker, which alone asks, never trains by itself, so the copy is fresh. Where it is not, and cannot be
- * made so, the device's failure is told by the next step.
+ * From the copy: only workers ask, which never call train, so it is fresh. If it is not and cannot be refreshed, the
+ * next step reports the device's failure.
  */
 static float *gpu_parameters(struct engine *base)
 {
@@ -388,7 +386,7 @@ static void gpu_set_global_step(struct engine *base, int64_t global_step)
         engine->cpu->table->set_global_step(engine->cpu, global_step);
         return;
     }
-    /* It is set beside parameters that were written, so the copy is of that step. */
+    /* Set together with parameters, so the copy belongs to that step. */
     engine->global_step = global_step;
     engine->kept_step = engine->fresh ? global_step : engine->kept_step;
 }
@@ -466,7 +464,7 @@ static bool finish_opening(struct gpu_engine *engine, struct error *error)
              layer_placement_of(&options->config->train, options->model->layer_count).gpu);
     snprintf(engine->description, sizeof engine->description, "%s", gpu_client_description(engine->client));
     if (gpu_client_precision(engine->client) != (int)options->config->train.precision) {
-        log_warning("%s computes in %s, for it has no tensor cores for --precision=%s", engine->device,
+        log_warning("%s computes in %s: it has no tensor cores for --precision=%s", engine->device,
                     config_precision_name((enum precision)gpu_client_precision(engine->client)),
                     config_precision_name(options->config->train.precision));
     }
@@ -487,7 +485,7 @@ static const struct engine_table gpu_table = {
     .destroy = gpu_destroy,
 };
 
-/* As a store begins: slots at their initial values, all else zero; the device's vectors are zero too. */
+/* As in a new store: slots at their initial values, everything else zero, like the device's vectors. */
 static void initialise_slots(struct gpu_engine *engine)
 {
     size_t floats = engine->options.model->float_count;

@@ -1,6 +1,7 @@
+/* Hands on whole rows only, since a sink takes rows; what is left of a row waits for the next floats. */
 #include "worker/gpu/gradient_stream.h"
 
-/* Rows of a variable that are whole among so many leading floats. */
+/* Number of a variable's rows that are complete within `floats` leading floats. */
 static int whole_rows(const struct variable *variable, size_t floats)
 {
     size_t width = (size_t)variable->cols, stride = (size_t)variable->stride;
@@ -36,7 +37,7 @@ void gradient_stream_grown(void *context, size_t floats)
     }
 }
 
-/* The rows of a block from `first` on, one by one: those listed count from the block's own first row. */
+/* Passes on the rows of a block from `first` on, one by one; listed rows count from the block's first. */
 static void pass_rows(const struct gradient_stream *feed, const struct gradient_block *block, int first)
 {
     static const int32_t nothing[1];

@@ -1,6 +1,6 @@
 /*
- * A gradient that grows from its first float on, into a sink as blocks of whole rows; and what remains of it from another
- * engine, should the first one break down on the way.
+ * Passes a gradient, which becomes final from its first float on, to a sink in blocks of whole rows; and the rest of it
+ * from another engine, if the first one fails halfway.
  */
 #ifndef WORKER_GPU_GRADIENT_STREAM_H
 #define WORKER_GPU_GRADIENT_STREAM_H
@@ -14,13 +14,13 @@ struct gradient_stream {
     const struct model *model; /* these three: borrowed */
     const struct gradient_sink *sink;
     const float *gradient; /* [float_count] */
-    int variable, row;     /* the first row that the sink has not got */
+    int variable, row;     /* the first row not yet passed on */
 };
 
-/* `floats` leading floats are final now: hands on every row that is whole. context: a struct gradient_stream. */
+/* `floats` leading floats are final now: passes on every complete row. context: a struct gradient_stream. */
 void gradient_stream_grown(void *context, size_t floats);
 
-/* A sink for a whole gradient that leaves out the rows handed on already. The feed must stay as it is meanwhile. */
+/* A sink for a whole gradient that skips the rows passed on already. The stream must not change meanwhile. */
 struct gradient_sink gradient_stream_rest(struct gradient_stream *feed);
 
 #endif

@@ -1,3 +1,4 @@
+/* Starts all towers, then collects them in order: devices work at the same time, and the sum has one order. */
 #include "worker/gpu/towers.h"
 
 #include <stdio.h>
@@ -19,15 +20,15 @@ struct towers;
 
 struct tower {
     struct towers *all;
-    struct config config; /* the job's, on this device, without what the host does */
+    struct config config; /* the job's, on this device, without what the host computes */
     struct engine *engine;
     float *gradient;  /* [float_count], of its batch */
     int32_t *indexes; /* [batch size] */
-    uint8_t *images;  /* [batch size, inputs], as are the labels [batch size]: of data that stream, else NULL */
+    uint8_t *images;  /* [batch size, inputs], and labels [batch size]: for streaming data, else NULL */
     int32_t *labels;
-    uint64_t version; /* of what it has: of the store's vector `has` */
+    uint64_t version; /* of its parameters, a copy of the store's vector `has` */
     enum store_vector has;
-    struct batch batch; /* under way; count 0: none */
+    struct batch batch; /* in progress; count 0: none */
     struct train_result result;
     bool failed;
     struct error error;
@@ -37,7 +38,7 @@ struct towers {
     struct engine engine;
     struct engine_options options;
     struct store store; /* the parameters themselves */
-    uint64_t version;   /* goes up when they change */
+    uint64_t version;   /* incremented when they change */
     struct pool *pool;
     struct tower towers[MAX_TOWERS];
     int count;
@@ -57,7 +58,7 @@ static int micro_batches(const struct towers *all)
 
 /* ---- One tower ---- */
 
-/* Hands it the store's parameters, or its averages in their place, unless it has them. */
+/* Sends it the store's parameters, or the averages instead, unless it has them. */
 static bool hand_over(struct tower *tower, enum store_vector vector, struct error *error)
 {
     struct towers *all = tower->all;
@@ -70,7 +71,7 @@ static bool hand_over(struct tower *tower, enum store_vector vector, struct erro
                                        all->store.vectors[vector], error);
 }
 
-/* The gradient of its batch into its memory. */
+/* Computes the gradient of its batch into its memory. */
 static void compute(void *context, int thread)
 {
     struct tower *tower = &((struct towers *)context)->towers[thread];
@@ -83,7 +84,7 @@ static void compute(void *context, int thread)
     }
 }
 
-/* Variable by variable into a sink. */
+/* Passes it to a sink, variable by variable. */
 static void hand_on(const struct model *model, const float *gradient, const struct gradient_sink *sink)
 {
     for (int i = 0; i < model->variable_count; i++) {
@@ -104,7 +105,7 @@ static void add_to_sum(struct towers *all, const struct tower *tower, float weig
     hand_on(all->options.model, tower->gradient, &sink);
 }
 
-/* All towers' batches; their results are in the towers. */
+/* Runs all towers' batches; the results stay in the towers. */
 static bool compute_all(struct towers *all, struct error *error)
 {
     pool_run(all->pool, compute, all);
@@ -145,7 +146,7 @@ static bool draw(struct towers *all, int tower, int micro, int64_t step, struct 
     return true;
 }
 
-/* Adds up the gradients of one step's batches; *loss is their mean loss. Stops at one that is not finite. */
+/* Adds up the gradients of one step's batches; *loss is their mean. Stops at a loss that is not finite. */
 static bool gather_step(struct towers *all, int64_t step, double *loss, struct train_result *result,
                         struct error *error)
 {
@@ -201,7 +202,7 @@ static bool towers_train(struct engine *base, int64_t n, struct train_result *re
 
 /* ---- step and forward ---- */
 
-/* A batch's images are shared out; each share's gradient counts by its images. */
+/* Splits a batch's images among the towers; each part's gradient is weighted by its images. */
 static bool towers_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
                         struct train_result *result, struct error *error)
 {
@@ -321,7 +322,7 @@ static void towers_destroy(struct engine *base)
     free(all);
 }
 
-/* Layers that are on the CPU only because train.device says so stay there when a tower's device is the GPU. */
+/* Layers on the CPU only because of train.device stay there even if a tower's device is a GPU. */
 static void keep_on_cpu(struct config *tower, const struct config *config)
 {
     int layers = config->model.layer_count - 1;
@@ -333,7 +334,7 @@ static void keep_on_cpu(struct config *tower, const struct config *config)
     }
 }
 
-/* "gpu:0,gpu:1" into the towers' configs. */
+/* Parses "gpu:0,gpu:1" into the towers' configs. */
 static bool read_devices(struct towers *all, const char *devices, struct error *error)
 {
     const struct config *config = all->options.config;
@@ -341,7 +342,7 @@ static bool read_devices(struct towers *all, const char *devices, struct error *
         struct tower *tower = &all->towers[all->count];
         int length = (int)strcspn(at, ", "), used = 0;
         if (all->count == MAX_TOWERS) {
-            return error_set(error, "train.towers names more than %d devices", MAX_TOWERS);
+            return error_set(error, "train.towers: more than %d devices", MAX_TOWERS);
         }
         *tower = (struct tower){.all = all, .config = *config};
         tower->config.train.optimizer = OPTIMIZER_SGD;
@@ -353,19 +354,17 @@ static bool read_devices(struct towers *all, const char *devices, struct error *
             tower->config.train.device = DEVICE_CPU;
         } else if (sscanf(at, "gpu:%2d%n", &tower->config.train.device_index, &used) != 1 || used != length ||
                    tower->config.train.device_index < 0) {
-            return error_set(error, "train.towers: '%.*s' is neither gpu:N nor cpu", length, at);
+            return error_set(error, "train.towers: expected gpu:N or cpu, got '%.*s'", length, at);
         }
         all->count++;
         at += length;
         at += strspn(at, ", ");
     }
     if (all->count == 0) {
-        return error_set(error, "train.towers names no device");
+        return error_set(error, "train.towers: no device");
     }
     if (micro_batches(all) % all->count != 0) {
-        return error_set(error,
-                         "train.towers has %d devices, and a step has micro_batches=%d, which they can't share evenly: "
-                         "use --micro_batches=%d",
+        return error_set(error, "train.towers: %d devices cannot share micro_batches=%d evenly; use --micro_batches=%d",
                          all->count, micro_batches(all), all->count);
     }
     return true;

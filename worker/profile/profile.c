@@ -1,4 +1,4 @@
-/* trainer profile: where the time of a run went, and the traces of its members as one. */
+/* trainer profile: shows where the time of a run went, and merges the traces of its members. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "base/profile.h"
 #include "worker/profile/trace.h"
 
-/* What all spans of one name come to. */
+/* Totals of all spans of one name. */
 struct total {
     const char *name;
     int64_t count;
@@ -53,12 +53,12 @@ static void show_text(const struct trace *trace, const struct total *totals, dou
 {
     printf("%s: %.2f s, %d thread%s", trace->name, us / 1e6, trace->thread_count, trace->thread_count == 1 ? "" : "s");
     if (trace->unsure_us > 0) {
-        printf("; its clock is %.3f ms %s, give or take %.3f ms", fabs(trace->behind_us) / 1e3,
+        printf("; its clock is %.3f ms %s, +- %.3f ms", fabs(trace->behind_us) / 1e3,
                trace->behind_us > 0 ? "behind" : "ahead", trace->unsure_us / 1e3);
     } else if (trace->unsure_us < 0) {
-        printf("; nothing tells how its clock goes");
+        printf("; its clock offset is unknown");
     }
-    printf("%s\n", trace->forgotten > 0 ? "; only the end of it was kept" : "");
+    printf("%s\n", trace->forgotten > 0 ? "; only its end was kept" : "");
     for (int i = 0; i < trace->name_count; i++) {
         printf("  %-24s %7.2f%%  %9lld times  %10.1f us each", totals[i].name, 100 * totals[i].self_us / us,
                (long long)totals[i].count, totals[i].self_us / (double)totals[i].count);
@@ -121,7 +121,7 @@ static int run_profile(const struct command_call *call)
     int count = call->operand_count;
     const char *out = command_value(call, "out");
     if (count == 0) {
-        log_error("no profile is named; give the files that --profile wrote, one of each member");
+        log_error("no profile given; name the files written by --profile, one per member");
         return COMMAND_MISUSED;
     }
     bool done = trace_read(&traces, call->operands, count, &error) && (!out || trace_write(traces, count, out, &error));
@@ -136,8 +136,8 @@ static int run_profile(const struct command_call *call)
 }
 
 static const struct command_flag profile_flags[] = {
-    {"out", "FILE", "all of them as one Chrome trace, for Perfetto or chrome://tracing"},
-    {"json", NULL, "the shares as one JSON array"},
+    {"out", "FILE", "write all profiles as one Chrome trace, for Perfetto or chrome://tracing"},
+    {"json", NULL, "print the shares as one JSON array"},
     {.name = NULL},
 };
 
@@ -145,10 +145,10 @@ const struct command command_profile = {
     .name = "profile",
     .operands = "FILE...",
     .max_operands = TRACE_MAX_FILES,
-    .summary = "show where the time of a run went, by the files that --profile wrote",
-    .details = "Each member writes a file of its own; their clocks are aligned by the pushes between them. A share is "
-               "that of a span by itself, without what is done within it, of the time that the member was profiled; "
-               "several threads may come to more than 100%.",
+    .summary = "show where the time of a run went, from files written by --profile",
+    .details = "Each member writes its own file; their clocks are aligned by the pushes between them. A span's share "
+               "is its own time, without nested spans, relative to the time the member was profiled; several threads "
+               "may add up to more than 100%.",
     .flags = profile_flags,
     .run = run_profile,
 };

@@ -113,7 +113,7 @@ static bool add_event(struct trace *trace, const cJSON *event)
     return true;
 }
 
-/* By thread and beginning, those that hold others first. */
+/* By thread, then by beginning, outer spans first. */
 static int compare_spans(const void *a, const void *b)
 {
     const struct trace_span *one = a, *two = b;
@@ -149,7 +149,7 @@ static void find_selves(struct trace *trace)
     }
 }
 
-/* Our files hold one event a line, so that any length of them is read with the memory of one. */
+/* Our files hold one event per line, so that files of any length are read with the memory of one event. */
 static bool read_lines(struct trace *trace, FILE *file, struct error *error)
 {
     char *line = NULL;
@@ -171,7 +171,7 @@ static bool read_lines(struct trace *trace, FILE *file, struct error *error)
         good = event && add_event(trace, event);
         if (!good) {
             error_set(error, "%s:%d: %s", trace->path, number,
-                      event ? "too much of it for memory" : "not an event: is the file whole?");
+                      event ? "too large for memory" : "not an event: is the file complete?");
         }
         cJSON_Delete(event);
     }
@@ -209,10 +209,10 @@ static bool read_trace(struct trace *trace, const char *path, struct error *erro
     }
     fclose(file);
     if (good && trace->several) {
-        good = error_set(error, "%s: a profile of several members; give the files that each of them wrote", path);
+        good = error_set(error, "%s: a profile of several members; give the file that each of them wrote", path);
     }
     if (good && (trace->member == PROFILE_NOBODY || trace->count == 0)) {
-        good = error_set(error, "%s: no profile of one member: give the files that --profile wrote", path);
+        good = error_set(error, "%s: not a profile of one member; give the files that --profile wrote", path);
     }
     if (good) {
         qsort(trace->spans, trace->count, sizeof *trace->spans, compare_spans);
@@ -223,11 +223,11 @@ static bool read_trace(struct trace *trace, const char *path, struct error *erro
 
 /* ---- Whose pushes are whose ---- */
 
-/* A push as its worker saw it. */
+/* A push as its worker recorded it. */
 struct sent_push {
     int peer;
     int64_t number;
-    double begin_us, end_us; /* end: of the answer; 0: it never came */
+    double begin_us, end_us; /* end: of its answer; 0: none arrived */
     int thread;
 };
 
@@ -250,7 +250,7 @@ static int compare_pushes(const void *a, const void *b)
     return one->number < two->number ? -1 : one->number > two->number;
 }
 
-/* All pushes of a worker, in order; malloc'd, [*count]. One that was sent twice counts as the last time. */
+/* All pushes of a worker, sorted; malloc'd, [*count]. For a push that was sent twice, the last one counts. */
 static struct sent_push *list_pushes(const struct trace *trace, size_t *count, struct error *error)
 {
     struct sent_push *pushes = malloc((trace->count + 1) * sizeof *pushes);
@@ -288,7 +288,7 @@ struct offset {
     double us, unsure_us; /* unsure_us < 0: unknown */
 };
 
-/* When the answer to a request began to be sent: a span within that of the request; NAN if there is none. */
+/* When the ps began to send the answer to a request: a span nested in that of the request; NAN if there is none. */
 static double answer_begin_us(const struct trace *ps, size_t request, int answer)
 {
     const struct trace_span *span = &ps->spans[request];
@@ -328,7 +328,7 @@ static struct offset compare_clocks(const struct trace *ps, int worker, const st
     return best;
 }
 
-/* From what is known of some clocks to what they were compared with. */
+/* Propagates known clocks along known offsets until nothing changes. Each hop adds to the uncertainty. */
 static void spread(struct trace *traces, int count, const struct offset *offsets)
 {
     for (bool more = true; more;) {
@@ -407,7 +407,7 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
     }
     for (int i = 1; done && i < count; i++) {
         if (traces[i].member == traces[i - 1].member) {
-            done = error_set(error, "%s and %s are both of %s: give one file of each member", traces[i - 1].path,
+            done = error_set(error, "%s and %s are both of %s; give one file per member", traces[i - 1].path,
                              traces[i].path, traces[i].name);
         }
     }

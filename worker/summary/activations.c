@@ -1,3 +1,4 @@
+/* A plain forward pass, sample by sample: it runs rarely, on few images, so clarity wins over speed. */
 #include "worker/summary/activations.h"
 
 #include <assert.h>
@@ -27,7 +28,7 @@ static float activate(enum activation activation, float value)
     return value;
 }
 
-/* input: [model->widths[layer]]; output: [model->widths[layer + 1]]. Zeros, of which images are full, cost nothing. */
+/* input: [model->widths[layer]]; output: [model->widths[layer + 1]]. Zeros, frequent in images, are skipped. */
 static void run_layer(const struct model *model, const float *parameters, int layer, const float *input, float *output)
 {
     const struct variable *weights = &model->variables[2 * layer], *biases = weights + 1;

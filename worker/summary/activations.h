@@ -1,6 +1,6 @@
 /*
- * What the units of each layer put out for a few images. A forward pass of its own, in plain C: engines do not hand out
- * what they compute on the way, and this is for histograms, now and then, of a handful of images.
+ * Activations of each layer for a few images, for histograms. A separate forward pass in plain C: engines do not expose
+ * intermediate results, and this runs rarely, on a handful of images.
  */
 #ifndef WORKER_SUMMARY_ACTIVATIONS_H
 #define WORKER_SUMMARY_ACTIVATIONS_H
@@ -16,8 +16,8 @@ enum { ACTIVATIONS_IMAGES = 32 };
 
 /*
  * images: [count, inputs] uint8 0..255, count <= ACTIVATIONS_IMAGES; parameters: in the model's layout; histograms:
- * [model->layer_count], cleared first: of the activations of each hidden layer, and of the logits. Fails for want of
- * memory only.
+ * [model->layer_count], cleared first: the activations of each hidden layer, and the logits. Fails only if out of
+ * memory.
  */
 bool activations_measure(const struct model *model, const float *parameters, const uint8_t *images, int count,
                          struct histogram *histograms, struct error *error);

@@ -9,7 +9,7 @@
 enum { EXPERIMENT = 2, START = 3, END = 4 };
 enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_NUMBER = 3, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 };
 
-/* The page shows the first one without being asked. */
+/* The page shows the first one by default. */
 static const char *const metrics[] = {"validation/accuracy", "test/accuracy", "train/accuracy", "loss"};
 
 void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step)
@@ -28,7 +28,7 @@ void describe_config(struct event *event, const struct config *config, double wa
         proto_raw(&text, " |\n", 3);
         free(value);
     }
-    proto_raw(&text, "", 1); /* the end of a C string */
+    proto_raw(&text, "", 1); /* NUL-terminates it */
     event_begin(event, wall_s, step);
     if (!text.failed) {
         event_text(event, "config", (const char *)text.bytes);
@@ -66,7 +66,7 @@ static int type_of(const struct config_key *key)
     return TYPE_STRING;
 }
 
-/* One event of the plugin: its data with `content` in the field of that number. */
+/* One event of the plugin: its data with `content` in field `field`. */
 static void put_event(struct event *event, const char *tag, double wall_s, int field, const struct proto *content)
 {
     struct proto data = {0};
@@ -79,7 +79,7 @@ static void put_event(struct event *event, const char *tag, double wall_s, int f
     proto_free(&data);
 }
 
-/* Is it one of those that a run is told by, whatever their values, or not at its default? */
+/* Whether a key is shown first: it is one that always identifies a run, or is not at its default. */
 static bool is_telling(const struct config_key *key, const struct config *config, const struct config *defaults)
 {
     char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);
@@ -123,7 +123,7 @@ void describe_experiment(struct event *event, const struct config *config, doubl
     proto_free(&experiment);
 }
 
-/* As a google.protobuf.Value in the field of that number. */
+/* Adds the value as a google.protobuf.Value. */
 static void put_value(struct proto *proto, int field, const struct config_key *key, const struct config *config)
 {
     char *text = config_key_text(key, config);
@@ -150,7 +150,7 @@ void describe_run_start(struct event *event, const struct config *config, const 
             proto_end(&start, entry);
         }
     }
-    proto_text(&start, 4, digest); /* runs of one configuration make a group */
+    proto_text(&start, 4, digest); /* runs of one configuration form a group */
     proto_double(&start, 5, wall_s);
     put_event(event, "_hparams_/session_start_info", wall_s, START, &start);
     proto_free(&start);

@@ -1,4 +1,4 @@
-/* What a run is made of, for TensorBoard: the configuration as a table of text, and as hyper-parameters. */
+/* A run's configuration for TensorBoard: as a text table, and as hyper-parameters. */
 #ifndef WORKER_SUMMARY_DESCRIBE_H
 #define WORKER_SUMMARY_DESCRIBE_H
 
@@ -8,13 +8,13 @@
 #include "base/config.h"
 #include "worker/summary/event.h"
 
-/* Every key and its value as one event of text, under the tag "config". */
+/* All keys and values as one text event, tagged "config". */
 void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step);
 
 /*
- * Events for TensorBoard's HParams page: the experiment (which hyper-parameters and metrics there are), the run's values,
- * and how it ended. Hyper-parameters are the job-scoped keys of model, train and data; those
- * that are not at their default stand first.
+ * Events for TensorBoard's HParams page: the experiment (which hyper-parameters and metrics there are), the run's
+ * values, and how it ended. Hyper-parameters are the job-scoped keys of model, train and data, those not at their
+ * default first.
  */
 void describe_experiment(struct event *event, const struct config *config, double wall_s);
 void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s);

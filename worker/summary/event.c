@@ -1,3 +1,4 @@
+/* Events in protocol buffers; field numbers are those of event.proto and summary.proto. */
 #include "worker/summary/event.h"
 
 enum { EVENT_WALL = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_GRAPH = 4, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };

@@ -1,3 +1,6 @@
+/*
+ * Frames are collected in memory and appended by one write, so that TensorBoard, which reads along, sees whole events.
+ */
 #include "worker/summary/event_file.h"
 
 #include <errno.h>
@@ -12,7 +15,7 @@
 
 enum { MOST_TRIES = 1000 };
 
-/* The machine's name as far as it can stand in a file's. */
+/* The host name, restricted to characters allowed in a file name. */
 static void host_name(char *name, size_t size)
 {
     if (gethostname(name, size) != 0) {
@@ -64,7 +67,7 @@ void event_file_add(struct event_file *file, const struct event *event)
 bool event_file_flush(struct event_file *file, struct error *error)
 {
     if (file->pending.failed) {
-        return error_set(error, "%s: no memory for what is to be written", file->path);
+        return error_set(error, "%s: not enough memory for events to be written", file->path);
     }
     for (size_t done = 0; done < file->pending.size;) {
         ssize_t written = write(file->fd, file->pending.bytes + done, file->pending.size - done);

@@ -1,4 +1,4 @@
-/* A tfevents file: events one after another in TFRecord's frames. TensorBoard reads it while it grows. */
+/* A tfevents file: a sequence of events in TFRecord frames. TensorBoard reads it while it grows. */
 #ifndef WORKER_SUMMARY_EVENT_FILE_H
 #define WORKER_SUMMARY_EVENT_FILE_H
 
@@ -16,16 +16,18 @@ struct event_file {
     struct proto pending; /* frames not written yet */
 };
 
-/* Makes the folder if need be and a new file in it, events.out.tfevents.<seconds>.<host>.<process>, which begins with
- * the version of its format: the first flush writes it. */
+/*
+ * Creates the folder if needed and a new file in it, events.out.tfevents.<seconds>.<host>.<process>. It begins with the
+ * format version, which the first flush writes.
+ */
 bool event_file_create(struct event_file *file, const char *folder, struct error *error);
 
-/* Puts an event behind the others, in memory. */
+/* Appends an event, in memory. */
 void event_file_add(struct event_file *file, const struct event *event);
 
-/* Writes what is in memory: whole events only, so that a reader sees no torn ones unless the disk is full. */
+/* Writes the pending events: whole ones only, so that readers see no torn events unless the disk is full. */
 bool event_file_flush(struct event_file *file, struct error *error);
 
-void event_file_close(struct event_file *file); /* what was not flushed is lost; also fine after a failed create */
+void event_file_close(struct event_file *file); /* discards what was not flushed; safe after a failed create */
 
 #endif

@@ -89,7 +89,7 @@ static void put_layer(struct proto *graph, const struct model *model, const stru
     }
 }
 
-/* The mean cross-entropy, and with L2 its sum with that; `loss` becomes the name of what is trained on. */
+/* The mean cross-entropy, plus the L2 term if there is one; `loss` becomes the name of the training loss. */
 static void put_loss(struct proto *graph, const struct model *model, const struct config *config, const char *logits,
                      char loss[NAME])
 {

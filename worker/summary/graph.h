@@ -1,4 +1,4 @@
-/* The model as a GraphDef, so that TensorBoard draws it as it draws TensorFlow's. */
+/* The model as a GraphDef, so that TensorBoard draws it like TensorFlow's. */
 #ifndef WORKER_SUMMARY_GRAPH_H
 #define WORKER_SUMMARY_GRAPH_H
 

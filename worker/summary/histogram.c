@@ -1,6 +1,6 @@
 /*
- * The bucket of a float comes from a table by its exponent and its upper four bits of mantissa: such a cell is narrower
- * than any bucket, so that at most one limit lies within, and one comparison decides.
+ * The bucket of a float is looked up by its exponent and upper four bits of mantissa: such a cell is narrower than any
+ * bucket, so it contains at most one limit, and one comparison decides.
  */
 #include "worker/summary/histogram.h"
 
@@ -15,7 +15,7 @@ enum { CELL_SHIFT = 19, CELLS = 1 << (31 - CELL_SHIFT), INFINITE_CELL = 0xFF << 
 
 static double limits[HISTOGRAM_SIDE];      /* above zero */
 static float float_limits[HISTOGRAM_SIDE]; /* rounded up, for floats: value < limit as before */
-static uint16_t cells[CELLS];              /* how many limits are at most the smallest value of the cell */
+static uint16_t cells[CELLS];              /* number of limits <= the smallest value of the cell */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static float cell_start(uint32_t cell)
@@ -64,7 +64,8 @@ static int bucket_of(uint32_t bits)
     memcpy(&value, &magnitude, sizeof value);
     int at_most = cells[magnitude >> CELL_SHIFT], sign = (int)(bits >> 31);
     at_most += value >= float_limits[at_most];
-    return ZERO + 1 + (at_most ^ -sign); /* ZERO - at_most below zero; signs are random, and a branch would be lost */
+    return ZERO + 1 +
+           (at_most ^ -sign); /* ZERO - at_most below zero; signs are random, so a branch would be mispredicted */
 }
 
 /* Several sums side by side, which compilers turn into vectors. */
@@ -73,7 +74,7 @@ struct measures {
     int32_t least, most; /* as order_of has them */
 };
 
-/* A number that is less where the float is; its own inverse. A negative zero is a zero. */
+/* Maps floats to integers of the same order; its own inverse. Negative zero counts as zero. */
 static int32_t order_of(float value)
 {
     int32_t bits;
@@ -103,7 +104,7 @@ static void measure(struct measures *measures, const float *values, size_t count
         measures->sum[0] += (double)values[i];
         measures->squares[0] += (double)values[i] * (double)values[i];
     }
-    /* Of integers, unlike floats, a compiler may take the least in any order: in vectors. */
+    /* Compilers may vectorise minima of integers, but not of floats. */
     int32_t least = INT32_MAX, most = INT32_MIN;
     for (size_t i = 0; i < count; i++) {
         int32_t order = order_of(values[i]);
@@ -117,12 +118,12 @@ static void measure(struct measures *measures, const float *values, size_t count
 static uint32_t bits_of(float value)
 {
     uint32_t bits;
-    value += 0.0f; /* a negative zero is a zero */
+    value += 0.0f; /* turns negative zero into zero */
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-/* Rare, so it may be slow: some of the values are not finite. */
+/* Rare, so it may be slow: some values are not finite. */
 static void add_finite(struct histogram *histogram, const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -191,7 +192,7 @@ void histogram_encode(const struct histogram *histogram, struct proto *proto, in
     bool was_empty = false;
     for (int i = 0; i < HISTOGRAM_BUCKETS; i++) {
         uint64_t count = histogram_count(histogram, i);
-        used -= count == 0 && was_empty; /* it goes on: an empty bucket as wide as all of them */
+        used -= count == 0 && was_empty; /* extends the run: one empty bucket as wide as all of them */
         was_empty = count == 0;
         ends[used] = histogram_limit(i);
         counts[used++] = (double)count;

@@ -1,5 +1,5 @@
 /*
- * Histograms as TensorFlow makes them: buckets that grow by a tenth from 1e-12 to 1e20, on both sides of zero.
+ * Histograms as in TensorFlow: bucket limits grow by a tenth from 1e-12 to 1e20, on both sides of zero.
  * Source: tensorflow/core/lib/histogram/histogram.cc.
  */
 #ifndef WORKER_SUMMARY_HISTOGRAM_H
@@ -16,26 +16,29 @@ enum {
     HISTOGRAM_LANES = 4,
 };
 
-/* Neighbouring values often share a bucket, and would wait for one another: each is counted in one of several lanes. */
+/*
+ * Neighbouring values often share a bucket, and their increments would depend on each other; so they are spread over
+ * lanes.
+ */
 struct histogram {
     uint64_t lanes[HISTOGRAM_LANES][HISTOGRAM_BUCKETS]; /* bucket i: limit i - 1 <= value < limit i */
-    uint64_t count;                                     /* of finite values: others are left out */
+    uint64_t count;                                     /* of finite values; others are ignored */
     double sum, squares;
     float minimum, maximum;
 };
 
 void histogram_clear(struct histogram *histogram);
 
-/* Costs some 2 ns a value. */
+/* Costs about 2 ns per value. */
 void histogram_add(struct histogram *histogram, const float *values, size_t count);
 
-/* How many values are in a bucket. */
+/* The number of values in a bucket. */
 uint64_t histogram_count(const struct histogram *histogram, int bucket);
 
 /* The upper limit of a bucket. */
 double histogram_limit(int bucket);
 
-/* As a HistogramProto in the field of that number; runs of empty buckets become one, as in TensorFlow. */
+/* Writes a HistogramProto as that field; runs of empty buckets are merged, as in TensorFlow. */
 void histogram_encode(const struct histogram *histogram, struct proto *proto, int field);
 
 #endif

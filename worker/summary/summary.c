@@ -1,3 +1,4 @@
+/* Decides when a summary is due and what goes into it. A failure to write costs the summaries, never the training. */
 #include "worker/summary/summary.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ struct summary {
     double seconds;     /* likewise */
     double last_s;
     int64_t written;
-    bool broken;       /* nothing more can be written: told */
+    bool broken;       /* writing failed and was reported; no more summaries */
     float *parameters; /* [float_count] */
     float *gradient;   /* likewise; NULL if the engine gives none */
     int32_t *indexes;  /* [batch_size] */
@@ -36,7 +37,7 @@ struct summary {
 
 /* ---- beginning ---- */
 
-/* summary_dir, or the place under train_dir; "" for none. */
+/* summary_dir, or summaries/ in train_dir; "" for none. */
 static bool choose_folder(char folder[EVENT_FILE_PATH], const struct config_output *output, struct error *error)
 {
     folder[0] = '\0';
@@ -61,7 +62,8 @@ static bool take_memory(struct summary *summary, struct error *error)
         summary->indexes = malloc((size_t)options->config->train.batch_size * sizeof *summary->indexes);
     }
     return (summary->parameters && (!has_gradient || (summary->gradient && summary->indexes))) ||
-           error_set(error, "no memory for summaries of %zu parameters; --save_summaries_steps=0 does without", floats);
+           error_set(error, "no memory for summaries of %zu parameters; disable them with --save_summaries_steps=0",
+                     floats);
 }
 
 static void put_event(struct summary *summary)
@@ -111,12 +113,12 @@ static void put_preamble(struct summary *summary)
     put_images(summary, wall_s);
 }
 
-/* Writes what has come together; a failure is told once, and ends the summaries alone. */
+/* Writes pending events. A failure is reported once and ends the summaries, not training. */
 static void flush(struct summary *summary)
 {
     struct error error;
     if (!summary->broken && !event_file_flush(&summary->file, &error)) {
-        log_warning("%s; training goes on without summaries", error.text);
+        log_warning("%s; training continues without summaries", error.text);
         summary->broken = true;
     }
 }
@@ -134,7 +136,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
     }
     struct summary *summary = calloc(1, sizeof *summary);
     if (!summary) {
-        return error_set(error, "no memory for summaries; --save_summaries_steps=0 does without");
+        return error_set(error, "no memory for summaries; disable them with --save_summaries_steps=0");
     }
     summary->options = *options;
     summary->steps = output->save_summaries_steps;
@@ -177,7 +179,7 @@ int64_t summary_steps_to_due(const struct summary *summary, int64_t step)
 
 /* ---- what ---- */
 
-/* l2/2 x |weights|^2, as the loss has it. */
+/* l2/2 x |weights|^2, as in the loss. */
 static double l2_loss(const struct summary *summary)
 {
     const struct model *model = summary->options.model;
@@ -219,7 +221,7 @@ static void put_scalars(struct summary *summary, const struct summary_step *step
     }
 }
 
-/* One histogram for each variable, of a vector in the model's layout. */
+/* One histogram per variable, of a vector in the model's layout. */
 static void put_variables(struct summary *summary, const float *vector, const char *suffix)
 {
     const struct model *model = summary->options.model;
@@ -238,8 +240,8 @@ static void put_variables(struct summary *summary, const float *vector, const ch
 }
 
 /*
- * The gradient of the batch that the next step trains on, or, where the training set streams, of a batch of its first
- * images; L2's share is not part of it.
+ * The gradient of the next step's batch or, if the training set streams, of a batch of its first images; without the L2
+ * term.
  */
 static bool put_gradient(struct summary *summary, int64_t step, struct error *error)
 {
@@ -296,7 +298,7 @@ void summary_write(struct summary *summary, const struct summary_step *step)
     bool needs_parameters = with_histograms || options->config->train.l2 > 0;
     if (needs_parameters && !options->engine->table->read(options->engine, STORE_PARAMETERS, 0,
                                                           options->model->float_count, summary->parameters, &error)) {
-        return; /* the device has failed, which the next step tells */
+        return; /* the device has failed; the next step reports it */
     }
     event_begin(&summary->event, clock_wall_s(), step->global_step);
     put_scalars(summary, step);

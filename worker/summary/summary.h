@@ -8,9 +8,9 @@
  *     layer0/weights, layer0/biases ..., each also with /gradient; layer0/activations ..., logits: histograms
  *     input/image/0 ..., config (text), the graph, hyper-parameters (HParams)
  *
- * Scalars come with every summary, histograms with each SUMMARY_HISTOGRAMS-th one, for they cost more. A summary that
- * can't be written is a warning, once; training goes on. One thread drives it. Off (summary_open with no folder), it is
- * NULL, which every function takes, and costs nothing.
+ * Scalars come with every summary, histograms with every SUMMARY_HISTOGRAMS-th one, because they cost more. A summary
+ * that cannot be written is a warning, once; training continues. Used by one thread. When off (summary_open without a
+ * folder), it is NULL, which every function accepts, and costs nothing.
  */
 #ifndef WORKER_SUMMARY_SUMMARY_H
 #define WORKER_SUMMARY_SUMMARY_H
@@ -28,7 +28,7 @@ enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
 
 struct summary;
 
-/* All borrowed, and unchanged while the summary lives, but for live keys of the config. */
+/* All borrowed, and constant during the summary's lifetime, except live keys of the config. */
 struct summary_options {
     const struct config *config; /* with train.lr_decay_steps filled in */
     const struct model *model;
@@ -38,19 +38,19 @@ struct summary_options {
     int64_t global_step; /* where the run starts */
 };
 
-/* *summary is NULL where the config asks for none: no folder, or neither steps nor seconds. */
+/* *summary is NULL if the config asks for none: no folder, or neither steps nor seconds. */
 bool summary_open(struct summary **summary, const struct summary_options *options, struct error *error);
 
-/* Takes other intervals from now on; without either, nothing is due. */
+/* Changes the intervals; with both 0, nothing is due. */
 void summary_retime(struct summary *summary, const struct config_output *output);
 
-/* True if the step calls for one: by save_summaries_steps if a multiple of it lies in (before, step], or by the clock. */
+/* True if a summary is due: a multiple of save_summaries_steps lies in (before, step], or by the clock. */
 bool summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s);
 
-/* Steps from `step` to the next that calls for a summary, at least 1; INT64_MAX: none does. */
+/* Steps until the next summary is due by steps, at least 1; INT64_MAX: never. */
 int64_t summary_steps_to_due(const struct summary *summary, int64_t step);
 
-/* What a cluster adds; totals since the start. */
+/* Values of a cluster; totals since the start. */
 struct summary_cluster {
     double staleness;
     int64_t dropped_gradients; /* negative: not known */

@@ -108,8 +108,8 @@ static void mistakes(void **state)
     refuse(WORDS("--layers"), "--layers needs a value: --layers=...");
     refuse(WORDS("--layers", "--issync"), "--layers needs a value: --layers=...");
     refuse(WORDS("-layers=1"), "-layers=1: flags begin with two dashes: --layers");
-    refuse(WORDS("--"), "-- is no flag; a flag is written --name=value");
-    refuse(WORDS("--=3"), "--=3 is no flag; a flag is written --name=value");
+    refuse(WORDS("--"), "--: not a flag; flags are written --name=value");
+    refuse(WORDS("--=3"), "--=3: not a flag; flags are written --name=value");
 }
 
 int main(void)

@@ -60,9 +60,9 @@ static void unknown_names_get_the_nearest(void **state)
     refuse("{\n  \"train\": {\n    \"layers\": [1, 2]\n  }\n}",
            "config.json:3:5: train.layers: unknown key; did you mean model.layers?");
     refuse("{\"train\": {\"zzzzzzzz\": 1}}",
-           "config.json:1:12: train.zzzzzzzz: unknown key; `trainer help config` lists them all");
+           "config.json:1:12: train.zzzzzzzz: unknown key; `trainer help config` lists them");
     refuse("{\"modle\": {}}", "config.json:1:2: modle: unknown section; did you mean model?");
-    refuse("{\"batch_size\": 1}", "config.json:1:2: batch_size: no section; the key belongs into section train");
+    refuse("{\"batch_size\": 1}", "config.json:1:2: batch_size: not a section; this key belongs in section train");
     refuse("{\"qqqqqq\": 1}", "config.json:1:2: qqqqqq: unknown section; `trainer help config` lists them");
 }
 
@@ -91,7 +91,7 @@ static void wrong_types(void **state)
     refuse("{\"train\": {\"device\": \"gpu:64\"}}",
            "config.json:1:22: train.device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:64\"");
     refuse("{\"train\": []}", "config.json:1:11: train: must be an object of keys: {\"train\": {...}}");
-    refuse("[]", "config.json:1:1: the file must hold one object: {\"model\": {...}, \"train\": {...}, ...}");
+    refuse("[]", "config.json:1:1: expected one object: {\"model\": {...}, \"train\": {...}, ...}");
 }
 
 static void out_of_range(void **state)
@@ -114,20 +114,20 @@ static void out_of_range(void **state)
 static void duplicates(void **state)
 {
     (void)state;
-    refuse("{\"train\": {\"seed\": 1, \"seed\": 2}}", "config.json:1:23: train.seed: stands there twice; remove one");
-    refuse("{\"train\": {\"seed\": 1},\n \"train\": {}}", "config.json:2:2: train: stands there twice; merge the two");
+    refuse("{\"train\": {\"seed\": 1, \"seed\": 2}}", "config.json:1:23: train.seed: duplicate key; remove one");
+    refuse("{\"train\": {\"seed\": 1},\n \"train\": {}}", "config.json:2:2: train: duplicate section; merge the two");
     refuse("{\"cluster\": {\"ps_hosts\": [\"a:1\", \"a:1\"]}}",
-           "config.json:1:34: cluster.ps_hosts[1]: \"a:1\" stands there twice");
+           "config.json:1:34: cluster.ps_hosts[1]: duplicate address \"a:1\"");
     refuse("{\"cluster\": {\"ps_hosts\": [\"a:1\"], \"worker_hosts\": [\"b:1\", \"a:1\"]}}",
-           "config.json:1:51: cluster.worker_hosts: a:1 is in ps_hosts too; every process needs a port of its own");
+           "config.json:1:51: cluster.worker_hosts: a:1 is also in ps_hosts; every process needs its own port");
 }
 
 static void not_json(void **state)
 {
     (void)state;
-    refuse("{\"train\": {\"seed\": 1,}}", "config.json:1:21: a comma after the last element; remove it");
+    refuse("{\"train\": {\"seed\": 1,}}", "config.json:1:21: trailing comma; remove it");
     refuse("{\n  // one\n}", "config.json:2:3: JSON has no comments; remove this one");
-    refuse("", "config.json:1:1: the file ends where a value was expected");
+    refuse("", "config.json:1:1: expected a value, got the end of the file");
     refuse("{\"train\": {\"\xC3\xA4\": \"\xE4\"}}", "config.json:1:18: byte 0xE4 is not UTF-8; save the file as UTF-8");
 }
 
@@ -135,9 +135,10 @@ static void wrong_hosts(void **state)
 {
     (void)state;
     refuse("{\"cluster\": {\"ps_hosts\": [\"a\"]}}",
-           "config.json:1:27: cluster.ps_hosts[0]: \"a\" is no address: no port; write host:port");
-    refuse("{\"cluster\": {\"ps_hosts\": [7]}}", "config.json:1:27: cluster.ps_hosts[0]: must be a string host:port");
-    refuse_flag("ps_hosts", "a:1,,b:2", "--ps_hosts: \"\" is no address: no port; write host:port");
+           "config.json:1:27: cluster.ps_hosts[0]: \"a\" is not an address: missing port; write host:port");
+    refuse("{\"cluster\": {\"ps_hosts\": [7]}}",
+           "config.json:1:27: cluster.ps_hosts[0]: must be a string like host:port");
+    refuse_flag("ps_hosts", "a:1,,b:2", "--ps_hosts: \"\" is not an address: missing port; write host:port");
 }
 
 static void wrong_flags(void **state)
@@ -152,7 +153,8 @@ static void wrong_flags(void **state)
     refuse_flag("issync", "maybe", "--issync: must be true or false, not \"maybe\"");
     refuse_flag("device", "gpu:", "--device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:\"");
     refuse_flag("data_dir", "a\nb",
-                "--data_dir: must be a string of at most 4096 bytes without control characters, not one that has them");
+                "--data_dir: must be a string of at most 4096 bytes without control characters, not one with control "
+                "characters");
 }
 
 static void flags_override_the_file(void **state)

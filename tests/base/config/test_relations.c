@@ -49,10 +49,9 @@ static void what_checkpoints_need(void **state)
     (void)state;
     struct config config;
     refuse("{}", FLAGS("save_steps", "100"),
-           "--save_steps: is about checkpoints, and there is no folder for them; set train_dir");
-    refuse(
-        "{\"output\": {\n\"max_to_keep\": 7}}", NO_FLAGS,
-        "config.json:2:16: output.max_to_keep: is about checkpoints, and there is no folder for them; set train_dir");
+           "--save_steps: has no effect without a folder for checkpoints; set train_dir");
+    refuse("{\"output\": {\n\"max_to_keep\": 7}}", NO_FLAGS,
+           "config.json:2:16: output.max_to_keep: has no effect without a folder for checkpoints; set train_dir");
     accept(&config, "{}", FLAGS("save_steps", "100", "train_dir", "x"));
     config_free(&config);
     /* In a cluster the keys are the job's, the folder is worker 0's, and a job's config alone has none. */
@@ -65,7 +64,7 @@ static void what_checkpoints_need(void **state)
     accept(&config, fleet, FLAGS("job_name", "worker", "task_index", "1"));
     config_free(&config);
     refuse(fleet, FLAGS("job_name", "worker", "task_index", "0"),
-           "config.json:1:92: output.save_steps: is about checkpoints, and there is no folder for them; set train_dir");
+           "config.json:1:92: output.save_steps: has no effect without a folder for checkpoints; set train_dir");
     accept(&config, "{\"output\": {\"save_model_secs\": 600, \"save_steps\": 0, \"train_dir\": \"\"}}", NO_FLAGS);
     config_free(&config);
     accept(&config, "{}", FLAGS("save_model_secs", "0"));
@@ -77,7 +76,7 @@ static void what_early_stopping_needs(void **state)
     (void)state;
     struct config config;
     refuse("{\"data\": {\"validation_size\": 0}}", FLAGS("target_accuracy", "0.97"),
-           "--target_accuracy: is measured on validation images; set validation_size above 0");
+           "--target_accuracy: needs validation images; set validation_size above 0");
     refuse("{\"data\": {\"validation_size\": 0}, \"train\": {\"patience\": 3}}", NO_FLAGS,
            "config.json:1:56: train.patience: counts validations; set validation_size above 0");
     accept(&config, "{\"data\": {\"validation_size\": 0}}", NO_FLAGS);
@@ -90,14 +89,16 @@ static void steps_that_are_too_large(void **state)
 {
     (void)state;
     struct config config;
-    refuse("{}", FLAGS("batch_size", "65536", "micro_batches", "17"),
-           "--micro_batches: 17 micro-batches of 65536 images make a step of 1114112; at most 1048576 are possible");
+    refuse(
+        "{}", FLAGS("batch_size", "65536", "micro_batches", "17"),
+        "--micro_batches: 17 micro-batches of 65536 images make a step of 1114112 images, above the limit of 1048576");
     accept(&config, "{}", FLAGS("batch_size", "65536", "micro_batches", "16"));
     config_free(&config);
-    refuse("{}", FLAGS("nesterov", "true", "optimizer", "adam"), "--nesterov: goes with optimizer momentum, not adam");
-    refuse("{}", FLAGS("l1", "0.1", "optimizer", "adam"), "--l1: goes with optimizer ftrl, not adam");
-    refuse("{}", FLAGS("weight_decay", "0.1", "optimizer", "ftrl"),
-           "--weight_decay: does not go with optimizer ftrl, whose weights are made of its slots; set l2");
+    refuse("{}", FLAGS("nesterov", "true", "optimizer", "adam"), "--nesterov: needs optimizer momentum, not adam");
+    refuse("{}", FLAGS("l1", "0.1", "optimizer", "adam"), "--l1: needs optimizer ftrl, not adam");
+    refuse(
+        "{}", FLAGS("weight_decay", "0.1", "optimizer", "ftrl"),
+        "--weight_decay: cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
 }
 
 static void which_bound_ends_the_run(void **state)
@@ -138,17 +139,17 @@ static void what_synchronous_training_needs(void **state)
     (void)state;
     struct config config;
     refuse("{}", FLAGS("replicas_to_aggregate", "2"),
-           "--replicas_to_aggregate: is about synchronous training; set issync=1, or leave it out");
+           "--replicas_to_aggregate: applies to synchronous training only; set issync=1 or remove it");
     refuse("{}", FLAGS("min_replicas", "2"),
-           "--min_replicas: is about synchronous training; set issync=1, or leave it out");
+           "--min_replicas: applies to synchronous training only; set issync=1 or remove it");
     refuse("{}", FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "replicas_to_aggregate", "3"),
-           "--replicas_to_aggregate: no step would ever be complete: worker_hosts lists 2, fewer than 3");
+           "--replicas_to_aggregate: no step could ever complete: worker_hosts lists 2, fewer than 3");
     refuse("{}", FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "min_replicas", "3"),
-           "--min_replicas: a step is complete with 2 gradients; it cannot take 3");
+           "--min_replicas: must be at most 2, the gradients per step, not 3");
     refuse("{}", FLAGS("issync", "1", "max_staleness", "1"),
-           "--max_staleness: is about asynchronous training; with issync, stale gradients are dropped: set it to 0");
+           "--max_staleness: applies to asynchronous training only; issync drops stale gradients: set it to 0");
     refuse("{}", FLAGS("issync", "1", "pipeline_depth", "1"),
-           "--pipeline_depth: would make every gradient stale, and with issync those are dropped: set it to 0");
+           "--pipeline_depth: would make every gradient stale, and issync drops stale gradients: set it to 0");
     accept(&config, "{}",
            FLAGS("issync", "1", "worker_hosts", "b:1,c:1", "replicas_to_aggregate", "1", "min_replicas", "1"));
     config_free(&config);
@@ -169,11 +170,11 @@ static void what_roles_need(void **state)
     (void)state;
     struct config config;
     struct error error;
-    refuse_role(FLAGS("job_name", "ps"), "cluster.ps_hosts: is empty; job_name=ps needs the address of every ps");
+    refuse_role(FLAGS("job_name", "ps"), "cluster.ps_hosts: is empty; job_name=ps needs the addresses of all ps");
     refuse_role(FLAGS("job_name", "worker", "ps_hosts", "a:1"),
-                "cluster.worker_hosts: is empty; job_name=worker needs the address of every worker");
+                "cluster.worker_hosts: is empty; job_name=worker needs the addresses of all workers");
     refuse_role(FLAGS("job_name", "worker", "ps_hosts", "a:1", "worker_hosts", "b:1,c:1", "task_index", "2"),
-                "--task_index: must be from 0 to 1, for worker_hosts lists 2, not 2");
+                "--task_index: must be from 0 to 1 (worker_hosts lists 2), not 2");
     accept(&config, "{}", FLAGS("job_name", "worker", "ps_hosts", "a:1", "worker_hosts", "b:1,c:1", "task_index", "1"));
     assert_true(config_check_role(&config, &error));
     config_free(&config);

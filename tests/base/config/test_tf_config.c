@@ -78,19 +78,18 @@ static void nothing_said(void **state)
 static void mistakes(void **state)
 {
     (void)state;
-    refuses("{\"cluster\": [1,]}", "TF_CONFIG:1:15: a comma after the last element; remove it");
+    refuses("{\"cluster\": [1,]}", "TF_CONFIG:1:15: trailing comma; remove it");
     refuses("[]", "TF_CONFIG: must be an object: {\"cluster\": {...}, \"task\": {...}}");
     refuses("{\"cluster\": 7}", "TF_CONFIG: cluster must be an object of lists: {\"worker\": [...], \"ps\": [...]}");
     refuses("{\"cluster\": {\"worker\": {\"0\": \"a:1\"}}}", "TF_CONFIG: cluster.worker must be a list of addresses");
-    refuses("{\"cluster\": {\"worker\": [1]}}", "TF_CONFIG: cluster.worker must hold strings host:port");
-    refuses("{\"cluster\": {\"ps\": [\"a:1,b:1\"]}}", "TF_CONFIG: cluster.ps must hold strings host:port");
+    refuses("{\"cluster\": {\"worker\": [1]}}", "TF_CONFIG: cluster.worker must hold \"host:port\" strings");
+    refuses("{\"cluster\": {\"ps\": [\"a:1,b:1\"]}}", "TF_CONFIG: cluster.ps must hold \"host:port\" strings");
     refuses("{\"cluster\": {\"chief\": [\"a:1\", \"b:1\"]}}", "TF_CONFIG: cluster.chief must be one address");
     refuses("{\"cluster\": {\"chief\": [\"a:1\"], \"master\": [\"b:1\"]}}",
-            "TF_CONFIG: cluster has a chief and a master, which are the same");
-    refuses(CLUSTER "\"other\": 1}",
-            "TF_CONFIG: task.type is missing; it says which member of the cluster this process is");
+            "TF_CONFIG: cluster has both a chief and a master, which mean the same; remove one");
+    refuses(CLUSTER "\"other\": 1}", "TF_CONFIG: task.type is missing; set it to this process's role in the cluster");
     refuses(CLUSTER "\"task\": {\"type\": \"boss\", \"index\": 0}}",
-            "TF_CONFIG: task.type is \"boss\"; chief, master, worker, ps and evaluator are known");
+            "TF_CONFIG: task.type must be chief, master, worker, ps or evaluator, not \"boss\"");
     refuses(CLUSTER "\"task\": {\"type\": \"worker\", \"index\": 0.5}}",
             "TF_CONFIG: task.index must be an integer from 0 to 1023");
     refuses(CLUSTER "\"task\": {\"type\": \"chief\", \"index\": 1}}",

@@ -44,8 +44,8 @@ static void good_ones(void **state)
 static void bad_ones(void **state)
 {
     (void)state;
-    refuse("", "no port");
-    refuse("a", "no port");
+    refuse("", "missing port");
+    refuse("a", "missing port");
     refuse(":1", "the host");
     refuse("a:", "the port");
     refuse("a:0", "the port");
@@ -53,21 +53,21 @@ static void bad_ones(void **state)
     refuse("a:+1", "the port");
     refuse("a:1 ", "the port");
     refuse("a:000001", "the port");
-    refuse("a b:1", "no host name");
-    refuse("-a:1", "no host name");
-    refuse("a..b:1", "no host name");
+    refuse("a b:1", "not a host name");
+    refuse("-a:1", "not a host name");
+    refuse("a..b:1", "not a host name");
     refuse("::1:2222", "[address]:port");
     refuse("[::1]", "[address]:port");
     refuse("[::1", "[address]:port");
     refuse("[]:1", "the host");
-    refuse("[a]:1", "no IPv6");
-    refuse("[::g]:1", "no IPv6");
+    refuse("[a]:1", "not an IPv6");
+    refuse("[::g]:1", "not an IPv6");
     char text[ADDRESS_MAX_HOST + 8];
     memset(text, 'a', sizeof text);
     memcpy(text + ADDRESS_MAX_HOST + 1, ":1", 3);
     refuse(text, "the host");
     memcpy(text + 64, ":1", 3);
-    refuse(text, "no host name");
+    refuse(text, "not a host name");
 }
 
 int main(void)

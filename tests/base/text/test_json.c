@@ -68,19 +68,19 @@ static void numbers(void **state)
     (void)state;
     static const char *const bad[] = {"[01]", "[1.]", "[-]", "[1e]", "[-.5]", "[1e+]", "[00]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        refuse(bad[i], 1, 2, "no number of JSON");
+        refuse(bad[i], 1, 2, "invalid number");
     }
-    refuse("[.5]", 1, 2, "a value was expected");
-    refuse("[+1]", 1, 2, "a value was expected");
-    refuse("[NaN]", 1, 2, "a value was expected");
-    refuse("[1x]", 1, 3, "a comma or ] was expected");
-    refuse("[0x10]", 1, 3, "a comma or ] was expected");
+    refuse("[.5]", 1, 2, "expected a value");
+    refuse("[+1]", 1, 2, "expected a value");
+    refuse("[NaN]", 1, 2, "expected a value");
+    refuse("[1x]", 1, 3, "expected a comma or ]");
+    refuse("[0x10]", 1, 3, "expected a comma or ]");
 }
 
 static void structure(void **state)
 {
     (void)state;
-    refuse("", 1, 1, "the file ends");
+    refuse("", 1, 1, "the end of the file");
     refuse("{", 1, 2, "a closing } is missing");
     refuse("[1", 1, 3, "a closing ] is missing");
     refuse("{\"a\" 1}", 1, 6, "a colon");
@@ -88,9 +88,9 @@ static void structure(void **state)
     refuse("{a: 1}", 1, 2, "a name in double quotes");
     refuse("{'a': 1}", 1, 2, "a name in double quotes");
     refuse("['a']", 1, 2, "double quotes");
-    refuse("{\"a\": 1,\n}", 1, 8, "a comma after the last element");
-    refuse("[1,2,]", 1, 5, "a comma after the last element");
-    refuse("[,]", 1, 2, "a value was expected");
+    refuse("{\"a\": 1,\n}", 1, 8, "trailing comma");
+    refuse("[1,2,]", 1, 5, "trailing comma");
+    refuse("[,]", 1, 2, "expected a value");
     refuse("{} {}", 1, 4, "text after the end");
     refuse("[1}", 1, 3, "a comma or ]");
     refuse("{\n \"a\": 1 # one\n}", 2, 9, "no comments");
@@ -100,16 +100,16 @@ static void structure(void **state)
 static void strings(void **state)
 {
     (void)state;
-    refuse("[\"a\nb\"]", 1, 2, "does not end on its line");
-    refuse("[\"abc", 1, 2, "does not end on its line");
+    refuse("[\"a\nb\"]", 1, 2, "unterminated string");
+    refuse("[\"abc", 1, 2, "unterminated string");
     refuse("[\"a\tb\"]", 1, 4, "control character");
-    refuse("[\"a\\x\"]", 1, 4, "no escape");
-    refuse("[\"\\u12g4\"]", 1, 3, "no escape");
+    refuse("[\"a\\x\"]", 1, 4, "invalid escape");
+    refuse("[\"\\u12g4\"]", 1, 3, "invalid escape");
     refuse("[\"\\u0000\"]", 1, 3, "\\u0000");
     refuse("[\"\\ud83d\"]", 1, 3, "surrogate");
     refuse("[\"\\ude00\"]", 1, 3, "surrogate");
     refuse("[\"\\ud83d\\u0041\"]", 1, 3, "surrogate");
-    refuse("[\"\\", 1, 3, "no escape");
+    refuse("[\"\\", 1, 3, "invalid escape");
 }
 
 static void bytes(void **state)
@@ -120,7 +120,7 @@ static void bytes(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refuse(bad[i], 1, 1, "is not UTF-8");
     }
-    refuse_bytes("[1,\0 2]", 7, 1, 4, "a value was expected");
+    refuse_bytes("[1,\0 2]", 7, 1, 4, "expected a value");
     refuse_bytes("[]\0", 3, 1, 3, "text after the end");
     refuse_bytes("\"a\0b\"", 5, 1, 3, "control character");
 }

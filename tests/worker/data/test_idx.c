@@ -99,7 +99,7 @@ static void test_bad_headers(void **state)
     expect_refused("", 0, "ends after 0 of the 4 bytes of its header");
     expect_refused("\0\0\x08", 3, "ends after 3 of the 4 bytes of its header");
     expect_refused("\0\0\x08\x03\0\0", 6, "ends after 2 of the 12 bytes of its list of dimensions");
-    expect_refused("P5 28", 5, "is not an IDX file: it begins with 50 35 20 32");
+    expect_refused("P5 28", 5, "is not an IDX file: begins with 50 35 20 32");
     memcpy(bytes, good, sizeof good);
     bytes[2] = 0x0A;
     expect_refused(bytes, sizeof bytes, "is not an IDX file");
@@ -126,16 +126,16 @@ static void test_huge_promises(void **state)
     (void)state;
     uint8_t bytes[20 + 8] = {0, 0, 8, 4};
     memset(bytes + 4, 0x7F, 16);
-    expect_refused(bytes, sizeof bytes, "its dimensions ask for more than 64 GiB");
+    expect_refused(bytes, sizeof bytes, "its dimensions need more than 64 GiB");
     memset(bytes + 4, 0, 16);
     bytes[5] = bytes[9] = bytes[13] = bytes[17] = 1; /* (2^16)^4 = 2^64: zero, modulo 2^64 */
-    expect_refused(bytes, sizeof bytes, "its dimensions ask for more than 64 GiB");
+    expect_refused(bytes, sizeof bytes, "its dimensions need more than 64 GiB");
     memset(bytes + 4, 0, 16);
     bytes[2] = 0x0E; /* doubles: 2^33 of them are 64 GiB */
     bytes[3] = 2;
     bytes[5] = 1;
     bytes[8] = 2;
-    expect_refused(bytes, sizeof bytes, "its dimensions ask for more than 64 GiB");
+    expect_refused(bytes, sizeof bytes, "its dimensions need more than 64 GiB");
     /* A few packed bytes that promise a gigabyte: more than deflate can hold. */
     uint8_t packed[256];
     uint8_t bomb[16] = {0, 0, 8, 3, 0x40, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1};
@@ -151,7 +151,7 @@ static void test_every_truncation(void **state)
         expect_refused(good, cut, cut < 16 ? "ends after" : "its header promises 28 bytes, but the file has");
     }
     for (size_t cut = 2; cut < size; cut++) {
-        expect_refused(packed, cut, "in the middle of its gzip data");
+        expect_refused(packed, cut, "within its gzip data");
     }
 }
 
@@ -162,12 +162,12 @@ static void test_trailing_bytes(void **state)
     memcpy(longer, good, sizeof good);
     expect_refused(longer, sizeof longer, "its header promises 28 bytes, but the file has 29");
     size_t size = gzip(longer, sizeof longer, packed, sizeof packed);
-    expect_refused(packed, size, "goes on after the 12 bytes of elements");
+    expect_refused(packed, size, "continues after the 12 bytes of elements");
     size = gzip(good, sizeof good, packed, sizeof packed);
     packed[size] = 0;
-    expect_refused(packed, size + 1, "its gzip data end at byte");
+    expect_refused(packed, size + 1, "its gzip data ends at byte");
     memcpy(packed + size, packed, size);
-    expect_refused(packed, 2 * size, "its gzip data end at byte");
+    expect_refused(packed, 2 * size, "its gzip data ends at byte");
     size = gzip(good, sizeof good - 1, packed, sizeof packed);
     expect_refused(packed, size, "ends after 11 of the 12 bytes of its elements");
 }

@@ -316,8 +316,8 @@ static void without_soft_placement_it_ends(void **state)
     start(&fixture, "lose train 3");
     assert_true(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
     assert_false(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
-    assert_string_equal(error.text, "gpu:0 failed at step 3: the device is lost; train.allow_soft_placement would let "
-                                    "the CPU go on");
+    assert_string_equal(error.text, "gpu:0 failed at step 3: the device is lost; set train.allow_soft_placement to "
+                                    "continue on the CPU");
     assert_false(fixture.gpu->table->train(fixture.gpu, 3, &result, &error));
     end(&fixture);
 }

@@ -190,11 +190,10 @@ static void what_makes_no_sense_is_refused(void **state)
 {
     (void)state;
     char two[] = "cpu,cpu", other[] = "cpu,tpu:0,cpu", more[] = "gpu:0x,cpu,cpu", none[] = "";
-    refuse(none, "train.towers names no device");
-    refuse(two, "train.towers has 2 devices, and a step has micro_batches=3, which they can't share evenly: use "
-                "--micro_batches=2");
-    refuse(other, "train.towers: 'tpu:0' is neither gpu:N nor cpu");
-    refuse(more, "train.towers: 'gpu:0x' is neither gpu:N nor cpu");
+    refuse(none, "train.towers: no device");
+    refuse(two, "train.towers: 2 devices cannot share micro_batches=3 evenly; use --micro_batches=2");
+    refuse(other, "train.towers: expected gpu:N or cpu, got 'tpu:0'");
+    refuse(more, "train.towers: expected gpu:N or cpu, got 'gpu:0x'");
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Batches on their way to the team: which images they hold, and where these are not zero. */
+/* Prepares batches for the team: draws their images, and indexes where these are not zero. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "worker/cpu/engine/internal.h"
 #include "worker/data/streaming/streaming.h"
 
-/* Where looking for images that are alike costs less than it saves: with a few strips of columns or more. */
+/* Pairing similar images pays off only with at least this many strips of columns. */
 static bool is_paired(const struct cpu_engine *engine)
 {
     enum { FROM_STRIPS = 4, FROM_PIXELS = 64 };
@@ -14,7 +14,7 @@ static bool is_paired(const struct cpu_engine *engine)
            engine->model->widths[0] >= FROM_PIXELS;
 }
 
-/* 16 times 8 pixels of the middle three quarters: what lies around them is mostly empty. */
+/* 16 times 8 pixels of the middle three quarters: the rest is mostly empty. */
 static void take_signature(const uint8_t *image, int pixels, uint64_t bits[2])
 {
     enum { PIECES = 16 };
@@ -96,8 +96,8 @@ void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const 
 }
 
 /*
- * A batch of images that stream. Where they can't be read any more, an image of zeros stands for them: the team goes on to
- * the end of its run, which then fails as a whole.
+ * A batch of streaming images. If they cannot be read any more, zeros take their place: the team finishes its run,
+ * which then fails as a whole.
  */
 static void draw_streamed(struct cpu_engine *engine, struct sampled_batch *draw)
 {
@@ -130,7 +130,7 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
     cpu_draw_take(engine, draw, engine->drawn, count, engine->train->labels);
 }
 
-/* Into the second-level cache, for the first has no room; and by prefetches, which hold up nothing that comes behind them. */
+/* Into the L2 cache, since L1 has no room; and by prefetches, which do not stall what follows. */
 void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, int parts)
 {
     enum { LINE = 64 };

@@ -1,4 +1,4 @@
-/* Evaluation: each thread takes chunks of images through the whole network by itself. */
+/* Evaluation: each thread takes chunks of images through the whole network on its own, without barriers. */
 #include <assert.h>
 #include <string.h>
 

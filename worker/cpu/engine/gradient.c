@@ -24,7 +24,7 @@ static void softmax_rows(const struct cpu_engine *engine, const struct sampled_b
     engine->network.kernels->softmax(&softmax);
 }
 
-/* Strips [strip, strip + strips) of the first layer, and their parts of the logits if these come next. */
+/* Strips [strip, strip + strips) of the first layer, and their parts of the logits if those come next. */
 static void forward_first(const struct engine_run *run, int64_t number, int strip, int strips)
 {
     struct cpu_engine *engine = run->engine;
@@ -45,7 +45,7 @@ static void forward_first(const struct engine_run *run, int64_t number, int stri
     }
 }
 
-/* The thread's next strips of the first layer that are worked on together, from `strip` on. */
+/* Number of the thread's strips of the first layer, from `strip` on, to process together. */
 static int group_of(const struct cpu_engine *engine, int64_t number, int strip, int end)
 {
     int group = pass_group(engine->draws[number % DRAWS].count);
@@ -106,7 +106,7 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
     }
 }
 
-/* Mean loss, and how many were right. Every thread adds up for itself, in the same order. */
+/* Mean loss, and number correct. Every thread adds up for itself, in the same order. */
 static double mean_loss(const float *losses, const uint8_t *correct, int count, int *right)
 {
     double sum = 0.0;
@@ -185,7 +185,7 @@ static void backward_regression(const struct engine_run *run, int64_t number, co
     }
 }
 
-/* The biases above layer 1, whose strips nobody else looks at in this phase. */
+/* The biases above layer 1, whose strips nobody else reads in this phase. */
 static void backward_biases(const struct engine_run *run, int64_t number, int layer, const struct matrix *upper,
                             int thread, const struct gradient_sink *sink)
 {
@@ -194,7 +194,7 @@ static void backward_biases(const struct engine_run *run, int64_t number, int la
     int first = share_first(engine, strips, thread);
     int end = share_first(engine, strips, thread + 1);
     if (layer + 1 == engine->network.layers && engine->network.narrow) {
-        /* Narrow logits: read with the first strip below, by whoever has that. */
+        /* Narrow logits: computed together with the first strip below, by its owner. */
         first = 0;
         end = share_first(engine, engine->network.strips[layer - 1].count, thread + 1) > 0 &&
                       share_first(engine, engine->network.strips[layer - 1].count, thread) == 0

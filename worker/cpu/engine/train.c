@@ -1,4 +1,4 @@
-/* Runs over batches: of many steps with the optimizer, or of one whose gradient goes elsewhere. */
+/* Runs over batches: many steps with the optimizer, or one whose gradient goes to a sink. */
 #include <assert.h>
 #include <math.h>
 
@@ -39,7 +39,7 @@ static struct gradient_sink train_sink(const struct engine_run *run, int64_t num
     if (micro == 1) {
         return store_sink(&member->store);
     }
-    /* All micro-batches of a step have the same size: that of this step's batch of every task. */
+    /* All micro-batches of a step have the same size: that of the step's batch, for every task. */
     member->collector = (struct collector){
         .model = engine->model, .sum = engine->gradient, .weight = 1.0f / (float)micro, .first = number % micro == 0};
     return collector_sink(&member->collector);

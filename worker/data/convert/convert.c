@@ -1,4 +1,4 @@
-/* trainer convert: a data set from one kind of files to another. */
+/* trainer convert: converts a data set between file formats. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { MOST_SHARDS = 1024 };
 
 static const double TOLD_EVERY_S = 1;
 
-/* What is being written, for the lines that tell how far it is. */
+/* The part being written, for progress lines. */
 struct telling {
     const char *part;
     double told_s;
@@ -38,7 +38,7 @@ static const struct {
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
-/* One part; *count: its images. */
+/* Converts one part; *count: its images. */
 static bool convert_part(const struct write_options *wanted, enum dataset_part part, int format,
                          const struct config *config, int *count, struct error *error)
 {
@@ -58,7 +58,7 @@ static bool convert_part(const struct write_options *wanted, enum dataset_part p
     return done;
 }
 
-/* What the flags say; false after a line that says what is wrong with them. */
+/* Parses the flags; logs what is wrong and returns false. */
 static bool read_flags(const struct command_call *call, struct write_options *options, int *format)
 {
     const char *to = command_value(call, "to"), *shards = command_value(call, "shards");
@@ -68,7 +68,7 @@ static bool read_flags(const struct command_call *call, struct write_options *op
     for (*format = 0; *format < FORMATS && (!to || strcmp(formats[*format].name, to) != 0); ++*format) {
     }
     if (*format == FORMATS || !options->folder || options->folder[0] == '\0') {
-        log_error("convert needs --to=idx, tfrecord or folders, and --out=DIR, the folder to write into");
+        log_error("convert needs --to=idx, tfrecord or folders, and --out=DIR, the folder to write to");
         return false;
     }
     char *end;
@@ -119,19 +119,19 @@ static int run_convert(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"to", "KIND", "idx, tfrecord, or folders (of PNG pictures by class)"},
-    {"out", "DIR", "folder to write into; must not hold such files yet"},
-    {"shards", "N", "TFRecord files for each part (1)"},
+    {"to", "KIND", "idx, tfrecord, or folders (PNG images by class)"},
+    {"out", "DIR", "folder to write into; existing files are never overwritten"},
+    {"shards", "N", "number of TFRecord files per part (1)"},
     {"compression", "KIND", "none, gzip or zlib (none)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_convert = {
     .name = "convert",
-    .summary = "a data set from IDX, TFRecord or folders of pictures to another of them",
-    .details = "What is in --data_dir is read as training reads it (--data_source, --train_files, --image_feature and "
-               "the like), and written into another folder. TFRecord files hold tf.train.Examples with raw pixels, "
-               "label, height and width.",
+    .summary = "convert a data set between IDX, TFRecord and folders of images",
+    .details =
+        "Reads --data_dir as training does (--data_source, --train_files, --image_feature and so on), and writes it to "
+        "another folder. TFRecord files hold tf.train.Examples with raw pixels, label, height and width.",
     .flags = flags,
     .takes_config = true,
     .run = run_convert,

@@ -1,3 +1,4 @@
+/* Compresses in memory, so that the file itself is still written atomically. */
 #include "worker/data/convert/pack.h"
 
 #include <assert.h>

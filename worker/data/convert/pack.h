@@ -1,4 +1,4 @@
-/* Compresses what is about to be written. */
+/* Compression of files to be written. */
 #ifndef WORKER_DATA_CONVERT_PACK_H
 #define WORKER_DATA_CONVERT_PACK_H
 

@@ -1,3 +1,4 @@
+/* One writer per kind of file. Each refuses to overwrite a file that exists. */
 #include "worker/data/convert/write.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static const uint8_t *image_at(const struct examples *examples, int i)
 
 static bool check_new(const char *path, struct error *error)
 {
-    return !file_exists(path) || error_set(error, "%s: is there already; name another folder, or remove it", path);
+    return !file_exists(path) || error_set(error, "%s: already exists; choose another folder, or remove it", path);
 }
 
 /* ---- IDX ---- */
@@ -48,7 +49,7 @@ bool write_idx(const struct examples *examples, const struct write_options *opti
     uint32_t sizes[] = {(uint32_t)examples->count, (uint32_t)examples->height, (uint32_t)examples->width};
     size_t count = (size_t)examples->count;
     if (examples->classes > UINT8_MAX + 1) {
-        return error_set(error, "IDX files hold labels up to %d, and the largest is %d: convert to TFRecord", UINT8_MAX,
+        return error_set(error, "IDX files hold labels up to %d, but the largest is %d; convert to TFRecord", UINT8_MAX,
                          examples->classes - 1);
     }
     uint8_t *labels = malloc(count);
@@ -99,8 +100,8 @@ static bool write_shard(const struct examples *examples, const struct write_opti
         tell(options, ++*done, examples->count);
     }
     if (written && (record.failed || file.failed)) {
-        written =
-            error_set(error, "%s: no memory to write it; --shards=%d makes smaller files", path, 2 * options->shards);
+        written = error_set(error, "%s: not enough memory to write it; make smaller files with --shards=%d", path,
+                            2 * options->shards);
     }
     written = written && pack_write(path, &(struct file_part){file.bytes, file.size}, 1, options->packing, error);
     proto_free(&record);
@@ -112,7 +113,7 @@ bool write_tfrecord(const struct examples *examples, const struct write_options 
 {
     int done = 0;
     if (options->shards > examples->count) {
-        return error_set(error, "--shards: %d files are too many for %d images", options->shards, examples->count);
+        return error_set(error, "--shards=%d exceeds the number of images, %d", options->shards, examples->count);
     }
     if (!file_make_folder(options->folder, error)) {
         return false;
@@ -141,7 +142,7 @@ static bool write_picture(const char *folder, const struct examples *examples, i
         !image_encode_png(image_at(examples, i), examples->width, examples->height, &bytes, &size, error)) {
         return false;
     }
-    /* Without a sync for each of many small files: a copy that a crash spoils is made again. */
+    /* No sync for each of many small files: if a crash spoils the copy, it can be made again. */
     FILE *file = fopen(path, "wbe");
     bool done = file && fwrite(bytes, 1, size, file) == size;
     done = (file ? fclose(file) == 0 : false) && done;

@@ -1,4 +1,4 @@
-/* Examples into files of each kind that data_dir may hold. Folders are made if need be; nothing is overwritten. */
+/* Writers for each kind of file that data_dir may hold. Missing folders are created; nothing is overwritten. */
 #ifndef WORKER_DATA_CONVERT_WRITE_H
 #define WORKER_DATA_CONVERT_WRITE_H
 
@@ -22,10 +22,10 @@ struct write_options {
 /* MNIST's two files; labels must fit into a byte. */
 bool write_idx(const struct examples *examples, const struct write_options *options, struct error *error);
 
-/* train.tfrecord, or train-00000-of-00004.tfrecord ...: image after image to each file in turn. */
+/* train.tfrecord, or train-00000-of-00004.tfrecord ...: images are dealt to the files in turn. */
 bool write_tfrecord(const struct examples *examples, const struct write_options *options, struct error *error);
 
-/* train/7/00012.png: the image of that number, in the folder of its label. */
+/* train/7/00012.png: image number 12, in the folder of its label. */
 bool write_folders(const struct examples *examples, const struct write_options *options, struct error *error);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Lists pictures and fixes their order once. Without numbers as names, a hash of the name decides: it mixes the
+ * classes, is the same on every machine, and does not depend on the order in which a file system lists files.
+ */
 #include "worker/data/folders/collection.h"
 
 #include <stdio.h>
@@ -38,7 +42,7 @@ bool collection_list_classes(struct names *classes, const char *path, struct err
     return true;
 }
 
-/* The number that the digits of a text are, up to `size` of them; negative if there is anything else. */
+/* The number formed by `size` digits; negative if there is anything else. */
 static int64_t number_of(const char *text, size_t size)
 {
     int64_t number = 0;
@@ -51,7 +55,7 @@ static int64_t number_of(const char *text, size_t size)
     return size > 0 ? number : -1;
 }
 
-/* FNV-1a, finished so that similar names end up far apart: any fixed mixture would do. */
+/* FNV-1a with a finalizer that moves similar names far apart; any fixed hash would do. */
 static uint64_t hash_name(const char *name, uint64_t salt)
 {
     uint64_t hash = 0xCBF29CE484222325 ^ salt;
@@ -130,7 +134,7 @@ static void sort_pictures(struct collection *collection)
     }
 }
 
-/* Labels: the classes' own numbers if all are numbers that can be labels. */
+/* Labels are the class names themselves if all of these are numbers in range. */
 static bool classes_are_numbers(const struct names *classes)
 {
     for (int i = 0; i < classes->count; i++) {

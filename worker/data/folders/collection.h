@@ -1,4 +1,4 @@
-/* What pictures there are in the folders of a part, by class, and in which order they count (worker/data/folders/folders.h). */
+/* The pictures of a part by class, and their order (worker/data/folders/folders.h). */
 #ifndef WORKER_DATA_FOLDERS_COLLECTION_H
 #define WORKER_DATA_FOLDERS_COLLECTION_H
 
@@ -13,8 +13,8 @@
 struct picture {
     char *name;      /* of the file */
     int class_index; /* in the list of classes */
-    int64_t number;  /* what its name says, negative: no number */
-    uint64_t order;  /* where it stands if not all are numbers */
+    int64_t number;  /* its name as a number; negative: not a number */
+    uint64_t order;  /* sort key if not all names are numbers */
 };
 
 struct collection {
@@ -23,15 +23,15 @@ struct collection {
     struct picture *pictures;
     int count, capacity;
     bool numbered;        /* all pictures' names are numbers */
-    bool classes_numbers; /* the classes' own are their labels */
+    bool classes_numbers; /* class names are the labels */
 };
 
 /* Names of the folders in a folder. */
 bool collection_list_classes(struct names *classes, const char *path, struct error *error);
 
-/* All pictures in their order. collection_free is the caller's, also after a failure. */
+/* All pictures in order. The caller calls collection_free, also after a failure. */
 bool collection_list(struct collection *collection, const char *path, struct error *error);
-void collection_free(struct collection *collection); /* zeros are fine */
+void collection_free(struct collection *collection); /* safe on zeros */
 
 int32_t collection_label(const struct collection *collection, int picture);
 int32_t collection_classes(const struct collection *collection); /* 1 + the largest label of a picture */

@@ -1,3 +1,4 @@
+/* Decodes and fits the pictures of a part, into memory or, if they are too many, block by block while training. */
 #include "worker/data/folders/folders.h"
 
 #include <stdlib.h>
@@ -26,18 +27,18 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
     return true;
 }
 
-/* The size that all are brought to: the first picture's if the model has as many inputs, else a square. */
+/* The size that all are fitted to: the first picture's if the model has as many inputs, else a square. */
 static bool choose_size(struct image *size, const struct image *first, int inputs, struct error *error)
 {
     int side = image_side(inputs);
     bool as_it_is = (int64_t)first->width * first->height == inputs;
     *size = (struct image){.width = as_it_is ? first->width : side, .height = as_it_is ? first->height : side};
     return as_it_is || side > 0 ||
-           error_set(error, "is an image of %dx%d, and the model has %d inputs, which is no square to scale it to",
+           error_set(error, "is an image of %dx%d, but the model's %d inputs are not a square to scale it to",
                      first->width, first->height, inputs);
 }
 
-/* A picture of the collection, fitted to the size in `fitted`, which the first one sets: its memory is taken then. */
+/* Reads one picture and fits it to the size in `fitted`, which the first one sets and allocates. */
 static bool read_picture(const struct collection *collection, int picture, struct image *fitted, int inputs,
                          struct error *error)
 {
@@ -73,7 +74,7 @@ static bool read_pictures(const struct collection *collection, int count, struct
     return done;
 }
 
-/* ---- Pictures that stay on the disk: a block's offset is the number of its first picture ---- */
+/* ---- Streaming: a block's offset is the number of its first picture ---- */
 
 struct folders_source {
     struct example_source source;
@@ -122,7 +123,7 @@ static void source_destroy(struct example_source *base)
 static const struct example_source_table source_table = {
     .open = source_open, .read = source_read, .close = source_close, .destroy = source_destroy};
 
-/* Takes the collection over. read: what of it is in memory, and how large its images are. */
+/* Takes ownership of the collection. read: the examples in memory, and the size of the images. */
 static bool make_source(struct overflow *overflow, struct collection *collection, const struct examples *read,
                         struct error *error)
 {

@@ -8,7 +8,7 @@
 enum {
     FILE_HEADER = 14,
     INFO_HEADER = 40,
-    BITFIELDS = 3, /* with 32 bits almost always the order that is read here anyway; the masks are checked */
+    BITFIELDS = 3, /* with 32 bits almost always in the default order; the masks are checked */
     MOST_COLOURS = 256,
 };
 
@@ -27,7 +27,7 @@ bool bmp_is(const uint8_t *bytes, size_t size)
            get_le32(bytes + FILE_HEADER) >= INFO_HEADER;
 }
 
-/* Red, green and blue where a 32-bit pixel has them by default. */
+/* Default positions of red, green and blue in a 32-bit pixel. */
 static bool masks_are_usual(const uint8_t *masks)
 {
     return get_le32(masks) == 0xFF0000 && get_le32(masks + 4) == 0xFF00 && get_le32(masks + 8) == 0xFF;

@@ -1,11 +1,14 @@
-/* Scaling by a tent filter as wide as a source or target pixel, whichever is larger: smooth both ways, one rule. */
+/*
+ * Scales with a tent filter as wide as a source or target pixel, whichever is larger: one rule that is smooth both
+ * ways.
+ */
 #include "worker/data/image/fit.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIGHT = 128, INK = 32 }; /* a border this light is paper; what is this much lighter than black is ink */
+enum { LIGHT = 128, INK = 32 }; /* a border at least this light is paper; a pixel at least this light on black is ink */
 
 struct box {
     int left, top, right, bottom; /* right and bottom: one beyond */
@@ -25,7 +28,7 @@ static bool has_light_border(const struct image *image)
     return 2 * light > all;
 }
 
-/* Around all ink; the whole image if there is none. */
+/* Bounding box of the ink; the whole image if there is none. */
 static struct box find_ink(const uint8_t *pixels, int width, int height)
 {
     struct box box = {width, height, 0, 0};
@@ -42,7 +45,7 @@ static struct box find_ink(const uint8_t *pixels, int width, int height)
     return box.right > 0 ? box : (struct box){0, 0, width, height};
 }
 
-/* The mean of a row of `count` values around target pixel `i`, by the tent. stride: from value to value. */
+/* Tent-weighted mean of a row of `count` values around target pixel `i`; `stride` between values. */
 static float sample(const float *values, int count, int stride, int i, double scale)
 {
     double radius = fmax(scale, 1), centre = ((double)i + 0.5) * scale - 0.5, sum = 0, weights = 0;
@@ -75,7 +78,7 @@ static void resize(const float *from, int from_width, int from_height, float *ha
     }
 }
 
-/* Puts [ink_height, ink_width] into the target so that its centre of mass lies in the middle, as far as it fits. */
+/* Places [ink_height, ink_width] with its centre of mass in the middle of the target, as far as it fits. */
 static void place(const float *ink, int ink_width, int ink_height, uint8_t *fitted, int width, int height)
 {
     double mass = 0, sum_x = 0, sum_y = 0;
@@ -162,7 +165,7 @@ bool image_fit_inputs(const struct image *image, int inputs, uint8_t *fitted, st
         return image_fit(image, image->width, image->height, fitted, error);
     }
     if (side == 0) {
-        return error_set(error, "is an image of %dx%d, and the model has %d inputs, which is no square to scale it to",
+        return error_set(error, "is an image of %dx%d, but the model's %d inputs are not a square to scale it to",
                          image->width, image->height, inputs);
     }
     return image_fit(image, side, side, fitted, error);

@@ -1,5 +1,5 @@
 /*
- * A picture of any size as the model wants it: light strokes on black, fitted into the middle as the digits of MNIST are.
+ * Fits a picture of any size to the model: light strokes on black, centred like the digits of MNIST.
  */
 #ifndef WORKER_DATA_IMAGE_FIT_H
 #define WORKER_DATA_IMAGE_FIT_H
@@ -11,19 +11,19 @@
 #include "worker/data/image/image.h"
 
 /*
- * fitted: [height, width]. A picture of that very size is taken as it is. Any other is inverted if its border is light,
- * its ink scaled (keeping its shape) to 20/28 of the sides, and put so that its centre of mass lies in the middle: what
- * was done to MNIST (http://yann.lecun.com/exdb/mnist/). Fails for want of memory only.
+ * fitted: [height, width]. A picture of exactly that size is used unchanged. Any other is inverted if its border is
+ * light, its ink scaled (keeping the aspect ratio) to 20/28 of the sides and placed with its centre of mass in the
+ * middle, as was done for MNIST (http://yann.lecun.com/exdb/mnist/). Fails only if out of memory.
  */
 bool image_fit(const struct image *image, int width, int height, uint8_t *fitted, struct error *error);
 
 /*
- * The same for a model with so many inputs: a picture of as many pixels is taken as it is; any other needs a square
+ * The same for a model with `inputs` inputs: a picture with as many pixels is used unchanged; any other needs a square
  * number of inputs.
  */
 bool image_fit_inputs(const struct image *image, int inputs, uint8_t *fitted, struct error *error);
 
-/* The side of a square of so many pixels; 0 if it is no square. */
+/* The side of a square of `pixels` pixels; 0 if that is not a square number. */
 int image_side(int pixels);
 
 #endif

@@ -1,4 +1,4 @@
-/* The formats behind worker/data/image/image.h, each told by its first bytes; and what they share. */
+/* The decoders behind worker/data/image/image.h, chosen by a file's first bytes, and helpers they share. */
 #ifndef WORKER_DATA_IMAGE_FORMATS_H
 #define WORKER_DATA_IMAGE_FORMATS_H
 
@@ -12,7 +12,7 @@ bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
 bool bmp_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 
-/* Checks the size and takes the memory, white all over; the pixels are image_free's. */
+/* Checks the size and allocates a white image, which image_free releases. */
 bool image_create(struct image *image, uint64_t width, uint64_t height, struct error *error);
 
 /* ITU-R 601 in integers: the same grey on every machine. */

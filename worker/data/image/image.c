@@ -1,3 +1,4 @@
+/* Finds the format by the first bytes; file names are not trusted. */
 #include "worker/data/image/image.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct
     } else if (pnm_is(bytes, size)) {
         done = pnm_decode(image, bytes, size, error);
     } else {
-        done = error_set(error, "is no PNG, BMP or PGM image");
+        done = error_set(error, "is not a PNG, BMP or PGM image");
     }
     if (!done) {
         image_free(image);
@@ -33,8 +34,7 @@ bool image_create(struct image *image, uint64_t width, uint64_t height, struct e
 {
     if (width < 1 || height < 1 || width > IMAGE_MAX_SIDE || height > IMAGE_MAX_SIDE ||
         width * height > IMAGE_MAX_PIXELS) {
-        return error_set(error,
-                         "is an image of %llux%llu pixels; up to %d in each direction and %d in all are possible",
+        return error_set(error, "is an image of %llux%llu pixels; the limits are %d per side and %d in all",
                          (unsigned long long)width, (unsigned long long)height, IMAGE_MAX_SIDE, IMAGE_MAX_PIXELS);
     }
     *image = (struct image){.width = (int)width, .height = (int)height, .pixels = malloc((size_t)(width * height))};

@@ -1,8 +1,8 @@
 /*
  * Pictures in files, as grey images: PNG (all colour types, depths and interlacing), BMP (uncompressed) and PNM (PGM,
- * PPM, PBM). Colours become grey by ITU-R 601's luma; what is transparent lies on white.
+ * PPM, PBM). Colours become grey by ITU-R 601's luma; transparency is blended with white.
  *
- * Decoding is a pure function of bytes that may come from anywhere: every size is checked before memory is taken.
+ * Decoding is a pure function of untrusted bytes: every size is checked before memory is allocated.
  */
 #ifndef WORKER_DATA_IMAGE_IMAGE_H
 #define WORKER_DATA_IMAGE_IMAGE_H
@@ -16,7 +16,7 @@
 enum {
     IMAGE_MAX_SIDE = 16384,
     IMAGE_MAX_PIXELS = 1 << 24,
-    IMAGE_MAX_FILE = 1 << 27, /* bytes of a file that is worth reading: so many pixels, uncompressed in colour */
+    IMAGE_MAX_FILE = 1 << 27, /* largest file worth reading: that of the largest uncompressed colour image */
 };
 
 /* pixels: [height, width] row-major, 0 black .. 255 white; malloc'd, the owner's to free. */
@@ -25,15 +25,15 @@ struct image {
     uint8_t *pixels;
 };
 
-/* True if the bytes begin as one of the formats does. */
+/* True if the bytes begin like one of the formats. */
 bool image_is_known(const uint8_t *bytes, size_t size);
 
-/* Errors say what is wrong, without a name: the caller knows whose bytes they are. */
+/* Errors do not name the file; the caller adds that. */
 bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 
-void image_free(struct image *image); /* zeros are fine */
+void image_free(struct image *image); /* safe on zeros */
 
-/* A grey image as a PNG file in malloc'd memory. */
+/* Encodes a grey image as PNG, in malloc'd memory. */
 bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **bytes, size_t *size, struct error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * PNG by zlib, row by row: besides the image itself two rows are in memory, whatever the file promises.
+ * PNG, inflated by zlib row by row: only two rows are in memory besides the image, whatever the file promises.
  * Specification: W3C, "Portable Network Graphics (PNG) Specification (Second Edition)".
  */
 #include "worker/data/image/formats.h"
@@ -53,7 +53,7 @@ static bool next_chunk(struct png *png, struct png_chunk *chunk, struct error *e
     const uint8_t *begin = png->bytes + png->at;
     uint32_t size = get_be32(begin);
     if (size > png->size - png->at - CHUNK_OVERHEAD) {
-        return error_set(error, "is a PNG whose chunk at byte %zu goes beyond the file's end", png->at);
+        return error_set(error, "is a PNG whose chunk at byte %zu extends beyond the end of the file", png->at);
     }
     *chunk = (struct png_chunk){(const char *)begin + 4, begin + 8, size};
     if (crc32(crc32(0, NULL, 0), begin + 4, size + 4) != get_be32(chunk->bytes + size)) {
@@ -98,7 +98,7 @@ static bool read_header(struct png *png, struct error *error)
     png->interlaced = bytes[12] == 1;
     if (png->samples == 0 || !depth_is_allowed(png->depth, png->colour) || bytes[10] != 0 || bytes[11] != 0 ||
         bytes[12] > 1) {
-        return error_set(error, "is a PNG of colour type %u, depth %u, interlacing %u, which do not go together",
+        return error_set(error, "is a PNG with an invalid combination of colour type %u, depth %u and interlacing %u",
                          png->colour, png->depth, bytes[12]);
     }
     return true;
@@ -131,7 +131,7 @@ static void read_transparency(struct png *png, const struct png_chunk *chunk)
     }
 }
 
-/* All that stands before the image; leaves the first IDAT in chunk. */
+/* Reads everything before the image data; leaves the first IDAT in chunk. */
 static bool read_preamble(struct png *png, struct png_chunk *chunk, struct error *error)
 {
     for (;;) {
@@ -165,7 +165,7 @@ static bool inflate_bytes(struct png *png, uint8_t *bytes, size_t size, struct e
                 return false;
             }
             if (!is_type(&chunk, "IDAT")) {
-                return error_set(error, "is a PNG whose image ends too early");
+                return error_set(error, "is a PNG whose image data ends too early");
             }
             png->inflate.next_in = chunk.bytes;
             png->inflate.avail_in = (uInt)chunk.size;
@@ -173,7 +173,7 @@ static bool inflate_bytes(struct png *png, uint8_t *bytes, size_t size, struct e
         }
         int status = inflate(&png->inflate, Z_NO_FLUSH);
         if (status == Z_STREAM_END && png->inflate.avail_out > 0) {
-            return error_set(error, "is a PNG whose image ends too early");
+            return error_set(error, "is a PNG whose image data ends too early");
         }
         if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
             return error_set(error, "is a PNG with damaged image data");
@@ -194,7 +194,7 @@ static bool unfilter(uint8_t *row, const uint8_t *above, size_t size, size_t pix
 {
     uint8_t filter = *row++;
     if (filter > 4) {
-        return error_set(error, "is a PNG with filter %u, which does not exist", filter);
+        return error_set(error, "is a PNG with unknown filter %u", filter);
     }
     for (size_t i = 0; i < size; i++) {
         uint8_t left = i >= pixel_bytes ? row[i - pixel_bytes] : 0, up = above[i];
@@ -239,7 +239,7 @@ static uint8_t grey_of(const struct png *png, const uint8_t *row, size_t x)
     return png->samples % 2 == 0 ? image_on_white(grey, values[png->samples - 1]) : grey;
 }
 
-/* Where the pixels of one pass lie in the image. */
+/* Position of one pass's pixels in the image. */
 struct pass {
     unsigned x, y, step_x, step_y;
 };
@@ -315,7 +315,7 @@ static void put_be32(uint8_t *bytes, uint32_t value)
     }
 }
 
-/* Puts length, type and CRC around `size` bytes that stand at `at` + 8 already; returns where the next chunk begins. */
+/* Adds length, type and CRC around `size` bytes that are already at `at` + 8; returns where the next chunk begins. */
 static size_t seal_chunk(uint8_t *bytes, size_t at, const char *type, size_t size)
 {
     put_be32(bytes + at, (uint32_t)size);

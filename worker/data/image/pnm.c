@@ -34,7 +34,7 @@ static void skip_blanks(struct pnm_reader *reader)
     }
 }
 
-/* most_digits: 1 in P1, where digits stand side by side. */
+/* most_digits: 1 in P1, where digits need no separator. */
 static bool read_number(struct pnm_reader *reader, int most_digits, unsigned *number)
 {
     skip_blanks(reader);
@@ -113,10 +113,10 @@ bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
     unsigned width, height, largest = 1;
     if (!read_number(&reader, 9, &width) || !read_number(&reader, 9, &height) ||
         (kind % 3 != 1 && !read_number(&reader, 9, &largest))) {
-        return error_set(error, "is a PNM whose header is not complete");
+        return error_set(error, "is a PNM with an incomplete header");
     }
     if (largest < 1 || largest > 65535) {
-        return error_set(error, "is a PNM whose largest value is %u; 1 to 65535 are possible", largest);
+        return error_set(error, "is a PNM whose largest value is %u; expected 1 to 65535", largest);
     }
     if (kind > 3 && (reader.at == size || !is_blank(bytes[reader.at++]))) {
         return error_set(error, "is a PNM without a blank before its pixels");
@@ -124,7 +124,7 @@ bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
     /* Each pixel takes at least a bit in P4, and a byte elsewhere. */
     uint64_t pixels = (uint64_t)width * height;
     if (pixels / 8 > size) {
-        return error_set(error, "is a PNM of %ux%u pixels, and has only %zu bytes", width, height, size);
+        return error_set(error, "is a PNM of %ux%u pixels with only %zu bytes", width, height, size);
     }
     if (!image_create(image, width, height, error)) {
         return false;

@@ -1,3 +1,7 @@
+/*
+ * The order of an epoch's blocks comes from the same sampler as that of examples, so a resumed run reads the same
+ * blocks.
+ */
 #include "worker/data/streaming/blocks.h"
 
 #include <assert.h>
@@ -46,7 +50,8 @@ void blocks_cut(struct blocks *blocks, int64_t first, int64_t count)
     for (int i = 0; i < blocks->count; i++) {
         struct stream_block block = blocks->items[i];
         int64_t before = first > at ? first - at : 0; /* examples to leave out at its beginning */
-        int64_t end = first + count - at < block.count ? first + count - at : block.count; /* and from here on */
+        int64_t end =
+            first + count - at < block.count ? first + count - at : block.count; /* and from here to its end */
         at += block.count;
         if (before < end) {
             block.skip += (uint32_t)before;
@@ -58,7 +63,7 @@ void blocks_cut(struct blocks *blocks, int64_t first, int64_t count)
     blocks->examples = count;
 }
 
-/* Gives a file's blocks, which stand in order[] wherever they were drawn to, their own order again. */
+/* Sorts one file's blocks among the positions they were drawn to in order[]. */
 static void sort_forward(const struct blocks *blocks, const bool *forward_only, int *next, int32_t *order)
 {
     for (int place = 0; place < blocks->count; place++) {

@@ -1,4 +1,4 @@
-/* What reading a part of a data set may keep in memory, and what is noted of a part that is more than that. */
+/* The memory limit for reading a part of a data set, and how to stream a part that exceeds it. */
 #ifndef WORKER_DATA_STREAMING_OVERFLOW_H
 #define WORKER_DATA_STREAMING_OVERFLOW_H
 
@@ -9,14 +9,13 @@
 #include "worker/data/streaming/source.h"
 
 /*
- * Where `source` is not NULL after the read, the part is larger than `limit`: only its first `keep` examples (or fewer)
- * were read into memory, and the blocks are those behind the first `held_out`. Source and blocks are the reader's
- * creator's to free.
+ * If `source` is set after the read, the part is larger than `limit`: only its first `keep` examples (or fewer) are in
+ * memory, and the blocks are those after the first `held_out`. Source and blocks belong to whoever started the read.
  */
 struct overflow {
     uint64_t limit;  /* bytes of images and labels */
-    int held_out;    /* examples, from the first on, that never stream */
-    bool is_at_most; /* held_out is a bound until overflow_settle: no more than a tenth is held out */
+    int held_out;    /* leading examples that never stream */
+    bool is_at_most; /* held_out is an upper bound until overflow_settle, which limits it to a tenth */
     int keep;        /* at least held_out */
     struct example_source *source;
     struct blocks blocks;

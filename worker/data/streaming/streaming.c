@@ -1,3 +1,7 @@
+/*
+ * One lane per task: two windows and a thread that fills the one not in use. The thread reads in the blocks' order; the
+ * examples of a window are shuffled only when drawn, so reading stays sequential.
+ */
 #include "worker/data/streaming/streaming.h"
 
 #include <assert.h>
@@ -13,7 +17,7 @@
 
 enum { WINDOWS = 2, STACK = 256 * 1024, TOLD_EVERY_S = 10 };
 
-/* Examples that stand in the order they were read in; number: over all epochs, -1: not read. */
+/* A window: examples in the order they were read. number: counted over all epochs; -1: not read. */
 struct window {
     int64_t number;
     int count;
@@ -21,13 +25,13 @@ struct window {
     int32_t *labels;
 };
 
-/* A task: its windows, and the thread that fills them. Lanes are made when first drawn from, and stay. */
+/* One task's windows, and the thread that fills them. Created at the first draw, and kept. */
 struct lane {
     struct streaming *streaming;
     struct lane *next;
     uint32_t task;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows, but for what the thread keeps for itself */
+    pthread_mutex_t lock; /* guards what follows, except the thread's own members */
     pthread_cond_t changed;
     struct window windows[WINDOWS];
     int64_t wanted; /* window; -1: none yet */
@@ -35,13 +39,13 @@ struct lane {
     struct error error;
     struct sampler_order order; /* of the examples of window `ordered` */
     int64_t ordered;
-    /* The thread's own: where it is in the order of the blocks. */
+    /* The thread's own: its position in the order of the blocks. */
     struct example_reader *reader;
     int32_t *blocks; /* [blocks.count]: the order of epoch `epoch` */
     int64_t epoch;   /* -1: none */
     int64_t position;
-    int place;       /* in `blocks`, of the next example: */
-    uint32_t inside; /* examples of that block used already */
+    int place;       /* index in `blocks` of the next example's block */
+    uint32_t inside; /* examples of that block already used */
 };
 
 struct streaming {
@@ -77,7 +81,7 @@ static int64_t windows_in_epoch(const struct streaming *streaming)
 
 /* ---- Reading: the lane's own thread ---- */
 
-/* Puts the lane to a place of an epoch's order. */
+/* Moves the lane to a position in an epoch's order. */
 static bool turn_to(struct lane *lane, int64_t epoch, int64_t position, struct error *error)
 {
     const struct streaming *streaming = lane->streaming;
@@ -129,7 +133,7 @@ static bool fill(struct lane *lane, struct window *window, int64_t number, struc
     return true;
 }
 
-/* Locked: the window to read next, the one wanted and then the one behind it; -1: both are there. */
+/* Locked: the window to read next: the wanted one, then the one after it; -1: both are present. */
 static int64_t next_to_read(const struct lane *lane)
 {
     for (int64_t number = lane->wanted; lane->wanted >= 0 && number <= lane->wanted + 1; number++) {
@@ -199,7 +203,7 @@ static bool lane_begin(struct lane *lane, struct error *error)
         there = there && lane->windows[i].images && lane->windows[i].labels;
     }
     if (!there) {
-        return error_set(error, "no memory for two windows of %d images: lower data.shuffle_buffer", streaming->window);
+        return error_set(error, "no memory for two windows of %d images; lower data.shuffle_buffer", streaming->window);
     }
     if (!streaming->source->table->open(streaming->source, &lane->reader, error)) {
         return false;
@@ -209,7 +213,7 @@ static bool lane_begin(struct lane *lane, struct error *error)
     pthread_attr_setstacksize(&attributes, STACK);
     bool started = pthread_create(&lane->thread, &attributes, read_on, lane) == 0;
     pthread_attr_destroy(&attributes);
-    return started || error_set(error, "can't start a thread to read data");
+    return started || error_set(error, "cannot start a thread to read data");
 }
 
 /* The task's lane; NULL after a failure. */
@@ -244,7 +248,7 @@ static struct lane *find_lane(struct streaming *streaming, uint32_t task, struct
 
 /* ---- Drawing ---- */
 
-/* Locked: waits until a window is there. Two who draw from one lane take turns. */
+/* Locked: waits until a window is present. Two threads that draw from one lane take turns. */
 static bool await_window(struct lane *lane, int64_t number, struct error *error)
 {
     PROFILE("wait for data");
@@ -263,14 +267,14 @@ static bool await_window(struct lane *lane, int64_t number, struct error *error)
         double now_s = clock_monotonic_s();
         if (now_s - told_s >= TOLD_EVERY_S) {
             told_s = now_s;
-            log_info("waiting for data to be read from the disk, %.0f s", now_s - begun_s);
+            log_info("waiting for data from disk, %.0f s", now_s - begun_s);
         }
     }
     *error = lane->error;
     return false;
 }
 
-/* Locked: `count` examples of a window from `first` on, in its order. */
+/* Locked: copies examples [first, first + count) of a window, in shuffled order. */
 static void take(struct lane *lane, int64_t number, int first, int count, uint8_t *images, int32_t *labels)
 {
     const struct streaming *streaming = lane->streaming;
@@ -306,7 +310,7 @@ bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, ui
     bool there =
         (!lane->failed && lane->windows[number % WINDOWS].number == number) || await_window(lane, number, error);
     if (there) {
-        pthread_cond_broadcast(&lane->changed); /* the window before it may make room now */
+        pthread_cond_broadcast(&lane->changed); /* the previous window may be overwritten now */
         take(lane, number, (int)(first % streaming->window), *count, images, labels);
     }
     pthread_mutex_unlock(&lane->lock);

@@ -1,3 +1,7 @@
+/*
+ * Parses only the fields asked for, straight from the record. Most records of a file differ only in pixels and label; a
+ * template of the last record recognises these and skips the parsing.
+ */
 #include "worker/data/tfrecord/example.h"
 
 #include <assert.h>
@@ -86,19 +90,19 @@ static bool read_features(struct features *features, const struct example_names 
         struct proto_field entry;
         while (field.number == FEATURES && proto_next(&map, &entry)) {
             if (entry.number == ENTRY && entry.wire == PROTO_BYTES && !read_entry(features, names, &entry)) {
-                return error_set(error, "its features are no tf.train.Example");
+                return error_set(error, "its features are not those of a tf.train.Example");
             }
         }
         if (map.damaged) {
-            return error_set(error, "its features are no tf.train.Example");
+            return error_set(error, "its features are not those of a tf.train.Example");
         }
     }
-    return !example.damaged || error_set(error, "it is no tf.train.Example");
+    return !example.damaged || error_set(error, "it is not a tf.train.Example");
 }
 
 /* ---- numbers ---- */
 
-/* Walks a list of floats or integers, packed or not. Zeros to begin with. */
+/* Walks a list of floats or integers, packed or not. Start with zeros. */
 struct example_walk {
     struct proto_reader list, packed;
 };
@@ -129,7 +133,7 @@ static bool next_packed(struct example_walk *walk, enum feature_kind kind, doubl
     return true;
 }
 
-/* False at the end, or where the list is damaged. */
+/* False at the end, or if the list is damaged. */
 static bool walk_next(struct example_walk *walk, enum feature_kind kind, double *number)
 {
     struct proto_field field;
@@ -177,15 +181,14 @@ static bool read_label(const struct feature *feature, const char *name, int32_t 
         ones = hot ? ones : -1;
     }
     if (walk.list.damaged || count == 0) {
-        return error_set(error, "its label \"%s\" holds no number", name);
+        return error_set(error, "its label \"%s\" is empty", name);
     }
     if (count > 1 && ones != 1) {
-        return error_set(error, "its label \"%s\" is a list of %" PRId64 " numbers, but not one 1 among zeros", name,
-                         count);
+        return error_set(error, "its label \"%s\" is a list of %" PRId64 " numbers, but not one-hot", name, count);
     }
     double found = count > 1 ? (double)place : first;
     if (!(found >= 0 && found < CONFIG_MAX_WIDTH) || found != floor(found)) {
-        return error_set(error, "its label is %g; 0 to %d are possible", found, CONFIG_MAX_WIDTH - 1);
+        return error_set(error, "its label is %g; expected 0 to %d", found, CONFIG_MAX_WIDTH - 1);
     }
     *label = (int32_t)found;
     return true;
@@ -193,7 +196,7 @@ static bool read_label(const struct feature *feature, const char *name, int32_t 
 
 /* ---- images ---- */
 
-/* An optional size; 0 if it is not there. */
+/* An optional size; 0 if missing. */
 static bool read_size(const struct feature *feature, int64_t *size, struct error *error)
 {
     double number = 0;
@@ -204,13 +207,13 @@ static bool read_size(const struct feature *feature, int64_t *size, struct error
     }
     if (feature->kind != FEATURE_INTEGERS || !walk_next(&walk, feature->kind, &number) || number < 1 ||
         number > IMAGE_MAX_SIDE) {
-        return error_set(error, "its height or width is no number from 1 to %d", IMAGE_MAX_SIDE);
+        return error_set(error, "its height or width is not a number from 1 to %d", IMAGE_MAX_SIDE);
     }
     *size = (int64_t)number;
     return true;
 }
 
-/* The shape of an image of so many raw pixels. */
+/* The shape of an image of `pixels` raw pixels. */
 static bool shape_image(const struct features *features, uint64_t pixels, struct image *image, struct error *error)
 {
     int64_t height, width;
@@ -218,10 +221,10 @@ static bool shape_image(const struct features *features, uint64_t pixels, struct
         return false;
     }
     if (pixels < 1 || pixels > IMAGE_MAX_PIXELS) {
-        return error_set(error, "its image has %" PRIu64 " pixels; 1 to %d are possible", pixels, IMAGE_MAX_PIXELS);
+        return error_set(error, "its image has %" PRIu64 " pixels; expected 1 to %d", pixels, IMAGE_MAX_PIXELS);
     }
     if (height > 0 && width > 0 && (uint64_t)(height * width) != pixels) {
-        return error_set(error, "its image has %" PRIu64 " pixels, and height x width are %" PRId64 "x%" PRId64, pixels,
+        return error_set(error, "its image has %" PRIu64 " pixels, but height x width is %" PRId64 "x%" PRId64, pixels,
                          height, width);
     }
     if (height == 0 || width == 0) {
@@ -233,7 +236,7 @@ static bool shape_image(const struct features *features, uint64_t pixels, struct
     return true;
 }
 
-/* Memory of the example's own for its pixels. */
+/* The example's own memory for pixels. */
 static bool take_memory(struct example *example, size_t pixels, struct error *error)
 {
     if (pixels > example->capacity) {
@@ -248,7 +251,7 @@ static bool take_memory(struct example *example, size_t pixels, struct error *er
     return true;
 }
 
-/* A PNG or the like, as pixels. */
+/* Decodes a PNG, BMP or PNM. */
 static bool decode_picture(struct example *example, const struct proto_field *picture, struct error *error)
 {
     if (!image_decode(&example->image, picture->bytes, picture->size, error)) {
@@ -284,12 +287,12 @@ static bool read_floats(struct example *example, const struct features *features
     double number, largest = 0;
     for (; walk_next(&walk, FEATURE_FLOATS, &number); count++) {
         if (!(number >= 0 && number <= 255)) {
-            return error_set(error, "a pixel of its image is %g; 0 to 255, or 0 to 1, are possible", number);
+            return error_set(error, "a pixel of its image is %g; expected 0 to 255, or 0 to 1", number);
         }
         largest = number > largest ? number : largest;
     }
     if (walk.list.damaged) {
-        return error_set(error, "its image is no list of floats");
+        return error_set(error, "its image is not a list of floats");
     }
     if (!shape_image(features, count, &example->image, error) || !take_memory(example, (size_t)count, error)) {
         return false;
@@ -304,7 +307,7 @@ static bool read_floats(struct example *example, const struct features *features
 
 /* ---- records like the one before ---- */
 
-/* Where the label is, if it is one number that takes one byte. */
+/* The position of the label, if it is a single number of one byte. */
 static const uint8_t *label_byte(const struct feature *label)
 {
     enum { PACKED = LIST << 3 | PROTO_BYTES, SINGLE = LIST << 3 | PROTO_VARINT };
@@ -337,7 +340,7 @@ static void remember_frame(struct example *example, const struct features *featu
     memcpy(frame->bytes + image_at, record + behind, size - behind);
 }
 
-/* memcmp, but all at once: musl's goes byte by byte. */
+/* memcmp without early exit, so that it vectorises: musl's goes byte by byte. */
 static bool is_same(const uint8_t *one, const uint8_t *other, size_t size)
 {
     unsigned differ = 0;
@@ -348,8 +351,8 @@ static bool is_same(const uint8_t *one, const uint8_t *other, size_t size)
 }
 
 /*
- * Records of one file mostly differ in nothing but pixels and label: then all that was found in the last one is where it
- * was, and need not be taken apart again.
+ * Records of one file usually differ only in pixels and label. Then both are where they were in the last record, and
+ * nothing needs to be parsed.
  */
 static bool is_like_last(struct example *example, const uint8_t *record, size_t size)
 {

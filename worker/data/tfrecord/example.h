@@ -1,5 +1,5 @@
 /*
- * tf.train.Example, as image data sets use it: an image and its label under names of the user's choice.
+ * tf.train.Example as used by image data sets: an image and its label under configurable names.
  *
  *     image    bytes: uint8 pixels, row-major, or a PNG, BMP or PNM picture; or a float list: 0..1, or 0..255 if any is
  *              above 1. Floats are rounded to the 256 levels that engines work on.
@@ -24,16 +24,16 @@ struct example_names {
     const char *image, *label;
 };
 
-/* What a record of raw pixels and a small label has around these two. */
+/* The bytes around the pixels and the label of a record of raw pixels. */
 struct example_frame {
-    size_t size;                 /* of the whole record; 0: nothing is known */
+    size_t size;                 /* of the whole record; 0: none remembered */
     size_t image_at, image_size; /* its pixels */
     size_t label_at;             /* its label, a varint of one byte */
     int width, height;
-    uint8_t bytes[224]; /* what comes before the pixels and what comes behind them */
+    uint8_t bytes[224]; /* the bytes before and after the pixels */
 };
 
-/* What was read last; zeros to begin with, example_free at the end. Memory is kept from one record to the next. */
+/* The example read last. Start with zeros, end with example_free. Memory is reused from record to record. */
 struct example {
     struct image image; /* pixels: in the record, or in `memory` */
     int32_t label;
@@ -43,8 +43,9 @@ struct example {
 };
 
 /*
- * Reads one record, which may come from anywhere; names: the same for all that are read into one struct. The image is at least 1x1 and has at most IMAGE_MAX_PIXELS; it is there
- * until the next call, and while the record is. The error does not name the file.
+ * Reads one record, which need not be trusted; names must be the same for all records read into one struct. The image
+ * has 1 to IMAGE_MAX_PIXELS pixels, and is valid until the next call and as long as the record is. The error does not
+ * name the file.
  */
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
                     struct error *error);

@@ -1,3 +1,7 @@
+/*
+ * Reads all files of a part round robin, so that classes that are stored file by file are mixed from the start. If
+ * memory runs out, only block offsets are noted from there on, and the set streams.
+ */
 #include "worker/data/tfrecord/files.h"
 
 #include <stdlib.h>
@@ -28,7 +32,7 @@ bool tfrecord_files_exist(bool *exist, const struct config_data *config, enum da
     return done;
 }
 
-/* All that a read owns. */
+/* State of one read. */
 struct reading {
     const struct config_data *config;
     struct names names;
@@ -36,10 +40,10 @@ struct reading {
     struct example example;           /* the one being read */
     struct builder builder;
     struct overflow *overflow;
-    bool too_large;      /* for memory: from now on only blocks are noted */
-    int *open;           /* [names.count]: the block under way of each file, -1: none */
+    bool too_large;      /* for memory: from now on only blocks are recorded */
+    int *open;           /* [names.count]: the current block of each file, -1: none */
     bool *packed;        /* [names.count] */
-    struct blocks early; /* one for each example that may yet be held out, or not: overflow_settle */
+    struct blocks early; /* one per example that may still be held out or not: see overflow_settle */
     int64_t count;       /* good examples so far */
     int32_t classes;
     int bad;
@@ -53,7 +57,7 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
         return false;
     }
     if (reading->names.count == 0 || reading->names.count > MOST_FILES) {
-        return error_set(error, "%s: has %d files %s; 1 to %d are possible", folder, reading->names.count, pattern,
+        return error_set(error, "%s: has %d files %s; expected 1 to %d", folder, reading->names.count, pattern,
                          MOST_FILES);
     }
     reading->readers = calloc((size_t)reading->names.count, sizeof(struct tfrecord_reader *));
@@ -74,19 +78,19 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
     return true;
 }
 
-/* What is wrong with a record has been put into the error: is there still room for it? */
+/* Counts a bad record, described in the error; false if there were too many. */
 static bool pass_over(struct reading *reading, struct error *error)
 {
     if (reading->bad >= reading->config->max_bad_records) {
-        return error_wrap(error, reading->bad == 0 ? "damaged data (--max_bad_records allows for some)"
+        return error_wrap(error, reading->bad == 0 ? "damaged data (raise --max_bad_records to skip it)"
                                                    : "more damaged data than --max_bad_records");
     }
     reading->bad++;
-    log_warning("%s; it is passed over", error->text);
+    log_warning("%s; skipping it", error->text);
     return true;
 }
 
-/* Where the record that was read last is, in front of what is wrong with it. */
+/* Prefixes the error with the position of the record read last. */
 static bool pass_over_record(struct reading *reading, const struct tfrecord_reader *reader, struct error *error)
 {
     error_wrap(error, "%s: the record at byte %llu", tfrecord_name(reader),
@@ -94,18 +98,18 @@ static bool pass_over_record(struct reading *reading, const struct tfrecord_read
     return pass_over(reading, error);
 }
 
-/* A large set takes its time: how far it is. */
+/* Progress, for large sets. */
 static void tell(struct reading *reading)
 {
     double now_s = clock_monotonic_s();
     if (now_s - reading->told_s >= TOLD_EVERY_S) {
         reading->told_s = now_s;
         log_info("reading %s: %lld images so far%s", reading->config->data_dir, (long long)reading->count,
-                 reading->too_large ? ", more than data.memory_mb holds: they will stream" : "");
+                 reading->too_large ? ", more than data.memory_mb allows: they will stream" : "");
     }
 }
 
-/* Takes the example that was read last into memory, or notes where it is. */
+/* Stores the example read last in memory, or records where it is. */
 static bool keep(struct reading *reading, int file, struct error *error)
 {
     struct overflow *overflow = reading->overflow;
@@ -125,7 +129,7 @@ static bool keep(struct reading *reading, int file, struct error *error)
     bool noted = number >= overflow->held_out ? blocks_extend(&overflow->blocks, &reading->open[file], file, offset)
                                               : !overflow->is_at_most || blocks_add(&reading->early, file, offset, 1);
     if (!noted) {
-        return error_set(error, "no memory to note where %lld images are", (long long)reading->count);
+        return error_set(error, "no memory to record the positions of %lld images", (long long)reading->count);
     }
     if (!reading->too_large && builder_bytes(&reading->builder) > overflow->limit) {
         reading->too_large = true;
@@ -145,7 +149,7 @@ static bool add_record(struct reading *reading, int file, const uint8_t *record,
     return keep(reading, file, error);
 }
 
-/* One record of one file; closes the reader at the file's end. */
+/* Reads one record of one file; closes the reader at the file's end. */
 static bool take_one(struct reading *reading, int file, struct error *error)
 {
     struct tfrecord_reader *reader = reading->readers[file];
@@ -181,8 +185,9 @@ static bool read_all(struct reading *reading, struct error *error)
 }
 
 /*
- * Only now is it known how many examples there are, and so how many of the first are held out: blocks of the rest of them
- * go before the others. A set that is large enough has the blocks that it would have had with the number known at once.
+ * Only now is the number of examples known, and so how many of the first ones are held out: the blocks of the rest of
+ * these go before the others. A set that is large enough gets the same blocks as if the number had been known from the
+ * start.
  */
 static bool settle(struct reading *reading, struct error *error)
 {
@@ -207,13 +212,13 @@ static bool settle(struct reading *reading, struct error *error)
     }
     blocks_free(done ? &overflow->blocks : &all);
     if (!done) {
-        return error_set(error, "out of memory for where %lld images are", (long long)reading->count);
+        return error_set(error, "no memory to record the positions of %lld images", (long long)reading->count);
     }
     overflow->blocks = all;
     return true;
 }
 
-/* Hands over what was read, and the files themselves if it is not all. */
+/* Hands over the examples, and the files themselves if some of them stream. */
 static bool finish(struct reading *reading, struct examples *examples, const char *pattern, struct error *error)
 {
     const struct examples *read = &reading->builder.examples;

@@ -13,9 +13,9 @@
 bool tfrecord_files_exist(bool *exist, const struct config_data *config, enum dataset_part part, struct error *error);
 
 /*
- * Reads all files of the part, one record of each in turn, in the order of their names. Records that are damaged or hold
- * no image with a label are passed over, up to max_bad_records of them, with one warning for each; one more is an error
- * that names file, place and cause. What is more than the overflow's limit stays in the files.
+ * Reads all files of the part in the order of their names, one record of each in turn. Up to max_bad_records records
+ * that are damaged or lack an image with a label are skipped, each with a warning; one more is an error that names
+ * file, position and cause. Examples beyond the overflow's limit stay in the files.
  */
 bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
                          struct overflow *overflow, struct error *error);

@@ -1,3 +1,4 @@
+/* The frame of a record: length and both masked CRCs, little-endian. */
 #include "worker/data/tfrecord/framing.h"
 
 #include "base/encoding/crc32c.h"

@@ -1,5 +1,5 @@
 /*
- * The frame around each record of a TFRecord file, and of each event of a tfevents file: length, CRC of the length, the
+ * The frame of each record of a TFRecord file and each event of a tfevents file: length, CRC of the length, the
  * record, its CRC; CRCs masked (base/encoding/crc32c.h), all little-endian.
  * Source: tensorflow/core/lib/io/record_writer.h.
  */
@@ -14,7 +14,7 @@
 
 enum { TFRECORD_HEADER = 12, TFRECORD_FOOTER = 4 };
 
-/* Appends a whole frame with the record to `out`. */
+/* Appends the record in its frame to `out`. */
 void tfrecord_append(struct proto *out, const void *record, size_t size);
 
 /* The length that a header promises; false if the header's CRC is wrong. */

@@ -1,4 +1,4 @@
-/* Records are taken straight from a buffer that is filled a large piece at a time, and grows for a large record. */
+/* Records are returned straight from a buffer, which is filled in large pieces and grows for a large record. */
 #include "worker/data/tfrecord/reader.h"
 
 #include <fcntl.h>
@@ -15,13 +15,13 @@ enum { BUFFER_BYTES = 1 << 16, FRAME = TFRECORD_HEADER + TFRECORD_FOOTER };
 struct tfrecord_reader {
     struct stream *stream;
     uint8_t *buffer;
-    size_t capacity, begin, end; /* buffer[begin..end) is there and not used yet */
+    size_t capacity, begin, end; /* buffer[begin..end) is read and not yet used */
     uint64_t offset;             /* of buffer[begin] in the content */
     uint64_t record_offset;
     bool at_end;
 };
 
-/* A plain file shows a header whose CRC is right; its length may look like the first bytes of gzip. */
+/* A plain file begins with a header with a valid CRC; its length field may look like gzip's magic. */
 static enum stream_packing find_packing(const uint8_t *head, size_t size)
 {
     uint64_t length;
@@ -81,7 +81,7 @@ void tfrecord_close(struct tfrecord_reader *reader)
     }
 }
 
-/* Makes `size` bytes ready at buffer[begin], or as many as there are. */
+/* Makes up to `size` bytes available at buffer[begin], fewer at the end of the file. */
 static bool make_ready(struct tfrecord_reader *reader, size_t size, struct error *error)
 {
     if (reader->end - reader->begin >= size || reader->at_end) {
@@ -120,7 +120,7 @@ static bool is_header(const struct tfrecord_reader *reader, uint64_t *length)
            *length + FRAME <= stream_most_bytes(reader->stream);
 }
 
-/* Goes on to the next place that looks like a header, or to the end. */
+/* Skips to the next position that looks like a header, or to the end. */
 static bool find_header(struct tfrecord_reader *reader, struct error *error)
 {
     uint64_t length;
@@ -152,7 +152,7 @@ static enum tfrecord_status damaged_header(struct tfrecord_reader *reader, struc
     if (!find_header(reader, error)) {
         return TFRECORD_FAILED;
     }
-    return say_damaged(reader, "the CRC of its length is wrong", error);
+    return say_damaged(reader, "wrong CRC of its length", error);
 }
 
 static enum tfrecord_status cut_off(struct tfrecord_reader *reader, struct error *error)
@@ -186,7 +186,7 @@ enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t
     const uint8_t *content = reader->buffer + reader->begin + TFRECORD_HEADER;
     skip(reader, frame);
     if (!tfrecord_is_whole(content, (size_t)length, content + length)) {
-        return say_damaged(reader, "its CRC is wrong", error);
+        return say_damaged(reader, "wrong CRC", error);
     }
     *record = content;
     *size = (size_t)length;

@@ -1,3 +1,7 @@
+/*
+ * Blocks of TFRecord files by their offset. A plain file can seek, so one open file serves all; a packed one cannot, so
+ * each stays open where it was left.
+ */
 #include "worker/data/tfrecord/source.h"
 
 #include <stdlib.h>
@@ -16,13 +20,13 @@ struct tfrecord_source {
     bool *packed; /* [names.count] */
 };
 
-/* A reader of a plain file goes wherever it is told, so one is enough; of each packed file one stays where it is. */
+/* A plain file can seek, so one open reader is enough; each packed file keeps its own, at its position. */
 struct source_reader {
     struct example_reader reader;
     struct tfrecord_reader **files; /* [names.count]; NULL: not open */
     int plain;                      /* the plain file that is open; -1: none */
     struct example example;
-    const struct stream_block *block; /* where it ended last, and the example of it that comes next */
+    const struct stream_block *block; /* where the last read ended, and the next example in it */
     uint32_t next;
 };
 
@@ -56,13 +60,12 @@ static bool say_changed(const struct source_reader *reader, const struct stream_
 {
     const struct tfrecord_source *source = of(reader);
     return error_set(error,
-                     "%s/%s: is not what it was when training began: %u records from byte %llu on are no longer there; "
-                     "start again",
+                     "%s/%s: has changed since training began: %u records from byte %llu on are gone; restart training",
                      source->folder, source->names.items[block->file], block->skip + block->count,
                      (unsigned long long)block->offset);
 }
 
-/* Puts the file's reader to the first record of a block. */
+/* Moves the file's reader to the first record of a block. */
 static bool go_to(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     struct tfrecord_reader **file = &reader->files[block->file];
@@ -76,7 +79,7 @@ static bool go_to(struct source_reader *reader, const struct stream_block *block
     return tfrecord_go_to(*file, block->offset, error);
 }
 
-/* The next good record's example. */
+/* Reads the next intact record's example. */
 static bool next_example(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);

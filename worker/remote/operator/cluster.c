@@ -595,17 +595,16 @@ static int run_cluster(const struct command_call *call)
 
 static const struct command_flag cluster_flags[] = {
     {"ps", "N", "number of parameter servers (1)"},
-    {"workers", "N", "number of workers, the first being the chief (2)"},
+    {"workers", "N", "number of workers; the first is the chief (2)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_cluster = {
     .name = "cluster",
     .summary = "train with parameter servers and workers as processes on this machine",
-    .details =
-        "Starts a cluster of real processes on loopback, with a key made for this run, and shows it as one: each "
-        "line carries the name of the member that wrote it. All training flags are passed to every member; the "
-        "workers share the CPUs unless num_threads says otherwise. Ctrl-C stops all of it.",
+    .details = "Starts a cluster of real processes on loopback, with a temporary key, and merges their output: each "
+               "line carries the name of the member that wrote it. Training flags are passed on to every member; the "
+               "workers share the CPUs unless num_threads is set. Ctrl-C stops the whole cluster.",
     .flags = cluster_flags,
     .takes_config = true,
     .run = run_cluster,

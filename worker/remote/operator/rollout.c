@@ -525,8 +525,8 @@ static int run_rollout(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"dry-run", NULL, "check it and show what would change, and change nothing"},
-    {"yes", NULL, "don't ask for confirmation"},
+    {"dry-run", NULL, "check the config and show what would change, without changing anything"},
+    {"yes", NULL, "do not ask for confirmation"},
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
     {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
     {"healthy_secs", "SECONDS", "the fleet must be healthy for this long, or it goes back (10)"},
@@ -537,23 +537,22 @@ const struct command command_rollout = {
     .name = "rollout",
     .operands = "NEW.json|status|history|abort|revert",
     .max_operands = 1,
-    .summary = "give a running cluster a new config, and go back if training gets worse",
+    .summary = "change the config of a running cluster, and roll back if it fails",
     .details =
-        "NEW.json is a whole config.json with a higher fleet.version. What differs is shown, signed with the "
-        "operator's "
-        "key (`trainer keygen --operator=operator.key`; every machine has operator.key.pub as operator.pub beside "
-        "its config.json) and given to ps 0, which leads: all members verify and keep it, worker 0 writes a "
-        "checkpoint, and all change over. Live keys, such as learning rates (see `trainer config schema`), change "
-        "at one global step while training goes on. Keys of single machines (num_threads, device, cpu_kernels, "
-        "data_dir, log_format, progress, recovery_wait_secs) take effect as workers restart one after the other, "
-        "the last one first; a ps takes them at its next start. Any other key of the job is first tried by worker "
-        "0 on a copy of the checkpoint; then all members restart, and worker 0 restores what fits of the "
-        "checkpoint. Hosts can be added or removed at the end of their lists. If after that a loss is not finite "
-        "or far worse, a member is lost, or steps stop, the whole fleet goes back to the old values and that "
-        "checkpoint by itself. Workers other than worker 0 that are off when it begins hold up nobody and catch up "
-        "when they are back, unless the restarted job would wait for them (cluster.min_workers). Unlisted workers "
-        "of an elastic cluster take part while they are there. status: how far it is, member by member. abort: go "
-        "back. revert: what was in force before, as a new version. history: this machine's audit log.",
+        "NEW.json is a complete config.json with a higher fleet.version. The command shows the differences, signs them "
+        "with the operator's key (`trainer keygen --operator=operator.key`; every machine has operator.key.pub as "
+        "operator.pub beside its config.json) and sends them to ps 0, which coordinates: all members verify and store "
+        "the version, worker 0 writes a checkpoint, and all switch. Live keys such as learning rates (`trainer config "
+        "schema` marks them) change at the same global step while training continues. Machine keys (num_threads, "
+        "device, cpu_kernels, data_dir, log_format, progress, recovery_wait_secs) take effect as workers restart one "
+        "by one, the last one first; a ps takes them at its next start. For any other key, worker 0 first tries the "
+        "new config on a copy of the checkpoint; then all members restart and worker 0 restores the parts of the "
+        "checkpoint that still fit. Hosts may only be added or removed at the end of their lists. If afterwards the "
+        "loss is not finite or far worse, a member is lost, or steps stop, the fleet rolls back to the old values and "
+        "that checkpoint by itself. A worker other than worker 0 that is down when the rollout begins does not block "
+        "it, and catches up when it returns, unless the restarted job would wait for it (cluster.min_workers). "
+        "Unlisted workers of an elastic cluster take part while they are present. status: progress, member by member. "
+        "abort: roll back. revert: restore the previous config as a new version. history: this machine's audit log.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

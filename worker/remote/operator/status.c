@@ -425,10 +425,10 @@ static const struct command_flag status_flags[] = {
 
 const struct command command_status = {
     .name = "status",
-    .summary = "show how the members of a running cluster are",
-    .details = "Asks every ps in ps_hosts, with the key that the members share. STEP is the global step that a member "
-               "knows of; STALE is the number of steps between a worker's last pull and its push. The exit status is "
-               "1 if any member is missing.",
+    .summary = "show the state of a running cluster's members",
+    .details = "Queries every ps in ps_hosts, using the members' shared key. STEP is the global step a member has "
+               "seen; STALE is the number of steps between a worker's last pull and its push. The exit status is 1 if "
+               "any member is missing.",
     .flags = status_flags,
     .takes_config = true,
     .run = run_status,

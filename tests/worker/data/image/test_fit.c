@@ -122,8 +122,7 @@ static void inputs_of_a_model(void **state)
     assert_memory_equal(fitted, flat.pixels, 24);
     assert_true(image_fit_inputs(&flat, 64, fitted, &error));
     assert_false(image_fit_inputs(&flat, 23, fitted, &error));
-    assert_string_equal(error.text,
-                        "is an image of 6x4, and the model has 23 inputs, which is no square to scale it to");
+    assert_string_equal(error.text, "is an image of 6x4, but the model's 23 inputs are not a square to scale it to");
     image_free(&flat);
 }
 

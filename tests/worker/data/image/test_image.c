@@ -153,12 +153,12 @@ static void impossible_sizes(void **state)
         put_be32(header, sides[i][0]);
         put_be32(header + 4, sides[i][1]);
         assert_false(decode(&image, file, make_png(file, header, rows, sizeof rows), &error));
-        assert_non_null(strstr(error.text, "pixels; up to 16384"));
+        assert_non_null(strstr(error.text, "pixels; the limits are 16384"));
     }
     /* and rows that are not there */
     const uint8_t header[13] = {0, 0, 8, 0, 0, 0, 8, 0, 8, 0, 0, 0, 0};
     assert_false(decode(&image, file, make_png(file, header, rows, sizeof rows), &error));
-    assert_string_equal(error.text, "is a PNG whose image ends too early");
+    assert_string_equal(error.text, "is a PNG whose image data ends too early");
 }
 
 static void expect_pixels(const char *text, int width, int height, const uint8_t *pixels)
@@ -199,7 +199,7 @@ static void unknown_bytes(void **state)
     struct image image;
     struct error error;
     assert_false(decode(&image, (const uint8_t *)"GIF89a", 6, &error));
-    assert_string_equal(error.text, "is no PNG, BMP or PGM image");
+    assert_string_equal(error.text, "is not a PNG, BMP or PGM image");
     assert_false(image_is_known((const uint8_t *)"P7\n", 3));
     assert_false(image_is_known(NULL, 0));
 }

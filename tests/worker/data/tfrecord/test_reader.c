@@ -145,7 +145,7 @@ static void damage_costs_one_record(void **state)
     assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
     expect_record(reader, 0);
     expect_record(reader, 1);
-    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: its CRC is wrong");
+    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: wrong CRC");
     expect_record(reader, 3);
     expect_record(reader, 4);
     expect(reader, TFRECORD_END, NULL);
@@ -156,7 +156,7 @@ static void damage_costs_one_record(void **state)
     assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
     expect_record(reader, 0);
     expect_record(reader, 1);
-    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: the CRC of its length is wrong");
+    expect(reader, TFRECORD_DAMAGED, "file: the record at byte 33 is damaged: wrong CRC of its length");
     expect_record(reader, 3);
     expect_record(reader, 4);
     expect(reader, TFRECORD_END, NULL);
