@@ -1,3 +1,4 @@
+/* Messages in frames: one buffer each way, which grows to what has come, so that steady use allocates nothing. */
 #include "net/channel.h"
 
 #include <assert.h>

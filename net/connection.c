@@ -22,7 +22,7 @@
 #include "base/copy.h"
 #include "net/transport.h"
 
-/* Records are sent once there are so many bytes of them: the peer decrypts these while we encrypt the next ones. */
+/* TLS records are sent once this many bytes have gathered: the peer decrypts these while we encrypt the next ones. */
 enum { SEND_BYTES = 100 * 1024 };
 
 /* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
@@ -95,7 +95,7 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
     return got;
 }
 
-/* For what happens on the socket, until the deadline; but no longer than the patience lasts without a sign of life. */
+/* For what happens on the socket, until the deadline; but no longer than the idle timeout without a sign of life. */
 static enum wake_result wait_for(struct connection *connection, short events, double deadline_s)
 {
     const double timeout_s = connection->timeout_s;

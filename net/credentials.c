@@ -253,7 +253,10 @@ static bool write_new_file(const char *path, const unsigned char *const texts[],
     return done;
 }
 
-/* Makes a key, has what is `wanted` signed for it, and writes key, certificate and, if given, the authority's certificate. */
+/*
+ * Makes a key, has what is `wanted` signed for it, and writes key, certificate and, if given, the authority's
+ * certificate.
+ */
 static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
     mbedtls_pk_context key;

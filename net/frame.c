@@ -1,3 +1,4 @@
+/* The header of a frame, byte by byte: little-endian, and checked before anything is allocated. */
 #include "net/frame.h"
 
 #include <assert.h>

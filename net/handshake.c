@@ -1,3 +1,7 @@
+/*
+ * Hello, welcome and refused. All checks are on the answering side, in the order in which a person would want to know
+ * of them: a wrong member or cluster explains a wrong config, not the other way round.
+ */
 #include "net/handshake.h"
 
 #include <stdarg.h>

@@ -31,8 +31,8 @@ struct traffic {
     /* A connection was given up for its silence shortly after this. What broke it has likely broken others: those that
        nothing came on since are opened again before they are used, and cost no silence of their own. */
     _Atomic(double) suspect_since_s;
-    /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and would
-       be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
+    /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and
+       would be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
     _Atomic(double) held_until_s;
 };
 

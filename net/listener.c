@@ -1,5 +1,6 @@
 /*
- * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time and lines in
+ * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time and lines
+ * in
  * the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by its number, which
  * the system may have given to another connection by then.
  */
@@ -35,7 +36,7 @@ struct listener {
     double interval_s;            /* when the interval of complaints began */
     int complaints;               /* in it */
     uint64_t unsaid;              /* refusals in it that were only counted */
-    uint64_t crowded_out;         /* newcomers that went for want of room */
+    uint64_t crowded_out;         /* newcomers that there was no room for */
     struct error latest;          /* of the refusals that were only counted */
 };
 
@@ -54,7 +55,7 @@ static void unlock(const struct listener *listener)
     pthread_mutex_unlock(listener->options.lock);
 }
 
-/* --- Refusals ---------------------------------------------------------------------------------------------------------- */
+/* --- Refusals --- */
 
 /* The error names the peer. A stranger that knocks a thousand times a second must not fill the disk with it. */
 static void note_refusal(struct listener *listener, const struct error *error)
@@ -98,7 +99,7 @@ static void complain(struct listener *listener, double now_s)
     }
 }
 
-/* --- One connection, by its own thread --------------------------------------------------------------------------------- */
+/* --- One connection, by its own thread --- */
 
 static bool is_known(void *context, const char *digest)
 {
@@ -189,7 +190,7 @@ static void *attend(void *context)
     return NULL;
 }
 
-/* --- All of them, by the owner's thread -------------------------------------------------------------------------------- */
+/* --- All of them, by the owner's thread --- */
 
 static void tidy_up(struct listener *listener)
 {
@@ -312,7 +313,7 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
     return how != WAKE_RAISED;
 }
 
-/* --- What the owner asks, locked --------------------------------------------------------------------------------------- */
+/* --- What the owner asks, locked --- */
 
 void listener_admit(struct listener_session *session)
 {
@@ -374,7 +375,7 @@ bool listener_peer_hung_up(const struct listener_session *session)
     return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-/* --- Beginning and end ------------------------------------------------------------------------------------------------- */
+/* --- Beginning and end --- */
 
 bool listener_create(struct listener **out, const struct listener_options *options, struct error *error)
 {

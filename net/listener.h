@@ -1,7 +1,8 @@
 /*
  * A listener that bears hostile peers: takes connections, gives each a thread, and lets in whom its owner admits.
  *
- * Those that have not said who they are, newcomers, are bounded in number and in time, and have places of their own: they
+ * Those that have not said who they are, newcomers, are bounded in number and in time, and have places of their own:
+ * they
  * never take those of peers that were admitted, and where they are many the oldest is cut for the next one, so that a
  * crowd that says nothing keeps nobody out for long. How many connections one peer may have once it is admitted is for
  * the owner's `admit` to bound, by listener_count. What is refused is logged a few times an interval, and then counted.

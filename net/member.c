@@ -1,3 +1,4 @@
+/* Roles and indexes as text, in certificates, on the command line and in the log. */
 #include "net/member.h"
 
 #include <assert.h>

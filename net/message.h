@@ -78,7 +78,8 @@ enum push_outcome {
 };
 
 /*
- * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds more
+ * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds
+ * more
  * than so many, which take as many bytes as it takes (ps/store/bfloat16.h).
  */
 enum dtype { DTYPE_FLOAT32 = 0, DTYPE_BFLOAT16 = 1, DTYPE_DIFFERENCES = 2 };

@@ -1,3 +1,4 @@
+/* Keys of operators, who sign changes of a fleet's config (Ed25519, by libsodium). */
 #include "net/operator_key.h"
 
 #include <errno.h>

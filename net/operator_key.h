@@ -1,7 +1,8 @@
 /*
  * The operator's keys (Ed25519): one signs what a fleet is to do, the other, on every member, checks it.
  *
- * Two text files: FILE (mode 0600) with the secret key, FILE.pub with the public one; each a line that says which it is,
+ * Two text files: FILE (mode 0600) with the secret key, FILE.pub with the public one; each a line that says which it
+ * is,
  * and a line of hex.
  */
 #ifndef NET_OPERATOR_KEY_H

@@ -1,3 +1,7 @@
+/*
+ * A lookup that takes too long cannot be called off, only abandoned: it runs on a thread of its own, and whichever of
+ * the two threads is done last frees the question.
+ */
 #include "net/resolver.h"
 
 #include <arpa/inet.h>
@@ -11,7 +15,7 @@
 bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints,
                         struct error *error) = endpoint_resolve;
 
-/* One question, which two threads know of: whoever lets go last frees it. */
+/* One question, which two threads share: the last to let go frees it. */
 struct resolver_query {
     struct address address;
     struct endpoints endpoints;

@@ -33,8 +33,10 @@ static bool is_loopback(const struct endpoint *endpoint)
 }
 
 /*
- * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there is
- * no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has Reno.
+ * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there
+ * is
+ * no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
+ * Reno.
  */
 static void set_options(int fd, const struct endpoint *peer)
 {

@@ -1,5 +1,6 @@
 /*
- * Names of the spans by which `trainer profile` pairs a worker's requests with a ps's answers, and so aligns their clocks
+ * Names of the spans by which `trainer profile` pairs a worker's requests with a ps's answers, and so aligns their
+ * clocks
  * (worker/profile/trace.c). They are in the files that members write: another name makes older profiles unalignable.
  */
 #ifndef NET_SPANS_H

@@ -79,7 +79,7 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
 ptrdiff_t transport_fail(struct connection *connection, enum connection_state state, struct error *error,
                          const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* Sends the out buffer, waiting until the deadline or the patience's end. */
+/* Sends the out buffer, waiting until the deadline or the idle timeout. */
 bool transport_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);
 
 /* Waits until the socket is readable; names who is awaited if that does not happen. */

@@ -78,7 +78,7 @@ static void accept_all(struct server *server)
     }
 }
 
-/* --- Start and end ----------------------------------------------------------------------------------------------------- */
+/* --- Start and end --- */
 
 static bool create_lists(struct server *server, struct error *error)
 {
@@ -237,8 +237,7 @@ static int leave(struct server *server)
     bool over = state == JOB_DONE || state == JOB_FAILED;
     const int shutdown_mode = number == 0 && !over ? atomic_load(&server->shutdown_mode) : SHUTDOWN_NONE;
     if (shutdown_mode == SHUTDOWN_RESTART) {
-        snprintf(close_reason, sizeof close_reason, "ps %d starts anew in another version of the config",
-                 server->index);
+        snprintf(close_reason, sizeof close_reason, "ps %d restarts in another version of the config", server->index);
     } else if (shutdown_mode == SHUTDOWN_FINAL) {
         snprintf(close_reason, sizeof close_reason, "ps %d is no part of the job any more", server->index);
     } else if (number != 0 && !over) {

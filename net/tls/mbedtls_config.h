@@ -1,7 +1,9 @@
 /*
- * What we take of mbedTLS: TLS 1.3 with certificates on elliptic curves, and no more, for a small program with few doors.
+ * What we take of mbedTLS: TLS 1.3 with certificates on elliptic curves, and no more, for a small program with few
+ * doors.
  *
- * The bulk ciphers are ours (net/tls/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM is
+ * The bulk ciphers are ours (net/tls/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM
+ * is
  * several times slower. MBEDTLS_USE_PSA_CRYPTO stays off: with it, every record would set up its key again. The random
  * generator is the kernel's, through libsodium: no state of ours to seed, lock or share between connections.
  * mbedTLS and the files of this room that call it must be compiled with the same configuration, hence its own file.

@@ -47,7 +47,7 @@ const char *tls_describe_alert(int alert)
     }
 }
 
-/* ---- Out ---- */
+/* --- Out --- */
 
 static uint8_t *out_record(struct connection *connection)
 {
@@ -119,7 +119,7 @@ static void put_alert(struct connection *connection, uint8_t level, uint8_t aler
     }
 }
 
-/* ---- In ---- */
+/* --- In --- */
 
 /* The peer broke the protocol: it is told which way, if that needs no waiting. */
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
@@ -175,7 +175,10 @@ static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *co
     return TRANSPORT_WANTS;
 }
 
-/* Bytes behind the header of the record that has come in full; or a transport_result, which may be TRANSPORT_WANTS for ever. */
+/*
+ * Bytes behind the header of the record that has come in full; or a transport_result, which may be TRANSPORT_WANTS for
+ * ever.
+ */
 static ptrdiff_t await_record(struct connection *connection, struct error *error)
 {
     for (;;) {

@@ -45,7 +45,7 @@ static bool must_end(struct follower *follower)
     return end;
 }
 
-/* --- Telling what is staged -------------------------------------------------------------------------------------------- */
+/* --- Telling what is staged --- */
 
 static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
 {
@@ -109,7 +109,7 @@ static bool report(struct coordinator_channel *coordinator, struct error *error)
            code == ERROR_OLD_GENERATION;
 }
 
-/* --- Hearing what is decided ------------------------------------------------------------------------------------------- */
+/* --- Hearing what is decided --- */
 
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
@@ -166,7 +166,7 @@ static bool listen_for_decision(struct coordinator_channel *coordinator, struct 
     return code == ERROR_TOO_LATE || code == ERROR_OLD_GENERATION;
 }
 
-/* --- Both -------------------------------------------------------------------------------------------------------------- */
+/* --- Both --- */
 
 /* Whatever breaks, and whatever the coordinator refuses, it is tried again: this ps can do nothing without it. */
 static void *converse(void *context)

@@ -1,6 +1,7 @@
 /*
  * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
- * sessions.c decides who is let in; requests/ answers them; lock.c has what all of that goes by; coordinator/ is a ps's part in
+ * sessions.c decides who is let in; requests/ answers them; lock.c has the lock they all take; coordinator/ is a ps's
+ * part in
  * rollouts, and follower.c in synchronous steps that another ps decides.
  *
  * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
@@ -79,7 +80,9 @@ struct server {
 void server_lock(struct server *server);
 void server_unlock(struct server *server);
 
-/* Waits for something to change, at most one tick, with the lock given back; or carries out actions, and does not wait. */
+/*
+ * Waits for something to change, at most one tick, with the lock given back; or carries out actions, and does not wait.
+ */
 void server_wait(struct server *server);
 
 struct timespec server_next_tick(void);
@@ -88,13 +91,15 @@ struct timespec server_next_tick(void);
 bool server_listen(struct server *server, struct error *error);
 
 /*
- * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens under
+ * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens
+ * under
  * the lock is missed.
  */
 void server_wait_step(struct server *server);
 
 /*
- * Must the present step not be left yet, since it is to be kept and the chief has still to read two before it? For a lease
+ * Must the present step not be left yet, since it is to be kept and the chief has still to read two before it? For a
+ * lease
  * at most, and while that chief is there; then the step is given up. Locked.
  */
 bool server_keeps_step(struct server *server);

@@ -57,7 +57,7 @@ struct rollout_coordinator {
     float *losses;             /* [job.worker_count] as in the message `report` */
 };
 
-/* --- What a change means to a ps ---------------------------------------------------------------------------------- */
+/* --- What a change means to a ps --- */
 
 static enum participant_switch switch_to(void *context, const struct config *config, int64_t step)
 {
@@ -117,7 +117,7 @@ static void leave(void *context, bool for_good)
     atomic_store(&coordinator->server->shutdown_mode, for_good ? SHUTDOWN_FINAL : SHUTDOWN_RESTART);
 }
 
-/* --- The manifest ------------------------------------------------------------------------------------------------- */
+/* --- The manifest --- */
 
 /*
  * By its version, so that one that is not begun after all does not take the place of the last: ps 0 needs that for
@@ -215,7 +215,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     return true;
 }
 
-/* --- Leading ------------------------------------------------------------------------------------------------------ */
+/* --- Leading --- */
 
 /* The state of training. Locked. */
 static struct rollout_vitals read_vitals(const struct rollout_coordinator *coordinator)
@@ -316,9 +316,9 @@ void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
     coordinator->stored_state = rollout.state;
     server_unlock(server);
 }
-/* --- Life --------------------------------------------------------------------------------------------------------- */
+/* --- Life --- */
 
-/* --- Proposals ---------------------------------------------------------------------------------------------------- */
+/* --- Proposals --- */
 
 static struct rollout_demand demand_of(const struct config_cluster *cluster)
 {
@@ -481,7 +481,7 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     return serve_send(session, MESSAGE_done, request, &answer, error);
 }
 
-/* --- Reports of members, questions of operators ------------------------------------------------------------------- */
+/* --- Reports of members, questions of operators --- */
 
 /* Locked. */
 static enum rollout_order order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version)
@@ -727,7 +727,7 @@ bool serve_report(struct session *session, struct error *error)
     return sent;
 }
 
-/* --- Life --------------------------------------------------------------------------------------------------------- */
+/* --- Life --- */
 
 bool rollout_coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
 {

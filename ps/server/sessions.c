@@ -1,5 +1,6 @@
 /*
- * Whom a ps lets in, and for how many connections each: what its listener (net/listener.h) asks it. A member whose links
+ * Whom a ps lets in, and for how many connections each: what its listener (net/listener.h) asks it. A member whose
+ * links
  * died without a word comes back on new ones, so each has room for a few, and the one that was silent for longest goes.
  */
 #include "base/clock.h"
@@ -24,7 +25,7 @@ static bool is_operator(const struct peer *peer)
     return peer->member.role != MEMBER_WORKER && peer->member.role != MEMBER_PS;
 }
 
-/* --- How many connections ---------------------------------------------------------------------------------------------- */
+/* --- How many connections --- */
 
 /* For listener_count: is it the same peer's? All operators count as one. */
 static bool is_of(const struct listener_session *base, const void *context)
@@ -56,7 +57,9 @@ static int members(const struct server *server)
     return server->job.worker_count + server->config->cluster.ps_hosts.count;
 }
 
-/* No member takes the places of others, and guests, who may come as members that there are not, share theirs. Locked. */
+/*
+ * No member takes the places of others, and guests, who may come as members that there are not, share theirs. Locked.
+ */
 static bool make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
@@ -78,7 +81,7 @@ static bool make_room(struct server *server, const struct peer *peer)
     return true;
 }
 
-/* --- What the listener asks -------------------------------------------------------------------------------------------- */
+/* --- What the listener asks --- */
 
 static void begin(struct listener_session *base, void *context)
 {

@@ -56,7 +56,7 @@ static bool must_stop(void *context)
     return ending || signals_pending() != 0 || feed->options.given_up(feed->options.context);
 }
 
-/* ---- Asking ---- */
+/* --- Asking --- */
 
 static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint64_t *request, struct error *error)
 {
@@ -118,7 +118,7 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
     }
 }
 
-/* ---- Fetching ---- */
+/* --- Fetching --- */
 
 /* Takes one batch off the connection. */
 static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t number, struct error *error)
@@ -163,7 +163,7 @@ static bool await_room(struct batch_fetcher *feed, int64_t *next, uint32_t *coun
     return wanted;
 }
 
-/* Fetches `count` batches from `next` on into the ring, unless that has begun anew. */
+/* Fetches `count` batches from `next` on into the ring, unless the ring was restarted. */
 static bool fetch(struct batch_fetcher *feed, int64_t next, uint32_t count, uint32_t round, struct error *error)
 {
     uint64_t request;
@@ -216,7 +216,7 @@ static void *fetch_on(void *context)
     return NULL;
 }
 
-/* ---- Taking ---- */
+/* --- Taking --- */
 
 /* Locked: the ring's oldest becomes `number`. */
 static void turn_to(struct batch_fetcher *feed, int64_t number)
@@ -271,7 +271,7 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
     return end;
 }
 
-/* ---- Beginning and end ---- */
+/* --- Beginning and end --- */
 
 static bool create_parcels(struct batch_fetcher *feed, struct error *error)
 {

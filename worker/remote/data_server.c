@@ -1,3 +1,7 @@
+/*
+ * Batches for workers without data. A batch is a function of seed, worker and number alone, so a session keeps no state
+ * but its buffers, and a worker that reconnects just asks for the number it wants next.
+ */
 #include "worker/remote/data_server.h"
 
 #include <math.h>
@@ -57,7 +61,7 @@ static double frame_deadline(void)
     return clock_monotonic_s() + FRAME_S;
 }
 
-/* ---- Batches ---- */
+/* --- Batches --- */
 
 /* The same from files: the images first go where they end up in a full batch. */
 static bool gather_streamed(struct data_session *session, int64_t number, uint32_t *examples, struct error *error)
@@ -152,7 +156,7 @@ static bool answer(struct data_session *session, struct error *error)
     }
 }
 
-/* ---- Connections ---- */
+/* --- Connections --- */
 
 static void begin(struct listener_session *base, void *context)
 {
@@ -232,7 +236,7 @@ static void *accept_all(void *context)
     return NULL;
 }
 
-/* ---- Beginning and end ---- */
+/* --- Beginning and end --- */
 
 static bool open_listener(struct data_server *server, struct error *error)
 {

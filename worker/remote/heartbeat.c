@@ -1,3 +1,7 @@
+/*
+ * One thread polls all parameter servers. A ps that is gone must not delay the heartbeats to the others, so at most one
+ * reconnect is tried between two rounds, and with a short timeout.
+ */
 #include "worker/remote/heartbeat.h"
 
 #include <math.h>
@@ -157,7 +161,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
     }
 }
 
-/* Generations are counted anew where all ps and the chief were gone: then the process tells, not the number. */
+/* Where all ps and the chief were gone, generations count from the start again: the process tells, not the number. */
 static void note_incarnation(struct heartbeat *heartbeat, const struct link *link)
 {
     struct ps_news *ps = &heartbeat->ps[link->member.index];

@@ -1,3 +1,4 @@
+/* From the config's hosts and delays to links. */
 #include "worker/remote/shard_link.h"
 
 #include <time.h>

@@ -1,4 +1,7 @@
-/* Asynchronous pushes: received into a stage, decided on by the job, applied to the shard, and answered by what changed. */
+/*
+ * Asynchronous pushes: received into a stage, decided on by the job, applied to the shard, and answered by what
+ * changed.
+ */
 #include <math.h>
 
 #include "base/clock.h"

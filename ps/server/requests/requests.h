@@ -47,7 +47,10 @@ bool serve_is_ready(struct session *session, int64_t unused);
 bool serve_is_at_step(struct session *session, int64_t step);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* of one that waits as long as the peer wants */
-/* Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *keepalive_sent_s: the last one. */
+/*
+ * Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *keepalive_sent_s: the
+ * last one.
+ */
 bool send_keepalive(struct session *session, double *keepalive_sent_s);
 
 /* The stage of the session's worker, for one thread. cut: whoever has it is cut off. */

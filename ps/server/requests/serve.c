@@ -66,7 +66,7 @@ bool serve_receive(struct session *session, struct error *error)
     return false;
 }
 
-/* --- Dispatch ---------------------------------------------------------------------------------------------------------- */
+/* --- Dispatch --- */
 
 /* Who may ask for what. In which state of the job it may be done is for the job to say. */
 static bool may_ask(const struct session *session, uint16_t type)

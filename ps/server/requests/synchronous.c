@@ -11,7 +11,7 @@
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
 
-/* --- Steps ------------------------------------------------------------------------------------------------------------- */
+/* --- Steps --- */
 
 void server_wait_step(struct server *server)
 {
@@ -57,7 +57,7 @@ static bool help(struct server *server, uint64_t *helped)
     return true;
 }
 
-/* --- Pushes ------------------------------------------------------------------------------------------------------------ */
+/* --- Pushes --- */
 
 enum wait_end { WAIT_SETTLED, WAIT_TOO_LONG, WAIT_GIVEN_UP };
 
@@ -188,7 +188,7 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     return done;
 }
 
-/* --- For followers ----------------------------------------------------------------------------------------------------- */
+/* --- For followers --- */
 
 static bool read_workers(const struct ranges *ranges, bool *set, int workers)
 {

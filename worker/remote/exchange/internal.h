@@ -12,7 +12,9 @@ enum { PUSH_FRAME_RANGES = 4096 /* of a push's frame, at most */ };
 /* Is the process asked to leave, or does the caller give up? */
 bool push_pull_must_stop(const struct push_pull *exchange);
 
-/* Waits until the link is open. PUSH_PULL_AGAIN: the ps is another process than the one that our parameters are from. */
+/*
+ * Waits until the link is open. PUSH_PULL_AGAIN: the ps is another process than the one that our parameters are from.
+ */
 enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error);
 
 /* What parameters are to travel as. */
@@ -25,7 +27,8 @@ enum push_pull_end push_pull_by_code(uint16_t code);
 void push_pull_note_step(struct push_pull *exchange, int64_t step);
 
 /*
- * Synchronous: shards answer at steps of their own when others are faster; what is behind is pulled until all are at one
+ * Synchronous: shards answer at steps of their own when others are faster; what is behind is pulled until all are at
+ * one
  * step.
  */
 enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *error);

@@ -131,7 +131,7 @@ struct gradient_sink outbox_sink(struct outbox *outbox)
     return (struct gradient_sink){.block = take_block, .context = outbox};
 }
 
-/* ---- Runs ---- */
+/* --- Runs --- */
 
 struct outbox_cursor outbox_open(const struct outbox *outbox, const struct span *spans, int span_count)
 {

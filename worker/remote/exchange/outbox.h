@@ -3,7 +3,8 @@
  *
  * Rows of a variable that no block names, or that are zero all through, are absent: they are not sent, and count as
  * zero. As bfloat16, what rounding takes away from a gradient is kept and added to the next one (error feedback: Seide
- * et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014), so that nothing is lost in the long run; an absent row
+ * et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014), so that nothing is lost in the long run; an absent
+ * row
  * keeps its remainder until its next gradient.
  *
  * Memory: 4 bytes per float of the model, 6 as bfloat16, taken at creation.

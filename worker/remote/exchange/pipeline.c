@@ -1,3 +1,7 @@
+/*
+ * Computing overlaps communication: a courier thread exchanges one gradient while the engine computes the next, and
+ * the engine gets new parameters between two steps, never during one.
+ */
 #include "worker/remote/exchange/pipeline.h"
 
 #include <assert.h>
@@ -39,7 +43,7 @@ static size_t vector_bytes(const struct pipeline *pipeline)
     return pipeline->exchange->model->float_count * sizeof(float);
 }
 
-/* ---- The courier ---- */
+/* --- The courier --- */
 
 static void take_answer(struct pipeline *pipeline, const struct push_answer *answer)
 {
@@ -85,7 +89,7 @@ static void *carry(void *context)
     return NULL;
 }
 
-/* ---- The training thread ---- */
+/* --- The training thread --- */
 
 static bool into_engine(struct pipeline *pipeline, const float *values, struct error *error)
 {
@@ -162,7 +166,7 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return into_engine(pipeline, pipeline->mirror, error);
 }
 
-/* ---- Beginning and end ---- */
+/* --- Beginning and end --- */
 
 static bool create_memory(struct pipeline *pipeline, struct error *error)
 {

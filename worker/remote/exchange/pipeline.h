@@ -2,7 +2,8 @@
  * Pushes that are under way while the next step computes (cluster.pipeline_depth): a thread exchanges gradients with
  * the shards, one after another and in order, while the engine works on the next one.
  *
- * A step computes on parameters that hold every push but the last `depth`. What shards answer gathers in a mirror of the
+ * A step computes on parameters that hold every push but the last `depth`. What shards answer gathers in a mirror of
+ * the
  * parameters, and gets into the engine between steps only. A push counts as it does without a pipeline: exactly once,
  * in order, and it is answered when max_staleness allows it, before the next one leaves.
  *

@@ -1,3 +1,4 @@
+/* Links to all shards, and the way of what they answer into the engine. */
 #include "worker/remote/exchange/push_pull.h"
 
 #include <poll.h>
@@ -101,7 +102,7 @@ void push_pull_note_step(struct push_pull *exchange, int64_t step)
     exchange->global_step = step > exchange->global_step ? step : exchange->global_step;
 }
 
-/* ---- Into the engine ---- */
+/* --- Into the engine --- */
 
 /* Where the engine's floats lie; NULL: they have to be handed over. */
 static float *place(struct push_pull *exchange, enum store_vector vector, size_t first)

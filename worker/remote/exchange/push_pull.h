@@ -5,7 +5,8 @@
  * A push whose answer is lost is sent again, with the same sequence number, on a new connection: it counts once. Other
  * trouble of a shard (restored since, restarted) is for the caller to solve by joining again.
  *
- * One thread drives it. Waits end when the process is asked to leave or when given_up says so, and are named in the log.
+ * One thread drives it. Waits end when the process is asked to leave or when given_up says so, and are named in the
+ * log.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
 #define WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
@@ -70,7 +71,10 @@ struct push_pull_options {
     const struct identity *identity;
     struct traffic *traffic;
     bool (*given_up)(void *context);
-    /* Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is awaited. May be NULL. */
+    /*
+     * Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is
+     * awaited. May be NULL.
+     */
     bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
     bool writes_model; /* whoever uses it: push_pull_join waits for no model then that only he could write */
@@ -124,7 +128,10 @@ struct push_answer {
 enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
                                       const struct push_note *note, struct push_answer *answer, struct error *error);
 
-/* Reads the rest of a frame's bulk from this ps, `ranges` of `dtype`, into a vector of the engine. They must be its own. */
+/*
+ * Reads the rest of a frame's bulk from this ps, `ranges` of `dtype`, into a vector of the engine. They must be its
+ * own.
+ */
 bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum store_vector vector, enum dtype dtype,
                     const struct ranges *ranges, struct error *error);
 

@@ -138,8 +138,8 @@ bool worker_open(struct remote_worker *worker, struct error *error)
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
     data_server_destroy(worker->data_server);
+    batch_fetcher_destroy(worker->feed); /* first: its thread asks the live config whether to go on */
     live_config_destroy(worker->live);
-    batch_fetcher_destroy(worker->feed);
     chief_destroy(worker->chief);
     pipeline_destroy(worker->pipeline);
     push_pull_destroy(&worker->exchange);
