@@ -256,8 +256,6 @@ double config_default_learning_rate(enum optimizer_kind kind);
 /* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
-const char *config_initializer_name(enum initializer initializer);
 const char *config_precision_name(enum precision precision);
-const char *config_cpu_kernels_name(enum cpu_kernels kernels);
 
 #endif

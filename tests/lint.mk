@@ -12,7 +12,7 @@ header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_h
 # Our prototypes of the driver API against a toolkit's.
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
 
-lint: build/lint/format build/lint/cppcheck build/lint/includes $(tidy_stamps) $(header_stamps) \
+lint: build/lint/format build/lint/cppcheck build/lint/includes build/lint/circles build/lint/house $(tidy_stamps) $(header_stamps) \
 	$(if $(and $(cuda_header),$(wildcard tests/cuda/check_api.c)),build/lint/cuda_api)
 
 build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
@@ -72,6 +72,22 @@ build/lint/%.h.alone: %.h $(lint_headers) build/san/flags $(musl_libs)
 build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includes.awk
 	@mkdir -p $(@D)
 	@awk -f tests/lint/includes.awk $(sources) $(hosted) trainer.c $(headers)
+	@touch $@
+
+product_files := $(sources) $(hosted) trainer.c $(headers) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh)
+
+build/lint/circles: $(product_files) tests/lint/circles.py
+	@mkdir -p $(@D)
+	@python3 tests/lint/circles.py $(product_files)
+	@touch $@
+
+# Scripts and makefiles too, for the length of their lines and the rules between their sections.
+house_files := $(sort $(product_files) $(formatted) Makefile $(wildcard cuda/*.mk base/deps/*.mk tests/*.mk tests/*.py \
+	tests/*/*.py))
+
+build/lint/house: $(house_files) tests/lint/house.py $(musl_libs)
+	@mkdir -p $(@D)
+	@python3 tests/lint/house.py --libc=build/deps/musl/lib/libc.a $(house_files)
 	@touch $@
 
 .PHONY: lint format

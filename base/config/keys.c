@@ -343,19 +343,9 @@ const char *config_activation_name(enum activation activation)
     return activations[activation];
 }
 
-const char *config_initializer_name(enum initializer initializer)
-{
-    return initializers[initializer];
-}
-
 const char *config_precision_name(enum precision precision)
 {
     return precisions[precision];
-}
-
-const char *config_cpu_kernels_name(enum cpu_kernels choice)
-{
-    return kernels[choice];
 }
 
 double config_default_learning_rate(enum optimizer_kind kind)

@@ -30,7 +30,8 @@ bool layer_devices_is_tower(const char *device)
     return strcmp(device, "cpu") == 0 || number_after(device, "gpu:", CONFIG_MAX_DEVICE) >= 0;
 }
 
-bool layer_devices_add(int *devices, const char *layer, const char *device, struct error *error)
+/* Puts one layer on a device. */
+static bool layer_devices_add(int *devices, const char *layer, const char *device, struct error *error)
 {
     int index = number_after(layer, "layer", LAYERS - 1);
     int gpu = number_after(device, "gpu:", CONFIG_MAX_DEVICE);

@@ -104,14 +104,6 @@ void checkpoint_writer_destroy(struct checkpoint_writer *writer)
     free(writer);
 }
 
-bool checkpoint_writer_busy(struct checkpoint_writer *writer)
-{
-    pthread_mutex_lock(&writer->mutex);
-    bool busy = writer->state != WRITER_IDLE;
-    pthread_mutex_unlock(&writer->mutex);
-    return busy;
-}
-
 void checkpoint_writer_submit(struct checkpoint_writer *writer, int targets, const struct checkpoint_state *state,
                               const struct checkpoint_info *info)
 {

@@ -2,7 +2,6 @@
  * Writes checkpoints in the background: one thread, one checkpoint at a time, so that training pauses only for the copy
  * of its state. The thread runs at lower priority than those that compute.
  *
- *     while writing (checkpoint_writer_busy) do not start another
  *     copy the engine's state into the snapshot; checkpoint_writer_submit; go on training
  *     checkpoint_writer_poll now and then: tells the outcome of each checkpoint once
  *
@@ -30,10 +29,8 @@ bool checkpoint_writer_create(struct checkpoint_writer **writer, struct checkpoi
 /* Finishes what was submitted. NULL is fine. */
 void checkpoint_writer_destroy(struct checkpoint_writer *writer);
 
-/* From submit until poll or wait has told the outcome. */
-bool checkpoint_writer_busy(struct checkpoint_writer *writer);
-
-/* targets: as checkpoint_folder_save. The state is borrowed while the writer is busy; info is copied. Not while busy. */
+/* targets: as checkpoint_folder_save. The state is borrowed until poll or wait has told the outcome; info is copied. One at
+ * a time: not before the last one's outcome is told. */
 void checkpoint_writer_submit(struct checkpoint_writer *writer, int targets, const struct checkpoint_state *state,
                               const struct checkpoint_info *info);
 

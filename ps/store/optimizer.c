@@ -146,11 +146,6 @@ const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted)
     return &optimizer_kernels_baseline;
 }
 
-const char *optimizer_kernels_name(const struct optimizer_kernels *kernels)
-{
-    return kernels->name;
-}
-
 static enum optimizer_formula formula_of(const struct update *update)
 {
     switch (update->kind) {

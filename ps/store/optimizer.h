@@ -96,7 +96,6 @@ struct optimizer_kernels;
 
 /* The best that this CPU runs, but none beyond `wanted` (CPU_KERNELS_AUTO: no bound). */
 const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted);
-const char *optimizer_kernels_name(const struct optimizer_kernels *kernels); /* "reference", "avx2", "avx512" */
 
 /* The loop for an update, with or without a gradient; picked once, called for many rows. */
 optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,

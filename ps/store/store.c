@@ -89,18 +89,6 @@ void store_destroy(struct store *store)
     memset(store, 0, sizeof *store);
 }
 
-void store_initialise(struct store *store, const struct config_model *config)
-{
-    float *parameters = store->vectors[STORE_PARAMETERS];
-    model_initialise(store->model, config, store->config->seed, parameters);
-    if (store->vectors[STORE_AVERAGES] != NULL) {
-        memcpy(store->vectors[STORE_AVERAGES], parameters, store->model->float_count * sizeof *parameters);
-    }
-    reset_slots(store);
-    store->global_step = 0;
-    store_restored(store);
-}
-
 static bool row_moved(const struct store *store, const struct variable *variable, int row)
 {
     for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {

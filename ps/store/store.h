@@ -67,12 +67,6 @@ bool store_create(struct store *store, const struct model *model, const struct c
                   struct error *error);
 void store_destroy(struct store *store); /* fine after a failed store_create, or on a store that is all zero */
 
-/*
- * Parameters, and the averages with them, to their initial values (ps/store/model.h), slots to theirs, global step 0.
- * store_create leaves slots as here and everything else zero.
- */
-void store_initialise(struct store *store, const struct config_model *config);
-
 /* To be called after the vectors were written directly, before the next step. */
 void store_restored(struct store *store);
 

@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "base/cpu.h"
 #include "ps/store/optimizer.h"
+#include "ps/store/optimizer_kernels.h"
 #include "tests/random.h"
 #include "tests/vectors/optimizer_vectors.h"
 
@@ -109,7 +110,7 @@ static void run_vector(const struct optimizer_vector *vector, const struct optim
                                        .average = values[3] + WEIGHTS};
         optimizer_loop_get(kernels, &update, true)(&update, &rows);
         if (step + 1 == vector->shown[shown].steps) {
-            check_shown(vector, optimizer_kernels_name(kernels), shown++, values);
+            check_shown(vector, kernels->name, shown++, values);
         }
     }
     assert_int_equal(shown, VECTOR_SHOWN);

@@ -153,7 +153,10 @@ static void create(struct store *store, const struct model *model, const struct 
 {
     struct error error;
     assert_true(store_create(store, model, config, &error));
-    store_initialise(store, &model_config);
+    model_initialise(model, &model_config, config->seed, store->vectors[STORE_PARAMETERS]);
+    if (store->vectors[STORE_AVERAGES]) {
+        memcpy(store->vectors[STORE_AVERAGES], store->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));
+    }
 }
 
 static void blocks_are_as_the_whole(void **state)

@@ -10,8 +10,9 @@
 
 enum { ZLIB_WINDOW = 15, GZIP_WINDOW = 15 + 16, MEMORY_LEVEL = 8 };
 
-bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
-                struct error *error)
+/* One after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
+static bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
+                       struct error *error)
 {
     z_stream deflater = {0};
     int window = packing == STREAM_ZLIB ? ZLIB_WINDOW : GZIP_WINDOW;

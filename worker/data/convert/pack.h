@@ -8,10 +8,6 @@
 #include "base/file.h"
 #include "worker/data/stream.h"
 
-/* Packs parts, one after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
-bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
-                struct error *error);
-
 /* Writes the parts to `path`, packed or plain, atomically. */
 bool pack_write(const char *path, const struct file_part *parts, int count, enum stream_packing packing,
                 struct error *error);

@@ -69,11 +69,6 @@ size_t streaming_task_bytes(const struct streaming_options *options, size_t pixe
     return WINDOWS * (size_t)window_examples(options) * (pixels + sizeof(int32_t));
 }
 
-int64_t streaming_examples(const struct streaming *streaming)
-{
-    return streaming->blocks.examples;
-}
-
 static int64_t windows_in_epoch(const struct streaming *streaming)
 {
     return (streaming->blocks.examples + streaming->window - 1) / streaming->window;

@@ -39,9 +39,6 @@ bool streaming_create(struct streaming **streaming, const struct streaming_optio
                       struct example_source *source, struct blocks *blocks, struct error *error);
 void streaming_destroy(struct streaming *streaming); /* safe on NULL; no draw may be in progress */
 
-/* Examples in an epoch. */
-int64_t streaming_examples(const struct streaming *streaming);
-
 /* Restricts the set to examples [first, first + count). Call before the first draw. */
 void streaming_take_share(struct streaming *streaming, int64_t first, int64_t count);
 

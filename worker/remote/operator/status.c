@@ -44,7 +44,7 @@ struct status_query {
     int ps_count, members;
 };
 
-const char *status_state_name(enum member_state state)
+static const char *status_state_name(enum member_state state)
 {
     static const char *const names[] = {"absent", "starting", "ready", "training", "waiting",
                                         "saving", "done",     "lost",  "failed"};

@@ -38,6 +38,4 @@ void status_query_destroy(struct status_query *query); /* NULL is fine */
  */
 const struct status_entry *status_query_ask(struct status_query *query, double timeout_s, int *count);
 
-const char *status_state_name(enum member_state state); /* "training" */
-
 #endif

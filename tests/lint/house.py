@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""What this house keeps to and no compiler checks: house.py [--libc=ARCHIVE] [--only=CHECK] FILE...
+
+Files are told apart by their names: sources of the product, tests, scripts, makefiles. Prints PATH:LINE: TEXT for each
+breach and fails. Nothing is compiled: names are looked for as words, in text without its comments and literals.
+"""
+
+import collections
+import re
+import subprocess
+import sys
+
+# Checks that wait until the whole tree passes them.
+NOT_YET = ("columns", "null", "sections", "memory", "purpose", "size", "libc")
+
+COLUMNS = 120
+LINES = 70
+PARAMETERS = 8
+
+# Somebody else's interface, which we implement or declare: mbedTLS calls it, the CUDA driver or intel-ipsec-mb has it.
+FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")
+
+# Ways in that the product has no use for, and that tests have no other one for.
+FOR_TESTS = {
+    "tfrecord_open_bytes": "what a fuzzer makes is no file",
+    "optimizer_apply": "an update of any length, by the loops of this machine",
+    "checkpoint_read": "all of a checkpoint at once",
+    "connection_write": "bytes that are no message",
+    "connection_cipher": "what TLS agreed on",
+    "gpu_client_is_dead": "that a failure is for good, without the time that another call takes to find it so",
+}
+
+CODE = (".c", ".h", ".cu", ".cuh", ".cpp")
+LITERAL = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+FUNCTION = re.compile(r"^(?!typedef|return|else)[A-Za-z_][\w \t\*]*?[\s\*](\w+)\(([^;{}]*?)\)\s*(__attribute__\(\([^;{}]*\)\)\s*)?([;{])", re.M)
+TAG = re.compile(r"^[ \t]*(?:typedef )?(?:struct|union|enum) (\w+) \{", re.M)
+NULL_CHECK = re.compile(r"[!=]=\s*NULL\b|\bNULL\s*[!=]=")
+SECTION = re.compile(r"^[ \t]*(?:/\*|#) ?-{2,}.*$", re.M)
+RIGHT_SECTION = re.compile(r"[ \t]*(?:/\* --- \S.*\S --- \*/|# --- \S(?:.*\S)? ---)$")
+MEMORY = re.compile(r'"[^"\n]*\b(?:no|not enough|want of|without) memory\b')
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+class File:
+    def __init__(self, path):
+        self.path = path
+        with open(path, encoding="utf-8") as source:
+            self.text = source.read()
+        self.is_code = path.endswith(CODE)
+        self.is_test = path.startswith("tests/")
+        self.bare = LITERAL.sub(blank, self.text) if self.is_code else self.text
+
+    def line_of(self, offset):
+        return self.text.count("\n", 0, offset) + 1
+
+
+def columns(files):
+    for file in files:
+        for number, line in enumerate(file.text.split("\n"), 1):
+            if len(line) > COLUMNS:
+                yield file, number, f"{len(line)} columns; at most {COLUMNS}"
+
+
+def null(files):
+    for file in files:
+        for found in NULL_CHECK.finditer(file.bare if file.is_code else ""):
+            yield file, file.line_of(found.start()), "a pointer is tested as `p` or `!p`, not against NULL"
+
+
+def sections(files):
+    for file in files:
+        for found in SECTION.finditer(file.text):
+            if not RIGHT_SECTION.match(found.group()):
+                yield file, file.line_of(found.start()), "a section begins with `--- Title ---` in a comment of one line"
+
+
+def memory(files):
+    for file in files:
+        for found in MEMORY.finditer(file.text if file.is_code and not file.is_test else ""):
+            yield file, file.line_of(found.start()), "the user is told \"out of memory\""
+
+
+def purpose(files):
+    for file in files:
+        if file.path.endswith((".c", ".cu")) and not file.text.startswith(("/*", "//")):
+            yield file, 1, "a file opens with what it is for, in a comment"
+
+
+def parameters_of(text):
+    depth, count = 0, 1 if text.strip() not in ("", "void") else 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        count += character == "," and depth == 0
+    return count
+
+
+def functions(file):
+    """Those that begin in the first column, as name, parameters, offset, and the offset of the body or None."""
+    for found in FUNCTION.finditer(file.bare):
+        yield found.group(1), found.group(2), found.start(), found.end() - 1 if found.group(4) == "{" else None
+
+
+def size(files):
+    for file in files:
+        for name, parameters, start, body in functions(file) if file.is_code else ():
+            end = file.bare.find("\n}", body) if body is not None else -1
+            lines = file.bare.count("\n", body, end) if end > 0 else 0
+            if lines > LINES:
+                yield file, file.line_of(start), f"{name} has {lines} lines; at most {LINES}"
+            if body is not None and parameters_of(parameters) > PARAMETERS and not FOREIGN.match(name):
+                yield file, file.line_of(start), f"{name} has {parameters_of(parameters)} parameters; at most {PARAMETERS}"
+
+
+def tags(files):
+    """A tag means one thing in the whole product."""
+    first = {}
+    for file in files:
+        for found in TAG.finditer("" if file.is_test or not file.is_code else file.bare):
+            here = f"{file.path}:{file.line_of(found.start())}"
+            other = first.setdefault(found.group(1), here)
+            if other != here:
+                yield file, file.line_of(found.start()), f"{found.group(1)} is defined in {other} too"
+
+
+def libc(files, taken):
+    for file in files:
+        for name, _, start, body in functions(file) if file.is_code and not file.is_test else ():
+            if body is not None and name in taken and not FOREIGN.match(name):
+                yield file, file.line_of(start), f"{name} is a function of libc"
+
+
+def unused(files):
+    """What is not static is called by the product; and by another file of it, or by the tests of what is inside."""
+    tested = {word for file in files if file.is_code and file.is_test for word in re.findall(r"\w+", file.bare)}
+    product = [file for file in files if file.is_code and not file.is_test]
+    users = collections.defaultdict(set)
+    for file in product:
+        for word in set(re.findall(r"\w+", file.bare)):
+            users[word].add(file.path)
+    defined = {}
+    for file in product:
+        for name, _, start, body in functions(file):
+            is_static = re.search(r"\b(static|VEC)\b", file.bare[start:file.bare.index("(", start)])
+            if body is not None and not is_static and name != "main" and name not in FOR_TESTS and not FOREIGN.match(name):
+                defined.setdefault(name, (file, start))
+    headers = {file.path for file in product if file.path.endswith((".h", ".cuh"))}
+    for name, (file, start) in defined.items():
+        others = users[name] - headers - {file.path}
+        in_headers = any(len(re.findall(rf"\b{name}\b", other.bare)) > 1 for other in product
+                         if other.path in headers and other.path in users[name])
+        if others or in_headers:
+            continue
+        if len(re.findall(rf"\b{name}\b", file.bare)) == 1:
+            yield file, file.line_of(start), f"{name} is called by nobody in the product"
+        elif name not in tested:
+            yield file, file.line_of(start), f"{name} is called in its own file alone: make it static"
+
+
+def names_in(archive):
+    listed = subprocess.run(["nm", "-g", "--defined-only", "--format=posix", archive], capture_output=True, text=True)
+    return {line.split()[0] for line in listed.stdout.splitlines() if len(line.split()) > 1 and line.split()[1] in "TW"}
+
+
+def main(arguments):
+    options = dict(argument[2:].split("=", 1) for argument in arguments if argument.startswith("--"))
+    files = [File(path) for path in arguments if not path.startswith("--")]
+    taken = names_in(options["libc"]) if "libc" in options else set()
+    checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "purpose": purpose, "size": size,
+              "tags": tags, "unused": unused, "libc": lambda files: libc(files, taken)}
+    only = options.get("only")
+    failed = False
+    for name, check in checks.items():
+        if only == name or (not only and name not in NOT_YET):
+            for file, number, text in check(files):
+                print(f"{file.path}:{number}: {text}")
+                failed = True
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

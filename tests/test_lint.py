@@ -1,0 +1,68 @@
+"""Lint that is our own: each check passes what is right and bites what is wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def lint(root, tmp_path):
+    def check(script, files, *options):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        result = subprocess.run([sys.executable, root / "tests/lint" / script, *options, *files], cwd=tmp_path,
+                                capture_output=True, text=True)
+        assert result.stderr == ""
+        assert result.returncode == (1 if result.stdout else 0)
+        return result.stdout.splitlines()
+
+    return check
+
+
+def body(lines):
+    return "{\n" + "    step();\n" * (lines - 1) + "}\n"
+
+
+@pytest.mark.parametrize("check, path, good, bad", [
+    ("columns", "a.py", "#" * 120, "#" * 121),
+    ("null", "base/a.c", "/* p == NULL */\nif (!p || text == \"== NULL\") {\n    q = NULL;\n", "if (p == NULL) {"),
+    ("null", "base/a.c", "while (p && q) {", "while (p\n       != NULL) {"),
+    ("sections", "base/a.c", "/* --- In --- */", "/* ---- In ---- */"),
+    ("sections", "a.mk", "# --- In ---", "# --- In -----------------"),
+    ("memory", "base/a.c", '"out of memory for a key"', '"no memory for a key"'),
+    ("memory", "base/a.c", "/* not enough memory */", '"not enough memory"'),
+    ("purpose", "base/a.c", "/* Why. */\n#include <a.h>\n", "#include <a.h>\n"),
+    ("size", "base/a.c", "int f(void)\n" + body(70), "int f(void)\n" + body(72)),
+    ("size", "base/a.c", "int f(int a, int b, int c, int d, int e, int f, int g, int (*h)(int, int))\n{\n}\n",
+     "int f(int a, int b, int c, int d, int e, int f, int g, int h, int i)\n{\n}\n"),
+    ("tags", "base/a.c", "struct a {\n};\nstruct a one;\n", "struct a {\n};\nstruct a {\n};\n"),
+    ("unused", "base/a.c", "static int f(void)\n{\n}\n", "int f(void)\n{\n}\n"),
+    ("unused", "base/a.c", "static int f(void)\n{\n}\nint g = f();\n", "int f(void)\n{\n}\nint g = f();\n"),
+])
+def test_house_rules(lint, check, path, good, bad):
+    assert lint("house.py", {path: good}, f"--only={check}") == []
+    assert len(lint("house.py", {path: bad}, f"--only={check}")) == 1
+
+
+def test_tests_are_no_users(lint):
+    files = {"base/a.h": "int f(void);\n", "base/a.c": "int f(void)\n{\n}\n", "tests/base/test_a.c": "int g = f();\n"}
+    (line,) = lint("house.py", files, "--only=unused")
+    assert line == "base/a.c:1: f is called by nobody in the product"
+    assert lint("house.py", {**files, "base/b.c": "int g = f();\n"}, "--only=unused") == []
+
+
+def test_names_of_libc_are_taken(lint, root):
+    libc = f"--libc={root}/build/deps/musl/lib/libc.a"
+    assert lint("house.py", {"base/a.c": "int send_all(void)\n{\n}\n"}, "--only=libc", libc) == []
+    (line,) = lint("house.py", {"base/a.c": "static int send(void)\n{\n}\n"}, "--only=libc", libc)
+    assert line == "base/a.c:1: send is a function of libc"
+
+
+def test_circles_are_found(lint):
+    files = {"base/a.h": "", "base/a.c": '#include "base/a.h"\n#include "base/b.h"\n', "base/b.h": "", "base/b.c": ""}
+    assert lint("circles.py", files) == []
+    files["base/b.c"] = '#include "base/b.h"\n#include "base/internal.h"\n'
+    files["base/internal.h"] = '#include "base/a.h"\n'
+    assert lint("circles.py", files) == ["circle of includes: base/a -> base/b -> base/a"]
