@@ -17,7 +17,7 @@ test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(f
 
 # Cheap ones first. What waits for processes and what computes go side by side; those that measure time, by themselves.
 ifeq ($(T),)
-run_tests := tests/run "test-units test-fuzz" "test-programs lint simulate" test-alone
+run_tests := tests/run test-units "test-programs lint test-fuzz simulate" test-alone
 else
 run_tests := tests/some "$(T)" $(unit_programs)
 endif

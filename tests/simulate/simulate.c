@@ -72,8 +72,9 @@ static void work(struct run_tally *tally, uint64_t end, double until_s)
             _exit(0);
         }
         waitpid(pid, &status, 0);
-        if (WIFSIGNALED(status) && tally->failed_seed == 0) {
-            snprintf(tally->why, sizeof tally->why, "killed by signal %d", WTERMSIG(status));
+        if (status != 0 && tally->failed_seed == 0) {
+            snprintf(tally->why, sizeof tally->why, WIFSIGNALED(status) ? "killed by signal %d" : "ended with status %d",
+                     WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
             tally->failed_seed = seed;
         }
     }
