@@ -14,7 +14,8 @@
 
 /* --- Passing through the stripes --------------------------------------------------------------------------------------- */
 
-bool shard_walk_enter_any(struct shard *shard)
+/* Whatever its generation. */
+static bool shard_walk_enter_any(struct shard *shard)
 {
     pthread_mutex_lock(&shard->stripes[0].lock);
     if (!atomic_load_explicit(&shard->closed, memory_order_relaxed)) {

@@ -152,7 +152,6 @@ uint32_t shard_find_not_finite(const float *values, size_t count);
 
 /* Takes the first stripe's lock, unless the shard is closed, or of another generation. */
 bool shard_walk_enter(struct shard *shard, uint32_t generation);
-bool shard_walk_enter_any(struct shard *shard); /* whatever its generation */
 /* Goes on from stripe i, which is locked, to the next one, or comes out at the end. */
 void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step);
 

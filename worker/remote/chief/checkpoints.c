@@ -34,7 +34,7 @@ static const double ASK_S = 0.25;    /* ...and any other so often: this worker m
 
 /* --- Writing ----------------------------------------------------------------------------------------------------------- */
 
-bool chief_state_is_finite(const struct chief *chief)
+static bool chief_state_is_finite(const struct chief *chief)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
         const float *values = chief->state.vectors[v];

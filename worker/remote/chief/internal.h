@@ -79,8 +79,6 @@ void chief_order_ahead(struct chief *chief, int64_t step);
 /* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
 void chief_collect_last(struct chief *chief);
 
-bool chief_state_is_finite(const struct chief *chief);
-
 /* Writes the state that was taken. targets: enum checkpoint_target's, added up. Locked. A failure is logged and noted. */
 void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
 

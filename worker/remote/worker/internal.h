@@ -85,9 +85,6 @@ bool worker_is_over(void *context);
 /* What push_pull or the chief reported. True: go on. False: the training is stopped, perhaps to join again. */
 bool worker_take_end(struct remote_worker *worker, enum push_pull_end end);
 
-/* Waits for pushes that are under way, so that the shards can be asked for something else. */
-enum push_pull_end worker_settle(struct remote_worker *worker);
-
 /* Pulls all parameters, after the engine was used for something else or looks bad. */
 enum push_pull_end worker_refresh(struct remote_worker *worker);
 

@@ -75,7 +75,8 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
     }
 }
 
-enum push_pull_end worker_settle(struct remote_worker *worker)
+/* Waits for pushes that are under way, so that the shards can be asked for something else. */
+static enum push_pull_end worker_settle(struct remote_worker *worker)
 {
     struct push_answer answer;
     int answers = 0;
