@@ -6,8 +6,8 @@
  * into a few stripes with a lock each. Whoever changes the shard, or copies it as a whole, walks through the stripes in
  * order and takes the next lock before it gives back the last one: so operations never overtake one another, though
  * several are under way at once. Every push gets a version (1, 2, ...) and a global step at the first stripe; what its
- * answer holds is the shard exactly as that push left it, and a snapshot is exactly one step's state. No update is lost,
- * no lock is held longer than one stripe takes, and no thread but the connections' own is needed.
+ * answer holds is the shard exactly as that push left it, and a snapshot is exactly one step's state. No update is
+ * lost, no lock is held longer than one stripe takes, and no thread but the connections' own is needed.
  *
  * Savings, lossless. A block knows the version of its last change, so an answer holds only blocks that changed after
  * the version a worker has. What a gradient leaves out (a block that no range of the push touches) is zero there:
@@ -17,11 +17,11 @@
  *    on); only pixels that were never set yet stay, 8% of the rows;
  *  - with l2 or averages: every weight changes in every step, and answers are whole; pushes save as before.
  *
- * Memory is taken at shard_create: 4 bytes x floats x (2 x (1 + slots + averages) + one per worker), the second half for
- * snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Checkpoints by steps take 4 bytes x floats x 2 x (1 +
- * slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x (2 + one per worker): answers cannot lie where gradients still wait for their step,
- * and two hold what all workers get. With wire_dtype bfloat16, 2 bytes x floats per worker remember what it was told. A
- * push allocates nothing.
+ * Memory is taken at shard_create: 4 bytes x floats x (2 x (1 + slots + averages) + one per worker), the second half
+ * for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Checkpoints by steps take 4 bytes x floats x
+ * 2 x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x
+ * (2 + one per worker): answers cannot lie where gradients still wait for their step, and two hold what all workers
+ * get. With wire_dtype bfloat16, 2 bytes x floats per worker remember what it was told. A push allocates nothing.
  *
  * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
  * network; waits are for locks that are held for microseconds.
@@ -108,10 +108,11 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
                    enum dtype dtype, struct changes *changes);
 
 /*
- * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last. stage_is_known_to
- * says whether that is of use on this connection; to others, every value is told anew. connection: a number, not 0, that
- * no other one ever has. stage_tell brings what is kept up to `halves`, the floats of these ranges one after another, and
- * writes how to `told`, which has room for bfloat16_told_room(floats) + ranges->count bytes; returns how many it takes.
+ * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last.
+ * stage_is_known_to says whether that is of use on this connection; to others, every value is told anew. connection:
+ * a number, not 0, that no other one ever has. stage_tell brings what is kept up to `halves`, the floats of these
+ * ranges one after another, and writes how to `told`, which has room for bfloat16_told_room(floats) + ranges->count
+ * bytes; returns how many it takes.
  */
 bool stage_remembers(const struct stage *stage); /* is anything kept? */
 bool stage_is_known_to(const struct stage *stage, uint64_t connection);
@@ -120,10 +121,11 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
- * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a process
- * that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then. Threads that
- * have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when none is left.
- * shard_aggregate returns once all is done, false if the shard is closed or of another generation; one step at a time.
+ * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a
+ * process that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then.
+ * Threads that have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when
+ * none is left. shard_aggregate returns once all is done, false if the shard is closed or of another generation; one
+ * step at a time.
  */
 bool shard_aggregate(struct shard *shard, uint32_t generation, const int *workers, int count);
 void shard_help(struct shard *shard);
@@ -139,8 +141,9 @@ void shard_answered(struct shard *shard, struct changes *changes);
 
 /*
  * From this global step on (the number of steps made before it; 0: at once) updates use the live keys of `train`, where
- * lr_decay_steps 0 stands for epoch_steps (0: as before). What was scheduled before and is in force stays so until then;
- * what was not is forgotten. What has come into force stays so when the shard is restored at an earlier step. Any thread.
+ * lr_decay_steps 0 stands for epoch_steps (0: as before). What was scheduled before and is in force stays so until
+ * then; what was not is forgotten. What has come into force stays so when the shard is restored at an earlier step.
+ * Any thread.
  */
 void shard_schedule(struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step);
 
@@ -151,9 +154,9 @@ bool shard_read(struct shard *shard, enum store_vector vector, struct range rang
  * Snapshots, of all vectors as they are at one step. The number tells the kind:
  *  - a plain one (no SNAPSHOT_ORDER in it), one at a time: another number replaces it. at_step -1: now;
  *  - an order, of a step that is yet to come; it stays until it is released. It may be placed while the shard is being
- *    written. There are SHARD_ORDERS at most (the earliest gives way), and memory for SHARD_ORDERS_KEPT that are taken and
- *    not yet released. shard_must_wait says when there is none for an ordered step: then the step must not be left.
- *    Whoever leaves it nevertheless loses that order.
+ *    written. There are SHARD_ORDERS at most (the earliest gives way), and memory for SHARD_ORDERS_KEPT that are
+ *    taken and not yet released. shard_must_wait says when there is none for an ordered step: then the step must not
+ *    be left. Whoever leaves it nevertheless loses that order.
  * To be asked again with the same number as long as it says SNAPSHOT_PENDING. The chief alone uses them, so a reader
  * that is overtaken by a newer snapshot is its own fault (it reads other values, no worse).
  */

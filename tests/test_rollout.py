@@ -300,7 +300,7 @@ def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
     assert last["loss"] < 1.5 and last["learning_rate"] == 0.01
     # The same processes, started anew in place.
     assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
-    assert "is taken over as far as it fits" in fleet.text("worker 0")
+    assert "is used as far as it fits" in fleet.text("worker 0")
 
 
 def nices(pid):
@@ -383,13 +383,13 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
     # A trial that ends badly: nobody but worker 0 has noticed.
     result = fleet.rollout(fleet.candidate(3, data={"data_source": "idx"}), "--yes")
-    assert result.returncode == 1 and "the trial ended badly" in text_of(result), text_of(result)
+    assert result.returncode == 1 and "the trial failed" in text_of(result), text_of(result)
     result = fleet.rollout(fleet.candidate(4, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1",
                            "--may_lose")
     assert result.returncode == 0, text_of(result)
     assert fleet.goes_on()["loss"] < 2.5
     assert fleet.events("worker 0", "start")[-1]["global_step"] > 0
-    assert "lost is layer0/weights [784,32], which would be [784,24]" in fleet.text("worker 0")
+    assert "dropped: layer0/weights [784,32], which would be [784,24]" in fleet.text("worker 0")
 
 
 def test_another_proposal_meanwhile(open_fleet):

@@ -2,11 +2,11 @@
  * Checkpoints: one safetensors file each, that any safetensors reader opens.
  *
  * Tensors are plain row-major float32 without padding, biases one-dimensional, named as TensorFlow's Saver names them:
- * "layer0/weights", "layer0/weights/Momentum" (or "/Adam" and "/Adam_1", ...), "layer0/weights/ExponentialMovingAverage".
- * The header's "__metadata__" holds strings: format, format_version, trainer_version, global_step, seed, layers,
- * activation, optimizer, validation_accuracy, best_accuracy, best_step, bad_validations, config_digest, fleet_version,
- * and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified
- * before anything else is believed.
+ * "layer0/weights", "layer0/weights/Momentum" (or "/Adam" and "/Adam_1", ...),
+ * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
+ * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy, best_step,
+ * bad_validations, config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the
+ * digest's own 64 characters taken as '0'. It is verified before anything else is believed.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -81,9 +81,9 @@ void checkpoint_file_model(const struct checkpoint_file *file, struct config_mod
 bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
 
 /*
- * Fills every vector as far as the file fits: what it lacks begins anew, and what there is no room for is left out. The
- * parameters that do not fit keep what the caller put there (a new model's). lost: a message about all of that, "" if
- * nothing is lost of the parameters.
+ * Fills every vector as far as the file fits: what it lacks starts from its initial value, and what there is no room
+ * for is left out. The parameters that do not fit keep what the caller put there (a new model's). lost: a message
+ * about all of that, "" if nothing is lost of the parameters.
  */
 bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
                              struct error *error);
@@ -96,8 +96,8 @@ enum checkpoint_weights {
 };
 
 /*
- * For evaluation, whatever optimizer the file is of: parameters, or their averages (*averaged, if not NULL, says which),
- * into values [model->float_count]. Fails for CHECKPOINT_AVERAGED if the file has none.
+ * For evaluation, whatever optimizer the file is of: parameters, or their averages (*averaged, if not NULL, says
+ * which), into values [model->float_count]. Fails for CHECKPOINT_AVERAGED if the file has none.
  */
 bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
                                 float *values, bool *averaged, struct error *error);

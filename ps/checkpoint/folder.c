@@ -122,8 +122,8 @@ static void remove_leftovers(const char *path)
     }
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
         if (is_leftover(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, 0) != 0) {
-            log_warning("%s/%s: a temporary file of a process that was killed cannot be removed: %s", path,
-                        entry->d_name, strerror(errno));
+            log_warning("%s/%s: a temporary file left by a killed process cannot be removed: %s", path, entry->d_name,
+                        strerror(errno));
         }
     }
     closedir(directory);

@@ -38,7 +38,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder);
 /*
  * Opens the newest good checkpoint; *file is NULL if the folder holds none at all. Each damaged one that is passed over
  * gets one warning and is set aside under its name with ".damaged" added. Fails if there are checkpoints, but none that
- * can be used: training must not silently begin anew.
+ * can be used: training must not silently start over.
  */
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 
@@ -59,8 +59,8 @@ void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpo
                             char path[CHECKPOINT_MAX_PATH]);
 
 /*
- * Writes the state as one or both (`targets`: sum of enum checkpoint_target). Fails if it could not be written: then the
- * older ones are all still there. Old ones that cannot be deleted are a warning.
+ * Writes the state as one or both (`targets`: sum of enum checkpoint_target). Fails if it could not be written: then
+ * the older ones are all still there. Old ones that cannot be deleted are a warning.
  */
 bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
                             const struct checkpoint_info *info, struct error *error);

@@ -1,6 +1,6 @@
 /*
- * Inside checkpoints: what writing, opening and loading share. checkpoint.c writes, open.c believes a file or does not, and
- * load.c takes from one that was opened what fits.
+ * Inside checkpoints: what writing, opening and loading share. checkpoint.c writes, open.c believes a file or does
+ * not, and load.c takes from one that was opened what fits.
  */
 #ifndef PS_CHECKPOINT_INTERNAL_H
 #define PS_CHECKPOINT_INTERNAL_H

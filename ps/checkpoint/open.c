@@ -1,7 +1,7 @@
 /*
- * A file is read twice: first the digest is verified over the bytes as they stand, then the tensors are taken from the same
- * open file, so that nothing is believed before all of it is known to be whole, and no second copy of the parameters is
- * ever in memory.
+ * A file is read twice: first the digest is verified over the bytes as they stand, then the tensors are taken from
+ * the same open file, so that nothing is believed before all of it is known to be whole, and no second copy of the
+ * parameters is ever in memory.
  */
 #include <errno.h>
 #include <fcntl.h>

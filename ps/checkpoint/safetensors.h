@@ -66,9 +66,9 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 const struct safetensors_text *safetensors_metadata(const struct safetensors *file, const char *key);
 
 /*
- * Builds a header in `buffer`: begin, any metadata, any tensors in the order of their bytes, end. Keys, values and names
- * must be plain (no quotes, backslashes or control characters). Running out of room is remembered and reported at the
- * end.
+ * Builds a header in `buffer`: begin, any metadata, any tensors in the order of their bytes, end. Keys, values and
+ * names must be plain (no quotes, backslashes or control characters). Running out of room is remembered and reported
+ * at the end.
  */
 struct safetensors_writer {
     char *buffer;

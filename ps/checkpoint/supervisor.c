@@ -1,4 +1,4 @@
-/* Decisions only: whoever calls has the clock, the disk and the engine. */
+/* Decisions only: the caller has the clock, the disk and the engine. */
 #include "ps/checkpoint/supervisor.h"
 
 #include <assert.h>

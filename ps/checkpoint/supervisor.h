@@ -1,6 +1,6 @@
 /*
  * The supervisor's decisions about checkpoints, as a state machine without clock or disk: when to save, and which old
- * checkpoints to delete. The local session drives it now; the chief of a cluster does so with the same rules.
+ * checkpoints to delete. The local session and the chief of a cluster both use it.
  */
 #ifndef PS_CHECKPOINT_SUPERVISOR_H
 #define PS_CHECKPOINT_SUPERVISOR_H
@@ -31,7 +31,7 @@ void supervisor_retime(struct supervisor *supervisor, const struct config_output
  */
 bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s);
 
-/* The same by the clock alone, for whoever sees to the checkpoints by steps. */
+/* The same by the clock alone, for a caller that handles checkpoints by steps itself. */
 bool supervisor_is_time_to_save(const struct supervisor *supervisor, int64_t step, double now_s);
 
 /* Is there anything a last checkpoint, at the end of a run, would add? */
@@ -54,8 +54,8 @@ struct kept_checkpoint {
 
 /*
  * Decides what stays: the newest max_to_keep (0 = all), as tf.train.Saver, and for good the first one of every
- * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It looks at nothing but
- * what is there, so a restarted run decides as the old one would have.
+ * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It looks at nothing
+ * but what is there, so a restarted run decides as the old one would have.
  */
 void supervisor_retain(struct kept_checkpoint *checkpoints, int count, const struct config_output *config);
 

@@ -1,3 +1,7 @@
+/*
+ * Which gradients make a synchronous step. Pure counting, so that every rule (replicas_to_aggregate, min_replicas, lost
+ * workers) can be tested without a job around it.
+ */
 #include "ps/job/aggregation.h"
 
 #include <assert.h>

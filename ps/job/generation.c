@@ -9,7 +9,7 @@ static bool check_chief(int worker, const char *what, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
     if (worker != 0) {
-        job_deny(verdict, ERROR_NOT_ALLOWED, "%s is for worker 0, the chief, alone", what);
+        job_deny(verdict, ERROR_NOT_ALLOWED, "only worker 0, the chief, may ask for %s", what);
     }
     return worker == 0;
 }
@@ -41,7 +41,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
 
 void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict)
 {
-    if (!check_chief(worker, "writing the model", verdict)) {
+    if (!check_chief(worker, "a write", verdict)) {
         return;
     }
     if (generation != job->generation) {

@@ -36,7 +36,7 @@ void job_note_not_finite(struct job *job, int worker);
 void job_take_due(struct job *job);
 void job_set_end(struct job *job); /* last_step, as the config says */
 
-/* Synchronous training: begins and ends with the job, gathers anew, and looks whether a step can be decided. */
+/* Synchronous training: begins and ends with the job, gathers the next step, and sees whether it can be decided. */
 bool job_create_gathering(struct job *job, int ps, struct error *error);
 void job_set_replicas(struct job *job); /* as the config says */
 void job_gather(struct job *job, double now_s);

@@ -1,18 +1,18 @@
 /*
  * What a ps decides: who is a member, who may do what, when a push counts, when training starts and when it is over.
  *
- * A state machine without clock, threads or sockets. Its host tells it what happened and when (now_s: monotonic seconds,
- * never going back), gets a verdict at once, and then takes the actions that came of it by job_next_action. What a
- * request has to wait for is a question to be asked again after the next event (job_ready, job_may_answer). One thread
- * at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what it is
- * told to apply (ps/shard.h), so that a simulator may hold anything instead.
+ * A state machine without clock, threads or sockets. Its host tells it what happened and when (now_s: monotonic
+ * seconds, never going back), gets a verdict at once, and then takes the actions that came of it by job_next_action.
+ * What a request has to wait for is a question to be asked again after the next event (job_ready, job_may_answer).
+ * One thread at a time; strings in arguments are borrowed for the call. It holds no parameters: the host applies what
+ * it is told to apply (ps/shard.h), so that a simulator may hold anything instead.
  *
  * Synchronous training (cluster.issync): ps/job/aggregation.h says which gradients make a step. A complete gradient is
  * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and says so
  * (job_step_applied): only then are the pushes of that step answered.
  *
- * Members are the workers of worker_hosts (and, with cluster.elastic, some beyond), 0 being the chief; operators only ask and are not kept track of. A worker may
- * have several connections at once, all of one incarnation.
+ * Members are the workers of worker_hosts (and, with cluster.elastic, some beyond), 0 being the chief; operators only
+ * ask and are not kept track of. A worker may have several connections at once, all of one incarnation.
  *
  * Life of the job: WAITING until the chief begins a restore, RESTORING until it ends it, TRAINING until the chief ends
  * the job, then DONE or FAILED. A later begin_restore, with a higher generation, starts again from wherever it stands.
@@ -142,8 +142,8 @@ bool job_next_action(struct job *job, struct job_action *action);
 bool job_has_actions(const struct job *job);
 
 /*
- * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an enum
- * refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
+ * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an
+ * enum refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
  */
 enum { JOB_ASK_AGAIN = 0xffff };
 uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
@@ -252,16 +252,16 @@ void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders,
 void job_end(struct job *job, int worker, const struct message_end_job *message, double now_s, struct verdict *verdict);
 
 /*
- * From this global step on (the number of steps made before it; at once, if it is reached) the live keys of `config` are
- * in force: who is waited for, how many gradients make a step, when training is over. A synchronous step that is decided
- * already stays as it is. What was scheduled before and is not in force yet is forgotten; what is in force stays so when
- * an earlier step is restored.
+ * From this global step on (the number of steps made before it; at once, if it is reached) the live keys of `config`
+ * are in force: who is waited for, how many gradients make a step, when training is over. A synchronous step that is
+ * decided already stays as it is. What was scheduled before and is not in force yet is forgotten; what is in force
+ * stays so when an earlier step is restored.
  */
 void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s);
 
 /*
- * The last step of the job under another config, whatever of it differs; 0: none. With other batches about, where epochs
- * bound it: only workers count the images.
+ * The last step of the job under another config, whatever of it differs; 0: none. With other batches about, where
+ * epochs bound it: only workers count the images.
  */
 int64_t job_last_step_under(const struct job *job, const struct config *config);
 

@@ -53,7 +53,7 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
  * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong of this very probe shows that it lives: all
  * else that comes may be what it sent before it was killed, kept back by a slow link or by a ps that was held up. A gap
  * between two questions means that the newcomer went away, or that this ps stood still and has its pong still to read:
- * the time begins anew.
+ * the time starts over.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *message)
@@ -160,7 +160,7 @@ uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnati
     }
     uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, message);
     if (incarnation == 0) {
-        error_set(message, "an incarnation of 0 stands for nobody");
+        error_set(message, "0 is not a valid incarnation");
     }
     if (refusal == 0) {
         struct job_worker *worker = &job->workers[who->index];
@@ -185,7 +185,7 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
     }
     worker->gone_s = now_s;
     if (worker->present && !job_is_over(job)) {
-        job_say(job, LOG_WARNING, "worker %d (%s) is not connected any more; lost unless it is back in %g s", index,
+        job_say(job, LOG_WARNING, "worker %d (%s) has disconnected; lost unless it is back in %g s", index,
                 worker->peer, job->config.cluster.lease_secs);
     }
 }
@@ -197,7 +197,7 @@ void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
         return;
     }
     if (worker->lost) {
-        job_say(job, LOG_INFO, "worker %d (%s) is heard of again after %.0f s", index, worker->peer,
+        job_say(job, LOG_INFO, "worker %d (%s) responds again after %.0f s", index, worker->peer,
                 now_s - worker->heard_s);
         worker->lost = false;
         worker->present = true;

@@ -24,7 +24,10 @@ struct plan {
 /* epoch_batches: > 0, of one task (sampler_epoch_batches). */
 void plan_begin(struct plan *plan, const struct config *config, int64_t epoch_batches);
 
-/* The same for a job of a cluster: a global step is a batch of one worker or, synchronous, of each that is aggregated. */
+/*
+ * The same for a job of a cluster: a global step is a batch of one worker or, synchronous, of each that is
+ * aggregated.
+ */
 void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoch_batches);
 
 /* The step with which epoch 1, 2, ... ends. */

@@ -114,7 +114,7 @@ static void tell_absent(struct job *job, double now_s)
         }
     }
     if (absent > 0) {
-        job_say(job, LOG_WARNING, "worker %d (%s)%s not there; steps are made without, until that changes", first,
+        job_say(job, LOG_WARNING, "worker %d (%s)%s not there; steps are made without them until they join", first,
                 job->config.cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
     }
 }
@@ -153,6 +153,7 @@ bool job_take_step(struct job *job, struct job_step *step)
     return true;
 }
 
+/* A restore may have come while the host applied the step, outside the lock: then the step counts for nobody. */
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s)
 {
     if (step->generation != job->generation || job->state == JOB_RESTORING || !applied) {
@@ -197,7 +198,7 @@ static bool check_push(struct job *job, int index, uint64_t incarnation, const s
         return false;
     }
     if (push->token < 0 || (push->token > job->global_step && !is_past_end(job))) {
-        job_deny(verdict, ERROR_BAD_REQUEST, "a gradient of step %lld cannot be: training is at step %lld",
+        job_deny(verdict, ERROR_BAD_REQUEST, "a gradient of step %lld is impossible: training is at step %lld",
                  (long long)push->token, (long long)job->global_step);
         return false;
     }
@@ -210,6 +211,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     memset(verdict, 0, sizeof *verdict);
     *receive = false;
     job_heard(job, index, incarnation, now_s);
+    /* Nothing is received once the step is decided: the shard may be adding up that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !is_past_end(job)) {
         *receive = push->token == job->global_step && !job->gathered.decided &&
                    aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
@@ -279,6 +281,11 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
     return worker->outcome;
 }
 
+/*
+ * The order of these checks matters: a newer process owns the sequence numbers now; a restored model makes the step's
+ * number mean another step; only then does a step that is past say what became of its gradient, and only a step that is
+ * still open can be refused for what it holds.
+ */
 bool job_settled(struct job *job, int index, uint64_t incarnation, const struct job_push *push, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);

@@ -110,7 +110,10 @@ static void add(float *restrict sum, const float *restrict gradient, float weigh
     }
 }
 
-/* The mean of one block's gradients, in the first worker's stage. */
+/*
+ * The mean of one block's gradients, in the first worker's stage: no other memory is needed, and nobody reads that
+ * stage after its step. A gradient is divided before it is added, as in collect.c; the other order has other bits.
+ */
 static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
 {
     const struct shard_block *block = &shard->blocks[i];
@@ -222,7 +225,10 @@ static void foresee(struct shard *shard, struct aggregate *aggregate)
     }
 }
 
-/* With the first stripe locked: opens the step for helpers, with all stripes locked. */
+/*
+ * With the first stripe locked: opens the step for helpers, with all stripes locked. They are locked in order, so
+ * walks under way come out first; since the leader keeps them all, helpers may take the stripes in any order.
+ */
 static void open_step(struct shard *shard, struct aggregate *aggregate, const int *workers, int count)
 {
     for (int k = 1; k < shard->stripe_count; k++) {
@@ -242,6 +248,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     pthread_mutex_unlock(&aggregate->lock);
 }
 
+/* The answers' users are counted from here on: until then nobody can hold what is still being packed. */
 static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_t generation)
 {
     pthread_mutex_lock(&aggregate->lock);

@@ -1,7 +1,7 @@
 /*
- * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and asynchronous
- * pushes, aggregate.c the synchronous steps; layout.c says what lies where, restore.c writes it, snapshot.c keeps it, and
- * schedule.c has what of the config is in force.
+ * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and
+ * asynchronous pushes, aggregate.c the synchronous steps; layout.c says what lies where, restore.c writes it,
+ * snapshot.c keeps it, and schedule.c has what of the config is in force.
  */
 #ifndef PS_SHARD_INTERNAL_H
 #define PS_SHARD_INTERNAL_H
@@ -163,8 +163,9 @@ void shard_snapshots_done(struct shard *shard, const struct block_walk *walk);
 void shard_snapshots_from(struct shard *shard, int64_t global_step);
 
 /*
- * Appends a block to an answer whose ranges lie at `ranges`, and counts its floats. *packed_local: behind the last float
- * packed so far. Returns how many floats before the block go along, since they cost less than a range of its own.
+ * Appends a block to an answer whose ranges lie at `ranges`, and counts its floats. *packed_local: behind the last
+ * float packed so far. Returns how many floats before the block go along, since they cost less than a range of its
+ * own.
  */
 size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local,
                         const struct shard_block *block);

@@ -91,7 +91,7 @@ static bool check_written(struct shard *shard, struct error *error)
     }
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         if (shard->vectors[vector] != NULL && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
-            return error_set(error, "vector %d as it was written holds a value that is not finite", vector);
+            return error_set(error, "vector %d was written with a value that is not finite", vector);
         }
     }
     return true;
@@ -104,7 +104,7 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
         return false;
     }
     if (!schedule_begin(shard->schedule, epoch_steps)) {
-        return error_set(error, "the learning rate decays by epochs, and the steps of one are not known");
+        return error_set(error, "the learning rate decays by epochs, and the number of steps in one is not known");
     }
     float *averages = shard->vectors[STORE_AVERAGES];
     if (averages != NULL && shard->claimed[STORE_AVERAGES] == 0) {

@@ -1,9 +1,9 @@
 /*
  * The state of one step, kept while training goes on: stripe by stripe, by whoever leaves that step.
  *
- * Orders keep every due step whatever the pace: the chief orders one step more than there are copies, and orders the next
- * before it releases one that it has read. So while the copies are full there is always an order at hand whose step must
- * wait, and no step that has to be kept can pass before the chief has said so.
+ * Orders keep every due step whatever the pace: the chief orders one step more than there are copies, and orders the
+ * next before it releases one that it has read. So while the copies are full there is always an order at hand whose
+ * step must wait, and no step that has to be kept can pass before the chief has said so.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Chooses, once, the loops over bfloat16 arrays that this CPU can run; the baseline ones are compiled in here. */
 #include "ps/store/bfloat16.h"
 
 #include "base/cpu.h"

@@ -1,7 +1,7 @@
 /*
- * The loops over bfloat16 arrays, compiled once per instruction set: ps/store/bfloat16.c includes this for the baseline,
- * ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, which are compiled for what their names say, give their tables other
- * names first. It is included nowhere else, but for a test.
+ * The loops over bfloat16 arrays, compiled once per instruction set: ps/store/bfloat16.c includes this for the
+ * baseline, ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, which are compiled for what their names say,
+ * give their tables other names first. It is included nowhere else, but for a test.
  */
 #ifndef PS_STORE_BFLOAT16_LOOPS_H
 #define PS_STORE_BFLOAT16_LOOPS_H
@@ -60,8 +60,8 @@ static uint32_t loop_feed_back(uint16_t *restrict halves, float *restrict remain
  * --- Differences ---
  *
  * How many bits a block takes is as good as random, so that a branch would be mispredicted again and again: blocks are
- * packed, and unpacked, in all ways, and the one that fits is kept. The compiler makes of half a block's vectors what the
- * instruction set has.
+ * packed, and unpacked, in all ways, and the one that fits is kept. The compiler makes of half a block's vectors what
+ * the instruction set has.
  */
 
 enum { HALF_BLOCK = BFLOAT16_BLOCK / 2 };
@@ -73,8 +73,8 @@ typedef int8_t signed_octets __attribute__((vector_size(HALF_BLOCK)));
 typedef uint64_t quads __attribute__((vector_size(HALF_BLOCK * 2)));
 
 /*
- * Writes what one whole block comes to; returns the bits that each half takes. What does not fit goes behind the 64 bytes
- * that a block takes at most, where the next one overwrites it.
+ * Writes what one whole block comes to; returns the bits that each half takes. What does not fit goes behind the 64
+ * bytes that a block takes at most, where the next one overwrites it.
  */
 static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known, const uint16_t *restrict halves,
                                   bool anew)

@@ -1,3 +1,6 @@
+/*
+ * The mean of several gradients, in one fixed order: the reference for synchronous steps, whose bits must be these.
+ */
 #include "ps/store/collect.h"
 
 #include <assert.h>

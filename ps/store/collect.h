@@ -2,9 +2,9 @@
  * A sink that adds up whole gradients before anything is applied: the weighted sum of what several micro-batches, or
  * several workers, computed at the same parameters.
  *
- * The sum of contributions 0, 1, ... is, element by element, ((w0 x g0) + w1 x g1) + ..., in float32 without contraction:
- * the same bits wherever it is computed, as long as contributions come in the same order. A row that a contribution
- * leaves out is a zero gradient.
+ * The sum of contributions 0, 1, ... is, element by element, ((w0 x g0) + w1 x g1) + ..., in float32 without
+ * contraction: the same bits wherever it is computed, as long as contributions come in the same order. A row that a
+ * contribution leaves out is a zero gradient.
  */
 #ifndef PS_STORE_COLLECT_H
 #define PS_STORE_COLLECT_H

@@ -1,7 +1,7 @@
 /*
- * Optimizers by TensorFlow 1.x's definitions. The scalar formulas stand in ps/store/optimizer_math.h, which C and CUDA share;
- * this is the loop over ranges of a variable, compiled once per instruction set and giving the same bits in each
- * (no contraction of multiply and add, correctly rounded division and square root).
+ * Optimizers by TensorFlow 1.x's definitions. The scalar formulas stand in ps/store/optimizer_math.h, which C and
+ * CUDA share; this is the loop over ranges of a variable, compiled once per instruction set and giving the same bits
+ * in each (no contraction of multiply and add, correctly rounded division and square root).
  *
  * Everything here is pure: any thread may call it on data of its own.
  */
@@ -46,9 +46,9 @@ float optimizer_slot_initial(const struct config_train *config, int slot);
 
 /*
  * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay:
- * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase; times tf.train.cosine_decay's
- * factor, lr_cosine_end + (1 - lr_cosine_end) x (1 + cos(pi x step / lr_cosine_steps)) / 2, where that is asked for, and
- * times (step + 1) / lr_warmup_steps until that is 1. Unless lr_decay is 1,
+ * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase; times
+ * tf.train.cosine_decay's factor, lr_cosine_end + (1 - lr_cosine_end) x (1 + cos(pi x step / lr_cosine_steps)) / 2,
+ * where that is asked for, and times (step + 1) / lr_warmup_steps until that is 1. Unless lr_decay is 1,
  * lr_decay_steps must be positive by now: who knows how many steps an epoch has fills in that default.
  */
 double schedule_learning_rate(const struct config_train *config, int64_t global_step);

@@ -1,7 +1,7 @@
 /*
  * The optimizers' loops, compiled once per instruction set: ps/store/optimizer.c includes this for the baseline,
- * ps/store/optimizer_avx2.c and ps/store/optimizer_avx512.c, which are compiled for what their names say, give their tables other
- * names first. It is included nowhere else.
+ * ps/store/optimizer_avx2.c and ps/store/optimizer_avx512.c, which are compiled for what their names say, give their
+ * tables other names first. It is included nowhere else.
  *
  * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
  * 8 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each

@@ -2,9 +2,10 @@
  * One element of each optimizer, as TensorFlow 1.x defines it, for C and CUDA alike.
  *
  * Source: tensorflow/core/kernels/training_ops.cc (ApplyGradientDescent, ApplyMomentum, ApplyAdagrad, ApplyAdadelta,
- * ApplyAdam, ApplyRMSProp, ApplyFtrl) and tensorflow/python/training/moving_averages.py. Where TensorFlow multiplies by an approximate
- * reciprocal square root, this divides by the correctly rounded square root, so that every instruction set gives the
- * same bits. For the same reason it must be compiled without contraction (-ffp-contract=off, nvcc -fmad=false).
+ * ApplyAdam, ApplyRMSProp, ApplyFtrl) and tensorflow/python/training/moving_averages.py. Where TensorFlow multiplies
+ * by an approximate reciprocal square root, this divides by the correctly rounded square root, so that every
+ * instruction set gives the same bits. For the same reason it must be compiled without contraction
+ * (-ffp-contract=off, nvcc -fmad=false).
  *
  * gradient is that of the loss without L2; optimizer_gradient adds L2's share first.
  */
@@ -98,7 +99,10 @@ OPTIMIZER_INLINE void optimizer_average(const struct update *update, float param
     *average -= (*average - parameter) * (1.0f - update->ema_decay);
 }
 
-/* Element `at` of all vectors by one update, as the loops of ps/store/optimizer_loops.h have it; vectors that it has not: any. */
+/*
+ * Element `at` of all vectors by one update, as the loops of ps/store/optimizer_loops.h have it; vectors that it has
+ * not: any.
+ */
 OPTIMIZER_INLINE void optimizer_element(const struct update *shared, float gradient, float *parameters, float *slot0,
                                         float *slot1, float *averages, size_t at)
 {

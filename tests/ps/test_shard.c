@@ -4,6 +4,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -858,6 +859,8 @@ static void *push_patiently(void *context)
             fill_stage(shard, stage, -1.0f);
             shard_apply(shard, GENERATION, stage, UINT64_MAX, DTYPE_FLOAT32, &changes);
             i++;
+        } else {
+            sched_yield(); /* else those who wait keep the locks from those they wait for */
         }
     }
     return NULL;
@@ -882,6 +885,7 @@ static void test_no_ordered_step_is_lost_while_many_push(void **state)
     for (int64_t step = EVERY; step < steps; step += EVERY) {
         enum snapshot_state state_of_it;
         do {
+            sched_yield();
             state_of_it = order(f.shards[0], step);
         } while (state_of_it == SNAPSHOT_PENDING);
         assert_int_equal(state_of_it, SNAPSHOT_TAKEN);

@@ -1,3 +1,4 @@
+/* The chief's beginning and end; what it does meanwhile is in worker/remote/chief/. */
 #include "worker/remote/chief.h"
 
 #include <stdlib.h>

@@ -1,3 +1,7 @@
+/*
+ * A rollout's trial run, in a child process: a config that crashes, hangs or exhausts memory takes only the child with
+ * it, and the copy of the checkpoint that it trained on is deleted afterwards.
+ */
 #include "worker/remote/trial.h"
 
 #include <errno.h>
@@ -188,7 +192,7 @@ static bool fail_by_log(const struct trial *trial, struct error *error)
         }
         free(bytes);
     }
-    return error_set(error, "the trial ended badly: %s", line);
+    return error_set(error, "the trial failed: %s", line);
 }
 
 static bool wait_for(const struct trial *trial, pid_t child, bool (*given_up)(void *context), void *context,
@@ -202,7 +206,7 @@ static bool wait_for(const struct trial *trial, pid_t child, bool (*given_up)(vo
         if (stop || late) {
             kill(child, SIGKILL);
             waitpid(child, &status, 0);
-            return stop ? error_set(error, "the trial was given up")
+            return stop ? error_set(error, "the trial was cancelled")
                         : error_set(error, "the trial took longer than %.0f s", TIMEOUT_S);
         }
         shard_link_pause(clock_monotonic_s() + 0.02);

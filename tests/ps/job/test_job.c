@@ -405,7 +405,7 @@ static void test_leases(void **state)
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
     assert_int_equal(job_present(&scene.job), 1);
     job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is heard of again"));
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) responds again"));
     assert_int_equal(job_present(&scene.job), 2);
     /* Whoever waits on our side need not speak. */
     job_hold(&scene.job, 1, 2, 1, scene.now_s);

@@ -1,11 +1,13 @@
 /*
- * Checkpoints of the shards' state: taken of one step everywhere, read into the chief's copy, written into train_dir. By
- * time, and when a run ends or a rollout wants one, it is the state of the moment; by steps, it is of exactly those steps.
+ * Checkpoints of the shards' state: taken of one step everywhere, read into the chief's copy, written into train_dir.
+ * By time, and when a run ends or a rollout wants one, it is the state of the moment; by steps, it is of exactly
+ * those steps.
  *
- * Nobody stops for a checkpoint by steps unless the disk can't follow. The shards are told of some steps ahead (orders),
- * keep each as it comes, and make training wait at the last one until the first has been read (ps/shard.h). So what matters
- * is the order in which things are done: the next order is placed before the first is released, and the first orders are
- * placed before anybody may train. Then no step that is due can pass unnoticed, however fast they are.
+ * Nobody stops for a checkpoint by steps unless the disk can't follow. The shards are told of some steps ahead
+ * (orders), keep each as it comes, and make training wait at the last one until the first has been read (ps/shard.h).
+ * So what matters is the order in which things are done: the next order is placed before the first is released, and
+ * the first orders are placed before anybody may train. Then no step that is due can pass unnoticed, however fast
+ * they are.
  */
 #include <math.h>
 #include <stdio.h>
@@ -85,15 +87,16 @@ void chief_save_taken(struct chief *chief, int64_t global_step)
     if (chief_state_is_finite(chief)) {
         chief_write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
     } else {
-        log_warning("the model is not finite any more at step %lld: it is not saved", (long long)global_step);
+        log_warning("the model is no longer finite at step %lld and is not saved", (long long)global_step);
     }
 }
 
 /* --- The state of the moment ------------------------------------------------------------------------------------------ */
 
 /*
- * With several shards that are not at the same step just now, one a little ahead is agreed on, or the last one, where all
- * of them stop. If steps are ordered, they stop at the last of those too, for nobody reads any as long as we are locked.
+ * With several shards that are not at the same step just now, one a little ahead is agreed on, or the last one, where
+ * all of them stop. If steps are ordered, they stop at the last of those too, for nobody reads any as long as we are
+ * locked.
  */
 static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try)
 {
@@ -161,10 +164,9 @@ static void note_ordered(struct chief *chief, int64_t step)
 {
     int64_t first = chief->ordered + chief->supervisor.save_steps;
     if (chief->ordered >= 0 && first < step) {
-        log_warning(
-            "no checkpoint of step %lld, nor of any other before step %lld: training had passed them before the "
-            "ps could be told to keep them",
-            (long long)first, (long long)step);
+        log_warning("no checkpoint of step %lld, nor of any other before step %lld: training was past them before "
+                    "every ps had been told to keep them",
+                    (long long)first, (long long)step);
     }
     chief->ordered = step;
 }
@@ -231,9 +233,9 @@ static void remove_first(struct chief *chief)
 }
 
 /*
- * The step of an order has passed, though the shards were told in time: they waited in vain, for a lease. For a while they
- * are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was killed pushed to some
- * shards alone, so that they are never at one step while some are made to wait.
+ * The step of an order has passed, though the shards were told in time: they waited in vain, for a lease. For a while
+ * they are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was killed
+ * pushed to some shards alone, so that they are never at one step while some are made to wait.
  */
 static void lose_first(struct chief *chief, const char *why)
 {
@@ -398,7 +400,7 @@ void chief_start_saving(struct chief *chief)
     if (chief->has_folder && !chief->saves) {
         chief->saves = pthread_create(&chief->thread, NULL, save_on, chief) == 0;
         if (!chief->saves) {
-            log_warning("no thread to save checkpoints: only the last one will be kept");
+            log_warning("the thread that saves checkpoints cannot start: only the last checkpoint will be kept");
             chief_lock(chief);
             drop_orders(chief); /* nobody would read them */
             pthread_mutex_unlock(&chief->mutex);

@@ -79,7 +79,10 @@ void chief_order_ahead(struct chief *chief, int64_t step);
 /* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
 void chief_collect_last(struct chief *chief);
 
-/* Writes the state that was taken. targets: enum checkpoint_target's, added up. Locked. A failure is logged and noted. */
+/*
+ * Writes the state that was taken. targets: enum checkpoint_target's, added up. Locked. A failure is logged and
+ * noted.
+ */
 void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
 
 /* Saves the state that was taken, unless it is past saving. Locked. */

@@ -1,6 +1,6 @@
 /*
- * How the model comes into the shards: where they do not all hold it, it is written anew, as a new generation: the newest
- * good checkpoint, or a model as it is at the beginning.
+ * How the model comes into the shards: where they do not all hold it, it is written again, as a new generation: the
+ * newest good checkpoint, or a model as it is at the beginning.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,12 +33,14 @@ static bool load_state(struct chief *chief, struct checkpoint_file *file, struct
     if (lost[0] != '\0' && !may_lose) {
         return error_set(error, "%.200s: this config would lose %.500s", checkpoint_path(file), lost);
     }
-    log_info("%s is taken over as far as it fits%s%s", checkpoint_path(file), lost[0] != '\0' ? "; lost is " : "",
-             lost);
+    log_info("%s is used as far as it fits%s%s", checkpoint_path(file), lost[0] != '\0' ? "; dropped: " : "", lost);
     return true;
 }
 
-/* What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the counters. */
+/*
+ * What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the
+ * counters.
+ */
 static bool find_state(struct chief *chief, bool load, char *source, size_t size, struct error *error)
 {
     const struct config *config = chief->options.config;
@@ -179,6 +181,5 @@ bool chief_restore(struct chief *chief, struct error *error)
     }
     pthread_mutex_unlock(&chief->mutex);
     free(status);
-    return end == PUSH_PULL_DONE ||
-           (end == PUSH_PULL_REFUSED ? false : error_set(error, "the shards are not all there"));
+    return end == PUSH_PULL_DONE || (end == PUSH_PULL_REFUSED ? false : error_set(error, "some ps is missing"));
 }

@@ -1,3 +1,7 @@
+/*
+ * The chief's requests to all ps, one after another. The callers retry, so each function tells a broken connection or a
+ * changed generation (PUSH_PULL_AGAIN) from a refusal that is final, and repeating a request does no harm.
+ */
 #include "worker/remote/chief/transfer.h"
 
 #include <math.h>
