@@ -32,7 +32,7 @@ comma := ,
 
 all: $(or $(ARCH),build/trainer)
 
-# --- What is compiled -------------------------------------------------------------------------------------------------
+# --- What is compiled ---
 
 rooms   := base net ps worker cuda
 # What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
@@ -79,7 +79,7 @@ $(call remember,build/version,$(or \
 	$(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),$(VERSION)$(shell \
 	git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
 
-# --- Third-party libraries: base/deps fetches and builds them ---------------------------------------------------------
+# --- Third-party libraries: base/deps fetches and builds them ---
 
 # System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
 goals    := $(or $(MAKECMDGOALS),all)
@@ -119,13 +119,13 @@ $(native_libs): build/deps/%.native: build/deps/%.musl
 
 build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_alt.h)
 
-# --- The GPU engine's program, which the product carries --------------------------------------------------------------
+# --- The GPU engine's program, which the product carries ---
 
 include cuda/build.mk
 
 include base/deps/cross.mk
 
-# --- The product ------------------------------------------------------------------------------------------------------
+# --- The product ---
 
 objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
 musl_cc := build/deps/musl/bin/musl-cc
@@ -150,11 +150,11 @@ build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/ve
 
 -include $(objects:.o=.d)
 
-# --- Tests, lint and benches ------------------------------------------------------------------------------------------
+# --- Tests, lint and benches ---
 
 include tests/unit.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk tests/test.mk
 
-# --- Running ----------------------------------------------------------------------------------------------------------
+# --- Running ---
 
 # Without digits in DATA_DIR and without a network the program makes its own: that is no reason to stop here.
 run: build/trainer data-if-possible
@@ -179,7 +179,7 @@ install: build/trainer
 	sed 's|/usr/local/|$(PREFIX)/|' 'deploy/trainer@.service' >'$(DESTDIR)$(UNITDIR)/trainer@.service'
 	chmod 644 '$(DESTDIR)$(UNITDIR)/trainer@.service'
 
-# --- Housekeeping -----------------------------------------------------------------------------------------------------
+# --- Housekeeping ---
 
 clean:
 	rm -rf build/product build/gpu build/san build/fuzz build/debug build/lint \

@@ -63,7 +63,7 @@ static bool read_open_file(int fd, const char *path, size_t limit, uint8_t **byt
     size_t used = 0;
     for (;;) {
         if (!content) {
-            return error_set(error, "%s: not enough memory for its %zu bytes", path, capacity);
+            return error_set(error, "%s: out of memory for its %zu bytes", path, capacity);
         }
         /* Ask for one byte more than expected, to see the end of the file and to notice one that grows. */
         ssize_t got = read(fd, content + used, capacity + 1 - used);

@@ -13,10 +13,10 @@ static bool read_available(uint64_t *kib)
     unsigned long long number;
     bool found = false;
     FILE *file = fopen("/proc/meminfo", "re");
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+    while (file && !found && fgets(line, sizeof line, file)) {
         found = sscanf(line, "MemAvailable: %llu kB", &number) == 1;
     }
-    if (file != NULL) {
+    if (file) {
         fclose(file);
     }
     *kib = found ? number : 0;
@@ -27,8 +27,8 @@ static bool read_resident(uint64_t *pages)
 {
     unsigned long long total, resident;
     FILE *file = fopen("/proc/self/statm", "re");
-    bool found = file != NULL && fscanf(file, "%llu %llu", &total, &resident) == 2;
-    if (file != NULL) {
+    bool found = file && fscanf(file, "%llu %llu", &total, &resident) == 2;
+    if (file) {
         fclose(file);
     }
     *pages = found ? resident : 0;
@@ -42,7 +42,7 @@ static uint64_t cgroup_limit(void)
     unsigned long long limit = 0;
     for (int i = 0; i < 2 && limit == 0; i++) {
         FILE *file = fopen(paths[i], "re");
-        if (file != NULL) {
+        if (file) {
             limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": none */
             fclose(file);
         }

@@ -105,7 +105,7 @@ static struct span_chunk *another_chunk(void)
     if (track.chunk) {
         retire(track.chunk);
     }
-    if (chunk_count < MAX_CHUNKS && (chunk = calloc(1, sizeof *chunk)) != NULL) {
+    if (chunk_count < MAX_CHUNKS && (chunk = calloc(1, sizeof *chunk))) {
         chunk->next = all;
         all = chunk;
         chunk_count++;
@@ -204,7 +204,7 @@ bool profile_open(const char *path, int identity, struct error *error)
     return true;
 }
 
-/* ---- The file: one event a line ---- */
+/* --- The file: one event a line --- */
 
 static double microseconds(uint64_t ns)
 {

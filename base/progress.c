@@ -169,8 +169,8 @@ static void draw(void *context)
 void progress_begin(struct progress *progress, bool wanted)
 {
     const char *terminal = getenv("TERM");
-    *progress = (struct progress){.active = wanted && isatty(STDOUT_FILENO) && terminal != NULL &&
-                                            strcmp(terminal, "dumb") != 0};
+    *progress =
+        (struct progress){.active = wanted && isatty(STDOUT_FILENO) && terminal && strcmp(terminal, "dumb") != 0};
     if (progress->active) {
         pthread_mutex_init(&progress->mutex, NULL);
         log_set_status_line(erase, draw, progress);

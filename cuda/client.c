@@ -41,7 +41,7 @@ struct gpu_client {
     struct pace train, step, forward;
 };
 
-/* ---- How long commands may take ---- */
+/* --- How long commands may take --- */
 
 /* Deadline of a command whose duration grows with its units of work. */
 static struct wait paced_wait(const struct gpu_client *client, const struct pace *pace, const char *what, double units)
@@ -67,12 +67,12 @@ static bool carry_out_paced(struct gpu_client *client, const struct protocol_com
     return done;
 }
 
-/* ---- Start and stop ---- */
+/* --- Start and stop --- */
 
 bool gpu_client_is_built(void)
 {
     size_t size;
-    return payload_program(&size) != NULL;
+    return payload_program(&size);
 }
 
 bool gpu_client_start_program(struct gpu_client **out, const void *bytes, size_t size, double timeout_s,
@@ -80,7 +80,7 @@ bool gpu_client_start_program(struct gpu_client **out, const void *bytes, size_t
 {
     struct gpu_client *client = calloc(1, sizeof *client);
     if (!client) {
-        return error_set(error, "no memory for the GPU engine");
+        return error_set(error, "out of memory for the GPU engine");
     }
     client->timeout_s = timeout_s;
     if (!exchange_start(&client->exchange, bytes, size, error)) {
@@ -137,7 +137,7 @@ bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct er
     return true;
 }
 
-/* ---- Shared memory ---- */
+/* --- Shared memory --- */
 
 static bool has_vector(const struct device_shape *shape, int vector)
 {
@@ -195,8 +195,8 @@ static bool map_transfer(struct gpu_client *client, struct error *error)
                       (off_t)header);
     }
     if (memory == MAP_FAILED) {
-        return error_set(error, "no memory for %zu MiB to share with the GPU engine: %s", client->transfer_bytes >> 20,
-                         strerror(errno));
+        return error_set(error, "out of memory for %zu MiB to share with the GPU engine: %s",
+                         client->transfer_bytes >> 20, strerror(errno));
     }
     client->transfer = memory;
     lay_out(&client->areas, client->transfer, &client->shape, client->float_count);
@@ -247,7 +247,7 @@ int gpu_client_precision(const struct gpu_client *client)
     return client->precision;
 }
 
-/* ---- Work ---- */
+/* --- Work --- */
 
 bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,
                      struct error *error)
@@ -267,8 +267,8 @@ bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, client->exchange.file, (off_t)at);
     }
     if (memory == MAP_FAILED) {
-        return error_set(error, "no memory to hand %zu MiB of training data to the GPU engine: %s", bytes >> 20,
-                         strerror(errno));
+        return error_set(error, "out of memory while handing %zu MiB of training data to the GPU engine: %s",
+                         bytes >> 20, strerror(errno));
     }
     memcpy(memory, images, image_bytes);
     memcpy(memory + room, labels, label_bytes);

@@ -20,7 +20,7 @@ enum {
 
 static const double START_S = 20; /* even on a loaded machine */
 
-/* ---- The end ---- */
+/* --- The end --- */
 
 static bool die(struct exchange *exchange, const struct error *why)
 {
@@ -47,7 +47,7 @@ static bool has_ended(struct exchange *exchange, const char *what)
     return true;
 }
 
-/* ---- Waiting ---- */
+/* --- Waiting --- */
 
 static void look_at_gradient(struct exchange *exchange, struct wait *wait)
 {
@@ -109,7 +109,7 @@ static bool await(struct exchange *exchange, struct wait *wait, struct protocol_
     }
 }
 
-/* ---- Commands ---- */
+/* --- Commands --- */
 
 static bool greet(struct exchange *exchange)
 {
@@ -153,17 +153,17 @@ bool exchange_carry_out(struct exchange *exchange, const struct protocol_command
     return exchange_finish(exchange, wait, error);
 }
 
-/* ---- Start and stop ---- */
+/* --- Start and stop --- */
 
 static bool create_memory(struct exchange *exchange, struct error *error)
 {
     exchange->file = (int)syscall(SYS_memfd_create, "trainer-gpu-memory", MFD_CLOEXEC);
     if (exchange->file < 0 || ftruncate(exchange->file, (off_t)protocol_header_bytes()) != 0) {
-        return error_set(error, "no memory to share with the GPU engine: %s", strerror(errno));
+        return error_set(error, "out of memory while sharing with the GPU engine: %s", strerror(errno));
     }
     void *memory = mmap(NULL, protocol_header_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, exchange->file, 0);
     if (memory == MAP_FAILED) {
-        return error_set(error, "no memory to share with the GPU engine: %s", strerror(errno));
+        return error_set(error, "out of memory while sharing with the GPU engine: %s", strerror(errno));
     }
     exchange->header = memory;
     exchange->header->magic = PROTOCOL_MAGIC;

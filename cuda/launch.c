@@ -51,7 +51,7 @@ static bool write_all(int fd, const void *bytes, size_t size)
     return true;
 }
 
-/* ---- The program as a descriptor ---- */
+/* --- The program as a descriptor --- */
 
 /* Kernels before 6.3 do not know the flag, and allow any memfd to be executed. */
 static int memory_file(const char *name, unsigned flag)
@@ -97,7 +97,7 @@ static const char *loader_of(const struct launch_program *program)
     return NULL;
 }
 
-/* ---- The child ---- */
+/* --- The child --- */
 
 struct child {
     enum launch_way way;
@@ -178,7 +178,7 @@ _Noreturn static void run_child(struct child *child)
     _exit(127);
 }
 
-/* ---- The parent ---- */
+/* --- The parent --- */
 
 /* Waits until the child has executed the program, which closes the pipe, or has reported an error. */
 static bool await_exec(int report, struct failure *failure)

@@ -15,7 +15,7 @@ static bool driver_version(const char *root, char *version, size_t size)
     if (!file) {
         return false;
     }
-    bool any = fgets(line, sizeof line, file) != NULL;
+    bool any = fgets(line, sizeof line, file);
     fclose(file);
     snprintf(version, size, "of unknown version");
     char *rest = NULL;

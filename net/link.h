@@ -78,7 +78,7 @@ void link_destroy(struct link *link); /* fine on zeros */
 
 static inline bool link_is_open(const struct link *link)
 {
-    return link->channel.connection != NULL;
+    return link->channel.connection;
 }
 
 /* How a try ended. */

@@ -341,7 +341,7 @@ int listener_count(const struct listener *listener,
 {
     int count = 0;
     *silent = NULL;
-    for (struct listener_session *session = NULL; (session = listener_next(listener, session)) != NULL;) {
+    for (struct listener_session *session = NULL; (session = listener_next(listener, session));) {
         if (alike(session, context)) {
             count++;
             *silent = !*silent || session->heard_s < (*silent)->heard_s ? session : *silent;

@@ -41,8 +41,8 @@
     MESSAGE(16, pull,          0,            "asks for parameters newer than a version; answered by values")           \
     MESSAGE(17, values,        MESSAGE_BULK, "answers read and pull; in as many frames as needed, the last one "       \
                                              "flagged")                                                                \
-    MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard, in as many frames as needed; applied "\
-                                             "when the last one, flagged, is in")                                      \
+    MESSAGE(18, push,          MESSAGE_BULK, "one step's gradient for this shard, in as many frames as needed; "       \
+                                             "applied when the last one, flagged, is in")                              \
     MESSAGE(19, pushed,        MESSAGE_BULK, "answers push: its outcome and the parameters that changed; in as many "  \
                                              "frames as needed")                                                       \
     MESSAGE(20, heartbeat,     0,            "the sender is alive; its state")                                         \

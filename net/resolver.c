@@ -68,7 +68,7 @@ static struct resolver_query *ask(const struct address *address, struct error *e
     struct resolver_query *question = calloc(1, sizeof *question);
     if (!question || !wake_create(&question->answered, error)) {
         free(question);
-        error_set(error, "host %s: out of memory to look it up", address->host);
+        error_set(error, "host %s: out of memory while looking it up", address->host);
         return NULL;
     }
     question->address = *address;

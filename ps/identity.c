@@ -17,9 +17,9 @@ static const double LEAST_IDLE_TIMEOUT_S = 2.0;
 /* fleet.key in the folder of the config; without a config, in the current one. */
 static bool key_beside_config(const struct config *config, char *path, size_t size, struct error *error)
 {
-    const char *slash = config->path != NULL ? strrchr(config->path, '/') : NULL;
+    const char *slash = config->path ? strrchr(config->path, '/') : NULL;
     char folder[PATH_MAX] = ".";
-    if (slash != NULL) {
+    if (slash) {
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - config->path), config->path);
         if (slash == config->path) {
             memcpy(folder, "/", 2);
@@ -85,7 +85,7 @@ bool identity_create(struct identity *identity, const struct config *config, str
     }
     identity->job = config_job_text(config);
     identity->hello.job = identity->job;
-    return identity->job != NULL || error_set(error, "out of memory");
+    return identity->job || error_set(error, "out of memory");
 }
 
 /* Readers may hold an older one, so all stay. */
@@ -99,7 +99,7 @@ struct identity_change {
 const struct hello_identity *identity_hello(const struct identity *identity)
 {
     const struct identity_change *changed = atomic_load(&identity->changed);
-    return changed != NULL ? &changed->identity : &identity->hello;
+    return changed ? &changed->identity : &identity->hello;
 }
 
 double identity_idle_timeout_s(const struct identity *identity)
@@ -139,7 +139,7 @@ bool identity_change(struct identity *identity, uint64_t version, const char *di
 {
     size_t size = strlen(job) + 1;
     struct identity_change *change = malloc(sizeof *change + size);
-    if (change == NULL) {
+    if (!change) {
         return error_set(error, "out of memory");
     }
     snprintf(change->digest, sizeof change->digest, "%s", digest);
@@ -155,7 +155,7 @@ bool identity_change(struct identity *identity, uint64_t version, const char *di
 
 void identity_destroy(struct identity *identity)
 {
-    for (struct identity_change *change = atomic_load(&identity->changed); change != NULL;) {
+    for (struct identity_change *change = atomic_load(&identity->changed); change;) {
         struct identity_change *before = change->before;
         free(change);
         change = before;

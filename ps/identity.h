@@ -1,6 +1,6 @@
 /*
- * Who this process is in its cluster, and what it proves it with: taken from the configuration once, when a role starts,
- * and not changed afterwards.
+ * Who this process is in its cluster, and what it proves it with: taken from the configuration once, when a role
+ * starts, and not changed afterwards.
  */
 #ifndef PS_IDENTITY_H
 #define PS_IDENTITY_H

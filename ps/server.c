@@ -87,8 +87,7 @@ static bool create_lists(struct server *server, struct error *error)
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
-    return (server->stage_users != NULL && server->finite != NULL && server->not_finite != NULL) ||
-           error_set(error, "out of memory");
+    return (server->stage_users && server->finite && server->not_finite) || error_set(error, "out of memory");
 }
 
 static void create_locks(struct server *server)
@@ -182,8 +181,7 @@ static void announce(const struct server *server)
     log_info("ps %d of %d listens on port %u of %s, for %d worker%s; %s%s", server->index, cluster->ps_hosts.count,
              listener_port(server->listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
-             server->identity.credentials != NULL ? "TLS 1.3 with " : "INSECURE: plain text",
-             server->identity.key_path);
+             server->identity.credentials ? "TLS 1.3 with " : "INSECURE: plain text", server->identity.key_path);
     log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push; the process "
              "takes about %.1f MiB once all workers are connected",
              server->index, held, shard_floats(server->shard),
@@ -268,7 +266,7 @@ int server_run(const struct config *config)
     struct error error;
     struct follower *follower = NULL;
     int status = COMMAND_FAILED;
-    if (server == NULL) {
+    if (!server) {
         log_error("out of memory");
         return COMMAND_FAILED;
     }

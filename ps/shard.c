@@ -12,7 +12,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/shard/internal.h"
 
-/* --- Passing through the stripes --------------------------------------------------------------------------------------- */
+/* --- Passing through the stripes --- */
 
 /* Whatever its generation. */
 static bool shard_walk_enter_any(struct shard *shard)
@@ -53,16 +53,16 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step)
 {
     struct stripe *last = &shard->stripes[shard->stripe_count - 1];
     pthread_mutex_lock(&last->lock);
-    if (version != NULL) {
+    if (version) {
         *version = shard->done_version;
     }
-    if (global_step != NULL) {
+    if (global_step) {
         *global_step = shard->done_step;
     }
     pthread_mutex_unlock(&last->lock);
 }
 
-/* --- Stages ------------------------------------------------------------------------------------------------------------ */
+/* --- Stages --- */
 
 /* The first block that ends after `local`. */
 static size_t block_after(const struct shard *shard, size_t local)
@@ -134,7 +134,7 @@ bool stage_is_finite(const struct stage *stage)
     return stage->not_finite == 0;
 }
 
-/* --- Answers ----------------------------------------------------------------------------------------------------------- */
+/* --- Answers --- */
 
 size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local, const struct shard_block *block)
 {
@@ -190,7 +190,7 @@ static void pack_end(struct stage *stage, uint64_t version, int64_t global_step,
 
 bool stage_remembers(const struct stage *stage)
 {
-    return stage->known != NULL;
+    return stage->known;
 }
 
 bool stage_is_known_to(const struct stage *stage, uint64_t connection)
@@ -215,14 +215,14 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
     return bytes;
 }
 
-/* --- Applying ---------------------------------------------------------------------------------------------------------- */
+/* --- Applying --- */
 
 void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
 {
     schedule_prepare(shard->schedule, &step->update[1], global_step);
     step->update[0] = step->update[1];
     update_spare_biases(&step->update[0]);
-    step->has_slots = shard->vectors[STORE_SLOT0] != NULL;
+    step->has_slots = shard->vectors[STORE_SLOT0];
     for (int i = 0; i < 2; i++) {
         step->loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], true);
         step->absent_loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], false);
@@ -233,24 +233,24 @@ void shard_step_prepare(const struct shard *shard, int64_t global_step, struct s
 
 static inline float *at(float *values, size_t offset)
 {
-    return values == NULL ? NULL : values + offset;
+    return !values ? NULL : values + offset;
 }
 
 void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
     const struct shard_block *block = &shard->blocks[i];
-    optimizer_loop loop = gradient != NULL ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
+    optimizer_loop loop = gradient ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
     loop(&step->update[block->is_weights],
          &(struct optimizer_rows){.rows = (size_t)block->rows,
                                   .cols = block->cols,
-                                  .gradient = gradient != NULL ? gradient + block->local : NULL,
+                                  .gradient = gradient ? gradient + block->local : NULL,
                                   .gradient_stride = (size_t)block->stride,
                                   .parameters = shard->vectors[STORE_PARAMETERS] + block->local,
                                   .slot0 = at(shard->vectors[STORE_SLOT0], block->local),
                                   .slot1 = at(shard->vectors[STORE_SLOT1], block->local),
                                   .average = at(shard->vectors[STORE_AVERAGES], block->local),
                                   .stride = (size_t)block->stride});
-    shard->moved[i] |= gradient != NULL && step->has_slots;
+    shard->moved[i] |= gradient && step->has_slots;
 }
 
 /* True if the block changed. */
@@ -317,7 +317,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
+    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }

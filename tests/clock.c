@@ -19,7 +19,7 @@ static const volatile double *ahead_s;
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("TEST_CLOCK");
-    int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     void *mapped = fd >= 0 ? mmap(NULL, sizeof *ahead_s, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (mapped == MAP_FAILED) {
         abort();
@@ -41,7 +41,7 @@ time_t __wrap_time(time_t *to)
 {
     struct timespec now = {0};
     __wrap_clock_gettime(CLOCK_REALTIME, &now);
-    if (to != NULL) {
+    if (to) {
         *to = now.tv_sec;
     }
     return now.tv_sec;

@@ -1,7 +1,7 @@
 # The GPU engine's tests: a driver that is none, processes whose device is none, and the real ones. Included by the
 # Makefile.
 
-# --- A driver without a GPU -------------------------------------------------------------------------------------------
+# --- A driver without a GPU ---
 
 # libcuda.so.1 for tests (tests/cuda/fake/driver.cpp says what it can be told): the true kernels, compiled for this CPU.
 # With sanitizers for the unit tests; without, in build/fake, for programs that have none.
@@ -37,7 +37,7 @@ build/fake/libcuda.so.1: $(fake_plain)
 
 -include $(fake_objects:.o=.d) $(fake_plain:.o=.d)
 
-# --- Processes without a GPU ------------------------------------------------------------------------------------------
+# --- Processes without a GPU ---
 
 # Of tests' processes, which no list of programs has.
 -include $(patsubst %,build/san/%.d,cuda/helper/main tests/cuda/standin tests/cuda/plain_driver \
@@ -65,7 +65,7 @@ build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/referen
 
 build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_process
 
-# --- On a machine with a GPU ------------------------------------------------------------------------------------------
+# --- On a machine with a GPU ---
 
 # The device's unit tests as plain programs with the real kernels, for compute-sanitizer to look into; everything but
 # the CPU engine's kernels is compiled for the simulator already.

@@ -12,8 +12,8 @@ header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_h
 # Our prototypes of the driver API against a toolkit's.
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
 
-lint: build/lint/format build/lint/cppcheck build/lint/includes build/lint/circles build/lint/house $(tidy_stamps) $(header_stamps) \
-	$(if $(and $(cuda_header),$(wildcard tests/cuda/check_api.c)),build/lint/cuda_api)
+lint: build/lint/format build/lint/cppcheck build/lint/includes build/lint/circles build/lint/house \
+	$(tidy_stamps) $(header_stamps) $(if $(and $(cuda_header),$(wildcard tests/cuda/check_api.c)),build/lint/cuda_api)
 
 build/lint/cuda_api: tests/cuda/check_api.c cuda/device/api.h
 	@mkdir -p $(@D)

@@ -16,7 +16,7 @@ static inline struct test_random test_random_begin(const char *test)
     const char *given = getenv("TEST_SEED");
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)now.tv_sec ^ (uint64_t)now.tv_nsec;
+    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)now.tv_sec ^ (uint64_t)now.tv_nsec;
     fprintf(stderr, "%s: TEST_SEED=%llu\n", test, (unsigned long long)seed);
     return (struct test_random){seed};
 }

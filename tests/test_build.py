@@ -60,7 +60,7 @@ def test_runs_on_old_processors(trainer, cpu):
     assert "trainer" in output_of(qemu, "-cpu", cpu, trainer, "version")
 
 
-# --- What is compiled again, tried on a copy of the tree ---------------------------------------------------------------
+# --- What is compiled again, tried on a copy of the tree ---
 
 OBJECTS = ["build/product/base/error.o", "build/product/base/file.o", "build/product/base/philox_user.o"]
 
@@ -142,7 +142,7 @@ def test_a_failed_compilation_is_tried_again(copy):
             compiled(copy)
 
 
-# --- Other targets ----------------------------------------------------------------------------------------------------
+# --- Other targets ---
 
 
 @pytest.mark.alone
@@ -171,7 +171,7 @@ def test_help_names_every_target(root):
         assert re.search(rf"\b{target}\b", text), target
 
 
-# --- Fetching, without a network: a folder of unpacked sources stands in for Debian's archive -------------------------
+# --- Fetching, without a network: a folder of unpacked sources stands in for Debian's archive ---
 
 
 def fetch(root, tmp_path, name, **env):
@@ -240,7 +240,7 @@ def test_altered_download_is_not_used(root, tmp_path):
     assert "DEPS_DIR=" in result.stderr
 
 
-# --- MNIST ------------------------------------------------------------------------------------------------------------
+# --- MNIST ---
 
 
 def get_mnist(root, folder, url):
@@ -281,7 +281,7 @@ def test_mnist_unreachable_is_one_quick_line(root, tmp_path):
     assert result.stderr.count("\n") == 1 and "MNIST_URL=" in result.stderr
 
 
-# --- Lint that is our own ---------------------------------------------------------------------------------------------
+# --- Lint that is our own ---
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_plain_text_is_said_loudly(trainer, tmp_path):
         assert all("INSECURE" in cluster.text(name) for name in cluster.members)
 
 
-# ---- trainer cluster ----
+# --- trainer cluster ---
 
 
 def cluster_command(trainer, tmp_path, *flags, status=0):

@@ -52,7 +52,7 @@ def sync(steps, *flags):
             "--lease_secs=2", "--recovery_wait_secs=0.2", *flags)
 
 
-# ---- Workers ----
+# --- Workers ---
 
 
 @pytest.mark.parametrize("ps", [1, 2])
@@ -123,7 +123,7 @@ def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
         assert "worker 1 (127.0.0.1:" in cluster.text("ps 0") and "is not finite" in cluster.text("ps 0")
 
 
-# ---- The chief ----
+# --- The chief ---
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -147,7 +147,7 @@ def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
             assert members["ps 0"]["global_step"] > before and members["ps 0"]["generation"] == 1
 
 
-# ---- Parameter servers ----
+# --- Parameter servers ---
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -254,7 +254,7 @@ def test_all_killed_at_once_lose_the_time_since_the_last_checkpoint(trainer, tmp
         assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
 
 
-# ---- Links ----
+# --- Links ---
 
 
 def relayed(cluster, dice):
@@ -355,7 +355,7 @@ def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
     print(f"{usage.ru_utime + usage.ru_stime:.1f} s of processor time, so far in all tests")
 
 
-# ---- Clocks ----
+# --- Clocks ---
 
 
 def wall_times(folder):
@@ -389,7 +389,7 @@ def test_clocks_that_are_set(trainer, clocked, tmp_path):
     assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
 
 
-# ---- Disks ----
+# --- Disks ---
 
 
 def test_a_full_disk_at_checkpoint_time(trainer, tmp_path):

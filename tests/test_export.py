@@ -46,7 +46,7 @@ def forward(weights, x, activation, layers, suffix=""):
     return x
 
 
-# ---- inspect and diff ----
+# --- inspect and diff ---
 
 
 def test_inspect_tells_what_numpy_finds(trainer, digits):
@@ -107,7 +107,7 @@ def test_diff_of_other_models(trainer, digits, tmp_path):
     assert "diff needs two checkpoints" in run(trainer, "diff", "t", cwd=tmp_path, status=2).stderr
 
 
-# ---- export ----
+# --- export ---
 
 
 @pytest.mark.parametrize("weights", SUFFIX)
@@ -184,7 +184,7 @@ def test_export_says_what_is_wrong(trainer, digits, tmp_path):
     assert "nowhere/m.npz" in run(trainer, "export", "t", "--out=nowhere/m.npz", cwd=tmp_path, status=1).stderr
 
 
-# ---- predict ----
+# --- predict ---
 
 
 def predicted(result):
@@ -275,7 +275,7 @@ def test_predict_wants_files(trainer, tmp_path):
     assert "--top_k: must be" in run(trainer, "predict", "--top_k=0", "x", cwd=tmp_path, status=2).stderr
 
 
-# ---- eval --interval_secs ----
+# --- eval --interval_secs ---
 
 
 def test_eval_follows_a_training_run(trainer, tmp_path):

@@ -81,7 +81,7 @@ def same_set(one, other):
     return all((a == b).all() for a, b in zip(read_set(one), read_set(other), strict=True))
 
 
-# ---- conversion ----
+# --- conversion ---
 
 
 @pytest.mark.parametrize("flags", [["--to=tfrecord"], ["--to=tfrecord", "--shards=7"],
@@ -139,7 +139,7 @@ def test_convert_overwrites_nothing_and_says_what_is_wrong(trainer, digits, tmp_
         assert len(run(trainer, "convert", data, *flags, cwd=tmp_path, status=2).stderr.splitlines()) == 1
 
 
-# ---- TFRecord ----
+# --- TFRecord ---
 
 
 def test_training_from_records_is_training_from_idx(trainer, digits, tmp_path):
@@ -282,7 +282,7 @@ def test_an_epoch_from_records_costs_little_more(trainer, digits, tmp_path):
     assert seconds["r"] < seconds["set"] + 0.5, seconds
 
 
-# ---- folders of pictures ----
+# --- folders of pictures ---
 
 
 def test_pictures_of_any_size_and_class_name(trainer, digits, tmp_path):

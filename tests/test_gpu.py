@@ -76,7 +76,7 @@ def children(pid):
     return {name: int(number) for number, name in (line.split(None, 1) for line in text.splitlines())}
 
 
-# --- What is built -----------------------------------------------------------------------------------------------------
+# --- What is built ---
 
 
 def test_the_process_needs_no_more_than_glibc_2_17(root):
@@ -159,7 +159,7 @@ def test_every_part_of_its_bench_runs(root, gpu, mnist):
     assert len(figures) == 4 and figures[1] == "as a worker over loopback TLS with one ps", result.stderr
 
 
-# --- Devices -----------------------------------------------------------------------------------------------------------
+# --- Devices ---
 
 
 def test_devices_are_listed(trainer, gpu):
@@ -263,7 +263,7 @@ def test_placement_is_logged(trainer, gpu, tmp_path):
     assert train(trainer, *GPU, "--train_steps=1", cwd=tmp_path).named("placement") == []
 
 
-# --- Layers placed by hand ---------------------------------------------------------------------------------------------
+# --- Layers placed by hand ---
 
 
 def place(tmp_path, layers, **train):
@@ -321,10 +321,10 @@ def test_placement_where_there_is_no_gpu(trainer, tmp_path, gpu, monkeypatch):
 
 @pytest.mark.parametrize("layers, train_keys, message", [
     ({"layer2": "cpu:0"}, {}, 'names layer2, but model.layers makes layer0 to layer1'),
-    ({"hidden": "cpu:0"}, {}, '"hidden" is no layer: layer0 is the one above the images'),
+    ({"hidden": "cpu:0"}, {}, '"hidden" is not a layer; expected layer0'),
     ({"layer1": "tpu:0"}, {}, 'layer1 must be on cpu:0 or gpu:N with N from 0 to 63, not "tpu:0"'),
     ({"layer0": "gpu:0", "layer1": "gpu:1"}, {}, "puts layer1 on gpu:1 and others on gpu:0; a model uses one GPU"),
-    ({"layer1": "cpu:0"}, {"towers": ["gpu:0", "gpu:1"], "micro_batches": 2}, "goes with one device, and train.towers names several"),
+    ({"layer1": "cpu:0"}, {"towers": ["gpu:0", "gpu:1"], "micro_batches": 2}, "cannot be combined with train.towers"),
 ])
 def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, message):
     place(tmp_path, layers, **train_keys)
@@ -333,7 +333,7 @@ def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, me
     assert re.search(r"config\.json:1:\d+: train\.placement: ", result.stderr) and message in result.stderr, result.stderr
 
 
-# --- Training ----------------------------------------------------------------------------------------------------------
+# --- Training ---
 
 
 def curve(result):
@@ -428,7 +428,7 @@ def test_precision_without_a_gpu(trainer, tmp_path, gpu, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     flags = (*NET, "--precision=bfloat16", "--train_steps=3")
     result = train(trainer, *flags, "--device=cpu", cwd=tmp_path, status=2)
-    assert "--precision: bfloat16 is of a GPU's tensor cores, and device is cpu" in result.stderr
+    assert "--precision: bfloat16 needs a GPU's tensor cores, but device is cpu" in result.stderr
     result = train(trainer, *flags, "--device=gpu", cwd=tmp_path)
     assert warning_of(result).startswith("the CPU is used, in float32 and not bfloat16, for --device=gpu:0 can't be")
     result = train(trainer, *flags, "--device=auto", "--noallow_soft_placement", cwd=tmp_path, status=1)
@@ -486,7 +486,7 @@ def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
         assert placed["layer0/weights"] == ("ps", "cpu:0") and placed["layer0/MatMul"] == ("worker", "gpu:0")
 
 
-# --- Faults ------------------------------------------------------------------------------------------------------------
+# --- Faults ---
 
 
 def warning_of(result):

@@ -94,7 +94,7 @@ def ended(client, within=LEASE_S + 4):
     raise AssertionError(f"it is still connected after {within} s")
 
 
-# ---- Frames that are none ----
+# --- Frames that are none ---
 
 
 def header(magic=b"TRNR", version=1, number=16, request=9, generation=1, flags=1, size=0, bulk=0):
@@ -128,7 +128,7 @@ def test_frames_that_break_the_protocol(fleet, what):
     fleet.assert_well()
 
 
-# ---- Lies ----
+# --- Lies ---
 
 
 def push(client, **values):
@@ -187,7 +187,7 @@ def test_lies_that_are_refused_or_harm_only_the_liar(fleet):
     fleet.assert_well()
 
 
-# ---- Time ----
+# --- Time ---
 
 
 def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
@@ -241,7 +241,7 @@ def test_a_frame_that_drips(fleet):
     fleet.assert_well()
 
 
-# ---- Floods ----
+# --- Floods ---
 
 
 def test_connections_that_never_say_who_they_are(fleet):
@@ -274,7 +274,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     finally:
         stop.set()
         thread.join()
-    assert "that did not say who they are" in fleet.cluster.text("ps 0")
+    wait_for(lambda: "that did not say who they are" in fleet.cluster.text("ps 0"), "the line that sums up the flood")
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
 

@@ -32,7 +32,7 @@ def body(lines):
     ("sections", "base/a.c", "/* --- In --- */", "/* ---- In ---- */"),
     ("sections", "a.mk", "# --- In ---", "# --- In -----------------"),
     ("memory", "base/a.c", '"out of memory for a key"', '"no memory for a key"'),
-    ("memory", "base/a.c", "/* not enough memory */", '"not enough memory"'),
+    ("memory", "base/a.c", "/* no memory */", '"not enough memory"'),
     ("purpose", "base/a.c", "/* Why. */\n#include <a.h>\n", "#include <a.h>\n"),
     ("size", "base/a.c", "int f(void)\n" + body(70), "int f(void)\n" + body(72)),
     ("size", "base/a.c", "int f(int a, int b, int c, int d, int e, int f, int g, int (*h)(int, int))\n{\n}\n",

@@ -212,7 +212,7 @@ def test_slow_peers_hold_up_nobody(key, serve):
 
 
 def test_keygen(run, tmp_path):
-    assert "make the keys" in run("help").stdout
+    assert "create the keys" in run("help").stdout
     result = run("keygen", "--out=fleet.key")
     assert "copy it to every machine" in result.stdout
     path = tmp_path / "fleet.key"

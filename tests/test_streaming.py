@@ -86,7 +86,7 @@ def test_memory_stays_within_its_limit(trainer, tmp_path):
     flags = ("--data_dir=large", "--validation_size=1000", "--layers=784,32,10", "--optimizer=adam", "--epochs=1",
              "--num_threads=2")
     whole = run(trainer, *flags, "--memory_mb=1000", cwd=tmp_path, preexec_fn=confined, status=1)
-    assert "no memory for more than" in whole.stderr
+    assert "out of memory for more than" in whole.stderr
     for limit in ("--memory_mb=16", "--memory_mb=0"):  # 0: half of what there is
         result = train(trainer, *flags, limit, "--shuffle_buffer=5000", cwd=tmp_path, preexec_fn=confined)
         assert "149,000 training, 1,000 validation images, 28x28, 10 classes; streams" in result.named("start")[0]["data"]
@@ -175,7 +175,7 @@ def test_a_test_set_must_fit(trainer, tmp_path, sets):
     assert "t10k-images-idx3-ubyte: its images do not fit into 2 MiB (data.memory_mb); raise --memory_mb" in told
 
 
-# ---- clusters ----
+# --- clusters ---
 
 SYNC = ("--issync=1", "--train_steps=120", "--train_dir=kept", "--min_workers=2", "--lease_secs=30")
 

@@ -163,7 +163,7 @@ def test_min_replicas_waits_and_names_who_is_awaited(trainer, tmp_path):
 def test_flags_that_make_no_sense_together(run):
     hosts = ("--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--job_name=ps")
     for flags, words in [(("--issync=1", "--replicas_to_aggregate=3"), "worker_hosts lists 2, fewer than 3"),
-                         (("--issync=1", "--replicas_to_aggregate=1", "--min_replicas=2"), "it cannot take 2"),
+                         (("--issync=1", "--replicas_to_aggregate=1", "--min_replicas=2"), "must be at most 1, the gradients per step, not 2"),
                          (("--issync=0", "--replicas_to_aggregate=1"), "set issync=1"),
                          (("--issync=1", "--max_staleness=2"), "asynchronous training")]:
         assert words in run(*hosts, *flags, status=2).stderr

@@ -1,3 +1,7 @@
+/*
+ * Squares are summed by rows, and every thread adds the rows' sums in the same order, so that the scale, and with it
+ * every bit of the update, does not depend on the number of threads.
+ */
 #include "worker/clip.h"
 
 #include <math.h>
@@ -18,7 +22,7 @@ bool clip_create(struct clip *clip, const struct model *model, double limit, str
     clip->squares = calloc(rows, sizeof *clip->squares);
     if (!clip->gradient || !clip->squares) {
         clip_destroy(clip);
-        return error_set(error, "no memory to gather gradients and clip them: use --clip_norm=0");
+        return error_set(error, "out of memory while gathering gradients to clip them: use --clip_norm=0");
     }
     clip->collector = (struct collector){.model = model, .sum = clip->gradient, .weight = 1.0f, .first = true};
     return true;

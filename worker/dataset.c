@@ -136,7 +136,7 @@ static bool draw_examples(struct examples *examples, enum dataset_part part, con
     examples->images = malloc((size_t)count * SYNTH_PIXELS + IDX_PADDING);
     examples->labels = malloc((size_t)count * sizeof *examples->labels);
     if (!examples->images || !examples->labels) {
-        return error_set(error, "no memory for %d synthetic images; lower data.synthetic_train or synthetic_test",
+        return error_set(error, "out of memory for %d synthetic images; lower data.synthetic_train or synthetic_test",
                          count);
     }
     memset(examples->images + (size_t)count * SYNTH_PIXELS, 0, IDX_PADDING);

@@ -1,3 +1,4 @@
+/* A GPU that is asked for and missing is an error; with `auto` it is a log line that says why the CPU trains. */
 #include "worker/engine_choose.h"
 
 #include <stdio.h>

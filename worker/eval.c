@@ -65,7 +65,7 @@ static bool evaluate_checkpoint(struct eval *eval, struct error *error)
     return true;
 }
 
-/* ---- following ---- */
+/* --- following --- */
 
 /* What following knows from one look to the next. */
 struct checkpoint_follower {
@@ -160,7 +160,7 @@ int eval_follow_run(const struct config *config, const struct eval_follow *follo
     return status;
 }
 
-/* ---- the command ---- */
+/* --- the command --- */
 
 /* A number above 0 from a flag; the default where there is none, negative where it is none. */
 static double positive(const char *text, double initial)

@@ -21,7 +21,7 @@ bool evaluation_create(struct evaluation *evaluation, int classes, struct error 
     *evaluation = (struct evaluation){.classes = classes};
     evaluation->memory = calloc(1, (2 * n + confusions) * sizeof(int64_t) + logits * sizeof(float));
     if (!evaluation->memory) {
-        return error_set(error, "not enough memory to evaluate %d classes", classes);
+        return error_set(error, "out of memory while evaluating %d classes", classes);
     }
     evaluation->class_images = evaluation->memory;
     evaluation->class_correct = evaluation->class_images + n;

@@ -1,8 +1,10 @@
+/* The test set is read on a second thread: decompressing one set after the other would delay the start. */
 #include "worker/load.h"
 
 #include <pthread.h>
 
 #include "base/profile.h"
+
 struct test_loader {
     const struct config *config;
     struct examples *test;

@@ -197,7 +197,7 @@ static bool restore(struct local_updater *local, bool *restored)
     if (!checkpoint_folder_newest(&local->folder, &file, &training->error)) {
         return training_fail(training);
     }
-    *restored = file != NULL;
+    *restored = file;
     if (!file) {
         return true;
     }
@@ -328,7 +328,7 @@ bool local_updater_create(struct updater **updater, struct training *training, s
 {
     struct local_updater *local = calloc(1, sizeof *local);
     if (!local) {
-        return error_set(error, "not enough memory for training");
+        return error_set(error, "out of memory for training");
     }
     *local = (struct local_updater){.updater = {.table = &local_table},
                                     .training = training,

@@ -102,7 +102,7 @@ static int run(const struct command_call *call)
     cJSON_AddStringToObject(root, "gpu", facts.gpu);
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
-    if (text == NULL) {
+    if (!text) {
         log_error("out of memory");
         return COMMAND_FAILED;
     }

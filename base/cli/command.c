@@ -26,10 +26,10 @@ struct flag_set {
 static int index_of(const struct command *command, const char *name)
 {
     int index = 0;
-    while (command->flags[index].name != NULL && strcmp(command->flags[index].name, name) != 0) {
+    while (command->flags[index].name && strcmp(command->flags[index].name, name) != 0) {
         index++;
     }
-    assert(command->flags[index].name != NULL);
+    assert(command->flags[index].name);
     return index;
 }
 
@@ -41,7 +41,7 @@ const char *command_value(const struct command_call *call, const char *name)
 bool command_switch(const struct command_call *call, const char *name)
 {
     const char *text = command_value(call, name);
-    return text != NULL && strcmp(text, "true") == 0;
+    return text && strcmp(text, "true") == 0;
 }
 
 static bool flag_set_create(struct flag_set *set, const struct command *command, struct error *error)
@@ -50,18 +50,18 @@ static bool flag_set_create(struct flag_set *set, const struct command *command,
     *set = (struct flag_set){.flags = calloc((size_t)most, sizeof *set->flags),
                              .values = calloc((size_t)most, sizeof *set->values),
                              .config_at = -1};
-    if (set->flags == NULL || set->values == NULL) {
+    if (!set->flags || !set->values) {
         return error_set(error, "out of memory");
     }
-    for (const struct command_flag *flag = command->flags; flag != NULL && flag->name != NULL; flag++) {
+    for (const struct command_flag *flag = command->flags; flag && flag->name; flag++) {
         assert(set->own_count < COMMAND_MAX_FLAGS);
-        set->flags[set->own_count++] = (struct flag){flag->name, flag->value == NULL};
+        set->flags[set->own_count++] = (struct flag){flag->name, !flag->value};
     }
     set->count = set->own_count;
     if (command->takes_config) {
         set->config_at = set->count;
         set->flags[set->count++] = (struct flag){"config", false};
-        for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+        for (const struct config_key *key = config_keys; key->section; key++) {
             if (!key->no_flag) {
                 set->flags[set->count++] = (struct flag){key->name, key->type == KEY_SWITCH};
             }
@@ -91,7 +91,7 @@ struct invocation {
 static int match_name(const struct command *command, int argc, char *const *argv)
 {
     const char *blank = strchr(command->name, ' ');
-    if (blank == NULL) {
+    if (!blank) {
         return argc >= 1 && strcmp(argv[0], command->name) == 0 ? 1 : 0;
     }
     size_t first = (size_t)(blank - command->name);
@@ -106,7 +106,7 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
     char members[256] = "", first[64], nearest[64];
     struct suggestion suggestion = {.word = argv[0]};
     size_t length = strlen(argv[0]);
-    for (int i = 0; commands[i] != NULL; i++) {
+    for (int i = 0; commands[i]; i++) {
         const char *name = commands[i]->name;
         if (strncmp(name, argv[0], length) == 0 && name[length] == ' ') {
             size_t used = strlen(members);
@@ -124,7 +124,7 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
     if (members[0] != '\0') {
         return error_set(error, "%s needs a subcommand: %s", argv[0], members);
     }
-    if (suggestion.best != NULL) {
+    if (suggestion.best) {
         return error_set(error, "unknown command %.64s; did you mean %s?", argv[0], suggestion.best);
     }
     return error_set(error, "unknown command %.64s; `trainer help` lists them all", argv[0]);
@@ -134,10 +134,10 @@ static bool unknown_command(const struct command *const *commands, int argc, cha
 static const struct command *command_named(const struct command *const *commands, const char *name)
 {
     int index = 0;
-    while (commands[index] != NULL && strcmp(commands[index]->name, name) != 0) {
+    while (commands[index] && strcmp(commands[index]->name, name) != 0) {
         index++;
     }
-    assert(commands[index] != NULL);
+    assert(commands[index]);
     return commands[index];
 }
 
@@ -153,7 +153,7 @@ static const struct command *find_command(const struct command *const *commands,
     if (argc == 0 || argv[0][0] == '-') {
         return commands[0];
     }
-    for (int i = 0; commands[i] != NULL; i++) {
+    for (int i = 0; commands[i]; i++) {
         *words = match_name(commands[i], argc, argv);
         if (*words > 0) {
             return commands[i];
@@ -182,16 +182,16 @@ static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
     run->settings = calloc((size_t)run->set.count, sizeof *run->settings);
-    if (run->settings == NULL) {
+    if (!run->settings) {
         return error_set(error, "out of memory");
     }
     for (int i = run->set.config_at + 1; i < run->set.help_at; i++) {
-        if (run->set.values[i] != NULL) {
+        if (run->set.values[i]) {
             run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
         }
     }
     const char *path = run->set.values[run->set.config_at];
-    probation_check(path != NULL ? path : CONFIG_DEFAULT_PATH);
+    probation_check(path ? path : CONFIG_DEFAULT_PATH);
     if (!config_load(&run->config, path, run->settings, count, error)) {
         return false;
     }
@@ -205,7 +205,7 @@ static bool prepare(struct invocation *run, int argc, char *const *argv, struct 
 {
     const struct command *command = run->call.command;
     run->operands = calloc((size_t)argc + 1, sizeof *run->operands);
-    if (run->operands == NULL) {
+    if (!run->operands) {
         return error_set(error, "out of memory");
     }
     if (!flag_set_create(&run->set, command, error) ||
@@ -248,7 +248,7 @@ static int show_help(const struct command *const *commands, const struct command
     char *operands[] = {topic};
     snprintf(topic, sizeof topic, "%s", about->name);
     struct command_call call = {.command = command_named(commands, "help"), .commands = commands, .operands = operands};
-    assert(call.command != NULL);
+    assert(call.command);
     call.operand_count = words > 0 && about != call.command ? 1 : 0;
     return call.command->run(&call);
 }
@@ -290,9 +290,9 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     char *const *rest = argv + (argc - count);
     log_setup(asked_log_format(count, rest), LOG_INFO);
     run.call.command = find_command(commands, count, rest, &words, &error);
-    if (run.call.command != NULL && asks_for_help(count, rest)) {
+    if (run.call.command && asks_for_help(count, rest)) {
         status = show_help(commands, run.call.command, words);
-    } else if (run.call.command == NULL || !prepare(&run, count - words, rest + words, &error)) {
+    } else if (!run.call.command || !prepare(&run, count - words, rest + words, &error)) {
         log_error("%s", error.text);
     } else {
         status = run.call.command->run(&run.call);

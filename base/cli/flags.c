@@ -44,7 +44,7 @@ static bool unknown_flag(const struct flag *flags, int flag_count, const char *n
     for (int i = 0; i < flag_count; i++) {
         suggest_offer(&suggestion, flags[i].name);
     }
-    if (suggestion.best != NULL) {
+    if (suggestion.best) {
         return error_set(error, "unknown flag --%s; did you mean --%s?", word, suggestion.best);
     }
     return error_set(error, "unknown flag --%s; `trainer help flags` lists them all", word);
@@ -54,10 +54,10 @@ static bool unknown_flag(const struct flag *flags, int flag_count, const char *n
 static bool set_switch(const struct flag *flag, const char *value, bool off, const char **text, struct error *error)
 {
     bool on = !off;
-    if (off && value != NULL) {
+    if (off && value) {
         return error_set(error, "--no%s takes no value; write --%s=%.*s", flag->name, flag->name, SHOWN, value);
     }
-    if (value != NULL && !flags_switch(value, &on)) {
+    if (value && !flags_switch(value, &on)) {
         return error_set(error, "--%s: must be true or false, not \"%.*s\"", flag->name, SHOWN, value);
     }
     *text = on ? "true" : "false";
@@ -84,13 +84,13 @@ static bool parse_flag(const struct flag *flags, int flag_count, int argc, char 
     if (word[1] != '-') {
         return error_set(error, "%.*s: flags begin with two dashes: --%s", SHOWN, word, flag->name);
     }
-    if (values[index] != NULL) {
+    if (values[index]) {
         return error_set(error, "--%s is given twice", flag->name);
     }
     if (flag->is_switch) {
         return set_switch(flag, value, off, &values[index], error);
     }
-    if (value == NULL) {
+    if (!value) {
         if (*at + 1 == argc || strncmp(argv[*at + 1], "--", 2) == 0) {
             return error_set(error, "--%s needs a value: --%s=...", flag->name, flag->name);
         }

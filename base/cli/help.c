@@ -58,11 +58,10 @@ static void print_overview(const struct command *const *commands)
 {
     printf("trainer trains small dense networks (softmax regression, multi-layer perceptrons).\n\n"
            "Usage: trainer [command] [--flag=value ...]\n\nCommands (the first is the default):\n");
-    for (int i = 0; commands[i] != NULL; i++) {
+    for (int i = 0; commands[i]; i++) {
         char term[64];
         const char *operands = commands[i]->operands;
-        snprintf(term, sizeof term, "%s%s%s", commands[i]->name, operands != NULL ? " " : "",
-                 operands != NULL ? operands : "");
+        snprintf(term, sizeof term, "%s%s%s", commands[i]->name, operands ? " " : "", operands ? operands : "");
         print_entry(term, commands[i]->summary);
     }
     printf("\nMore:\n");
@@ -76,21 +75,20 @@ static void print_overview(const struct command *const *commands)
 
 static void print_command(const struct command *command)
 {
-    printf("trainer %s%s%s%s\n\n  ", command->name, command->operands != NULL ? " " : "",
-           command->operands != NULL ? command->operands : "",
-           command->takes_config || command->flags != NULL ? " [--flag=value ...]" : "");
+    printf("trainer %s%s%s%s\n\n  ", command->name, command->operands ? " " : "",
+           command->operands ? command->operands : "",
+           command->takes_config || command->flags ? " [--flag=value ...]" : "");
     print_wrapped(2, 2, command->summary);
-    if (command->details != NULL) {
+    if (command->details) {
         printf("\n  ");
         print_wrapped(2, 2, command->details);
     }
-    if (command->flags != NULL) {
+    if (command->flags) {
         printf("\nFlags of its own:\n");
     }
-    for (const struct command_flag *flag = command->flags; flag != NULL && flag->name != NULL; flag++) {
+    for (const struct command_flag *flag = command->flags; flag && flag->name; flag++) {
         char term[64];
-        snprintf(term, sizeof term, "--%s%s%s", flag->name, flag->value != NULL ? "=" : "",
-                 flag->value != NULL ? flag->value : "");
+        snprintf(term, sizeof term, "--%s%s%s", flag->name, flag->value ? "=" : "", flag->value ? flag->value : "");
         print_entry(term, flag->description);
     }
     if (command->takes_config) {
@@ -145,8 +143,8 @@ static void print_config(const char *only_section)
         "override it; `trainer config show` prints the values in effect and where each comes "
         "from.");
     const char *section = "";
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
-        if (only_section != NULL && strcmp(key->section, only_section) != 0) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        if (only_section && strcmp(key->section, only_section) != 0) {
             continue;
         }
         if (strcmp(section, key->section) != 0) {
@@ -175,7 +173,7 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
         [KEY_LAYER_DEVICES] = "LAYER=DEVICE,...",
     };
     size_t used = (size_t)snprintf(text, size, "%s", names[key->type]);
-    for (int i = 0; key->type == KEY_WORD && key->words[i] != NULL && used < size; i++) {
+    for (int i = 0; key->type == KEY_WORD && key->words[i] && used < size; i++) {
         used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? "|" : "", key->words[i]);
     }
 }
@@ -198,7 +196,7 @@ static void print_flags(void)
     print_paragraph("Flags override config.json. They are written --flag=value or --flag value; switches --issync, "
                     "--noissync or --issync=true|false; lists use commas. Defaults are in parentheses.");
     const char *section = "";
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (key->no_flag) {
             continue;
         }
@@ -237,17 +235,17 @@ static void print_files(void)
 static void suggest_topic(const struct command *const *commands, const char *topic)
 {
     struct suggestion suggestion = {.word = topic};
-    for (int i = 0; commands[i] != NULL; i++) {
+    for (int i = 0; commands[i]; i++) {
         suggest_offer(&suggestion, commands[i]->name);
     }
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         suggest_offer(&suggestion, key->name);
     }
     static const char *const topics[] = {"config", "flags", "files"};
     for (int i = 0; i < 3; i++) {
         suggest_offer(&suggestion, topics[i]);
     }
-    if (suggestion.best != NULL) {
+    if (suggestion.best) {
         log_error("no help on %.64s; did you mean `trainer help %s`?", topic, suggestion.best);
     } else {
         log_error("no help on %.64s; `trainer help` lists the topics", topic);
@@ -257,7 +255,7 @@ static void suggest_topic(const struct command *const *commands, const char *top
 /* By flag, or by path. */
 static const struct config_key *find_key(const char *topic)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         config_key_path(key, path);
         if (strcmp(path, topic) == 0 || (!key->no_flag && strcmp(key->name, topic) == 0)) {
@@ -271,7 +269,7 @@ static bool show_commands(const struct command *const *commands, const char *top
 {
     bool found = false;
     size_t length = strlen(topic);
-    for (int i = 0; commands[i] != NULL; i++) {
+    for (int i = 0; commands[i]; i++) {
         const char *name = commands[i]->name;
         if (strncmp(name, topic, length) == 0 && (name[length] == '\0' || name[length] == ' ')) {
             printf("%s", found ? "\n" : "");
@@ -284,7 +282,7 @@ static bool show_commands(const struct command *const *commands, const char *top
 
 static bool show_section(const char *topic)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (strcmp(key->section, topic) == 0) {
             print_config(topic);
             return true;
@@ -298,12 +296,12 @@ static bool show_command_and_key(const struct command *const *commands, const ch
 {
     bool found = show_commands(commands, topic);
     const struct config_key *key = find_key(topic);
-    if (key != NULL) {
+    if (key) {
         printf("%s", found ? "\n" : "");
         print_key(key);
         print_key_legend();
     }
-    return found || key != NULL;
+    return found || key;
 }
 
 static int show(const struct command *const *commands, const char *topic)

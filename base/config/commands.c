@@ -30,7 +30,7 @@ static int run_check(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    const char *path = call->config->path != NULL ? call->config->path : "built-in defaults";
+    const char *path = call->config->path ? call->config->path : "built-in defaults";
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "config", path);
     cJSON_AddStringToObject(fields, "digest", digest);
@@ -61,7 +61,7 @@ static cJSON *key_report(const struct config *config, const struct config_key *k
     source_text(config, key, source, sizeof source);
     cJSON *object = cJSON_CreateObject();
     cJSON *value = config_key_json(key, config);
-    if (value == NULL || !cJSON_AddItemToObject(object, "value", value)) {
+    if (!value || !cJSON_AddItemToObject(object, "value", value)) {
         cJSON_Delete(value);
         cJSON_Delete(object);
         return NULL;
@@ -78,11 +78,11 @@ static int show_json(const struct config *config, const char *digest)
     cJSON_AddStringToObject(root, "event", "config");
     cJSON_AddStringToObject(root, "digest", digest);
     cJSON *keys = cJSON_AddObjectToObject(root, "keys");
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         config_key_path(key, path);
         cJSON *report = key_report(config, key);
-        if (report == NULL || !cJSON_AddItemToObject(keys, path, report)) {
+        if (!report || !cJSON_AddItemToObject(keys, path, report)) {
             cJSON_Delete(report);
             cJSON_Delete(root);
             return no_memory();
@@ -90,7 +90,7 @@ static int show_json(const struct config *config, const char *digest)
     }
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
-    if (text == NULL) {
+    if (!text) {
         return no_memory();
     }
     puts(text);
@@ -100,12 +100,12 @@ static int show_json(const struct config *config, const char *digest)
 
 static int show_text(const struct config *config, const char *digest)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE], source[512];
         config_key_path(key, path);
         source_text(config, key, source, sizeof source);
         char *value = config_key_text(key, config);
-        if (value == NULL) {
+        if (!value) {
             return no_memory();
         }
         printf("%-28s %-32s %s\n", path, value[0] != '\0' ? value : "(empty)", source);
@@ -131,9 +131,9 @@ static int run_schema(const struct command_call *call)
 {
     (void)call;
     cJSON *schema = config_schema();
-    char *text = schema != NULL ? cJSON_Print(schema) : NULL;
+    char *text = schema ? cJSON_Print(schema) : NULL;
     cJSON_Delete(schema);
-    if (text == NULL) {
+    if (!text) {
         return no_memory();
     }
     puts(text);

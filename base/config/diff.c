@@ -16,13 +16,13 @@ bool config_diff(struct config_diff *diff, const struct config *before, const st
                  enum key_scope scope, struct error *error)
 {
     *diff = (struct config_diff){.changes = calloc((size_t)config_key_count, sizeof *diff->changes)};
-    bool done = diff->changes != NULL;
-    for (const struct config_key *key = config_keys; done && key->section != NULL; key++) {
+    bool done = diff->changes;
+    for (const struct config_key *key = config_keys; done && key->section; key++) {
         if (key->scope != scope || is_version(key)) {
             continue;
         }
         char *old = config_key_text(key, before), *new = config_key_text(key, after);
-        done = old != NULL && new != NULL;
+        done = old && new;
         if (done && strcmp(old, new) != 0) {
             diff->changes[diff->count++] = (struct config_change){key, old, new};
         } else {
@@ -83,7 +83,7 @@ static size_t size_of(enum key_type type)
 /* Copies the live keys with offsets in [first, end) of struct config; part and from point to offset `first`. */
 static void take_part(void *part, const void *from, size_t first, size_t end)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (key->change == CHANGE_LIVE && key->offset >= first && key->offset < end) {
             const size_t at = key->offset - first;
             memcpy((char *)part + at, (const char *)from + at, size_of(key->type));

@@ -304,7 +304,7 @@ void config_key_path(const struct config_key *key, char path[CONFIG_PATH_SIZE])
 
 const struct config_key *config_key_by_flag(const char *flag)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (!key->no_flag && strcmp(key->name, flag) == 0) {
             return key;
         }
@@ -314,7 +314,7 @@ const struct config_key *config_key_by_flag(const char *flag)
 
 const struct config_key *config_key_by_path(const char *section, const char *name)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (strcmp(key->section, section) == 0 && strcmp(key->name, name) == 0) {
             return key;
         }

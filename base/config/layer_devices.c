@@ -73,7 +73,7 @@ bool layer_devices_from_text(int *devices, const char *text, struct error *error
 bool layer_devices_from_json(int *devices, const cJSON *object, struct error *error)
 {
     int found[LAYERS] = {0};
-    for (const cJSON *child = object->child; child != NULL; child = child->next) {
+    for (const cJSON *child = object->child; child; child = child->next) {
         if (!layer_devices_add(found, child->string, cJSON_IsString(child) ? child->valuestring : "?", error)) {
             return false;
         }
@@ -94,11 +94,11 @@ static void device_name(int device, char name[NAME_SIZE])
 cJSON *layer_devices_json(const int *devices)
 {
     cJSON *object = cJSON_CreateObject();
-    for (int i = 0; object != NULL && i < LAYERS; i++) {
+    for (int i = 0; object && i < LAYERS; i++) {
         char layer[NAME_SIZE], device[NAME_SIZE];
         snprintf(layer, sizeof layer, "layer%d", i);
         device_name(devices[i], device);
-        if (devices[i] != LAYER_ANYWHERE && cJSON_AddStringToObject(object, layer, device) == NULL) {
+        if (devices[i] != LAYER_ANYWHERE && !cJSON_AddStringToObject(object, layer, device)) {
             cJSON_Delete(object);
             return NULL;
         }

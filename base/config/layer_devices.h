@@ -17,7 +17,9 @@
 /* True for "cpu" and "gpu:N", the entries of train.towers. */
 bool layer_devices_is_tower(const char *device);
 
-/* Parses a whole placement from text or an object; devices is unchanged on failure. The error follows the key's path. */
+/*
+ * Parses a whole placement from text or an object; devices is unchanged on failure. The error follows the key's path.
+ */
 bool layer_devices_from_text(int *devices, const char *text, struct error *error);
 bool layer_devices_from_json(int *devices, const cJSON *object, struct error *error);
 

@@ -45,13 +45,13 @@ static bool unknown_section(struct config_reader *reader, const char *section)
 {
     struct suggestion suggestion = {.word = section};
     const struct config_key *key = config_key_by_flag(section);
-    for (const struct config_key *each = config_keys; each->section != NULL; each++) {
+    for (const struct config_key *each = config_keys; each->section; each++) {
         suggest_offer(&suggestion, each->section);
     }
-    if (key != NULL) {
+    if (key) {
         return error_set(reader->error, "%.64s: not a section; this key belongs in section %s", section, key->section);
     }
-    if (suggestion.best != NULL) {
+    if (suggestion.best) {
         return error_set(reader->error, "%.64s: unknown section; did you mean %s?", section, suggestion.best);
     }
     return error_set(reader->error, "%.64s: unknown section; `trainer help config` lists them", section);
@@ -61,7 +61,7 @@ static bool unknown_key(struct config_reader *reader, const char *section, const
 {
     struct suggestion suggestion = {.word = name};
     const struct config_key *nearest = NULL;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         const char *best = suggestion.best;
         int distance = suggestion.distance;
         suggest_offer(&suggestion, key->name);
@@ -69,7 +69,7 @@ static bool unknown_key(struct config_reader *reader, const char *section, const
             nearest = key;
         }
     }
-    if (nearest != NULL) {
+    if (nearest) {
         return error_set(reader->error, "%s.%.64s: unknown key; did you mean %s.%s?", section, name, nearest->section,
                          nearest->name);
     }
@@ -90,7 +90,7 @@ static bool stands_before(const cJSON *parent, const cJSON *child)
 static bool read_key(struct config_reader *reader, const cJSON *section, const cJSON *member, const int *path)
 {
     const struct config_key *key = config_key_by_path(section->string, member->string);
-    if (key == NULL) {
+    if (!key) {
         unknown_key(reader, section->string, member->string);
         return fail_at(reader, path, 2, true);
     }
@@ -116,7 +116,7 @@ static bool read_key(struct config_reader *reader, const cJSON *section, const c
 
 static bool is_section(const char *name)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (strcmp(key->section, name) == 0) {
             return true;
         }
@@ -139,7 +139,7 @@ static bool read_section(struct config_reader *reader, const cJSON *root, const 
         error_set(reader->error, "%s: must be an object of keys: {\"%s\": {...}}", section->string, section->string);
         return fail_at(reader, path, 1, false);
     }
-    for (const cJSON *member = section->child; member != NULL; member = member->next, path[1]++) {
+    for (const cJSON *member = section->child; member; member = member->next, path[1]++) {
         if (!read_key(reader, section, member, path)) {
             return false;
         }
@@ -154,7 +154,7 @@ static bool read_root(struct config_reader *reader, const cJSON *root)
         return fail_at(reader, NULL, 0, false);
     }
     int index = 0;
-    for (const cJSON *section = root->child; section != NULL; section = section->next, index++) {
+    for (const cJSON *section = root->child; section; section = section->next, index++) {
         if (!read_section(reader, root, section, index)) {
             return false;
         }
@@ -173,7 +173,7 @@ static bool read_file_text(struct config_reader *reader)
         return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
     }
     cJSON *root = cJSON_ParseWithLength(reader->text, reader->size);
-    if (root == NULL) {
+    if (!root) {
         return error_set(reader->error, "%s: out of memory", reader->name);
     }
     bool done = read_root(reader, root);
@@ -185,7 +185,7 @@ static bool read_setting(struct config *config, const struct config_setting *set
                          struct error *error)
 {
     const struct config_key *key = config_key_by_flag(setting->flag);
-    if (key == NULL) {
+    if (!key) {
         return error_set(error, "unknown flag --%.64s", setting->flag);
     }
     if (!config_key_set_text(key, config, setting->text, error)) {
@@ -198,10 +198,10 @@ static bool read_setting(struct config *config, const struct config_setting *set
 static bool set_defaults(struct config *config, struct error *error)
 {
     config->origins = calloc((size_t)config_key_count, sizeof *config->origins);
-    if (config->origins == NULL) {
+    if (!config->origins) {
         return error_set(error, "out of memory");
     }
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (!config_key_set_text(key, config, key->initial, error)) {
             return error_wrap(error, "default of %s.%s", key->section, key->name);
         }
@@ -212,7 +212,7 @@ static bool set_defaults(struct config *config, struct error *error)
 static bool read_text(struct config *config, const char *name, const char *text, size_t size, struct error *error)
 {
     struct config_reader reader = {config, name, text, size, SOURCE_VERSION, error};
-    return text == NULL || size == 0 || read_file_text(&reader);
+    return !text || size == 0 || read_file_text(&reader);
 }
 
 /* Applies the version rolled out to this machine, if it is newer than the file. */
@@ -263,21 +263,20 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
     if (!set_defaults(config, error)) {
         return false;
     }
-    if (layers->bytes != NULL) {
+    if (layers->bytes) {
         struct config_reader reader = {config,       layers->name, (const char *)layers->bytes,
                                        layers->size, SOURCE_FILE,  error};
         config->path = strdup(layers->name);
-        if (config->path == NULL) {
+        if (!config->path) {
             return error_set(error, "out of memory");
         }
         if (!read_file_text(&reader) || (layers->versions && !read_version(config, layers->name, error))) {
             return false;
         }
     }
-    if (layers->texts != NULL &&
-        (!read_text(config, "the new version", layers->texts->job, layers->texts->job_size, error) ||
-         !read_text(config, "the new version's machine keys", layers->texts->local, layers->texts->local_size,
-                    error))) {
+    if (layers->texts && (!read_text(config, "the new version", layers->texts->job, layers->texts->job_size, error) ||
+                          !read_text(config, "the new version's machine keys", layers->texts->local,
+                                     layers->texts->local_size, error))) {
         return false;
     }
     for (int i = 0; i < layers->environment->count; i++) {
@@ -286,8 +285,7 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
         }
     }
     for (int i = 0; i < layers->setting_count; i++) {
-        if (!read_setting(config, &layers->settings[i], layers->sources != NULL ? layers->sources[i] : SOURCE_FLAG,
-                          error)) {
+        if (!read_setting(config, &layers->settings[i], layers->sources ? layers->sources[i] : SOURCE_FLAG, error)) {
             return false;
         }
     }
@@ -326,10 +324,10 @@ bool config_load(struct config *config, const char *path, const struct config_se
     size_t size = 0;
     struct tf_config environment;
     *config = (struct config){.path = NULL};
-    if (path == NULL && file_exists(CONFIG_DEFAULT_PATH)) {
+    if (!path && file_exists(CONFIG_DEFAULT_PATH)) {
         path = CONFIG_DEFAULT_PATH;
     }
-    if (path != NULL && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
+    if (path && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
     bool done = tf_config_parse(&environment, getenv("TF_CONFIG"), error) &&
@@ -356,17 +354,17 @@ bool config_in_version(struct config *config, const struct config *here, const s
     uint8_t *bytes = NULL;
     size_t size = 0;
     int count = 0;
-    bool done = (settings != NULL && sources != NULL && values != NULL) || error_set(error, "out of memory");
+    bool done = (settings && sources && values) || error_set(error, "out of memory");
     *config = (struct config){.path = NULL};
-    for (const struct config_key *key = config_keys; done && key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; done && key->section; key++) {
         if (config_origin_of(here, key)->source >= SOURCE_ENVIRONMENT) {
             values[count] = config_key_text(key, here);
             settings[count] = (struct config_setting){key->name, values[count]};
             sources[count] = config_origin_of(here, key)->source;
-            done = values[count++] != NULL || error_set(error, "out of memory");
+            done = values[count++] || error_set(error, "out of memory");
         }
     }
-    done = done && (here->path == NULL || file_read(here->path, CONFIG_MAX_FILE, &bytes, &size, error)) &&
+    done = done && (!here->path || file_read(here->path, CONFIG_MAX_FILE, &bytes, &size, error)) &&
            parse(config,
                  &(struct layers){.name = here->path,
                                   .bytes = bytes,
@@ -394,7 +392,7 @@ bool config_defaults(struct config *config, struct error *error)
 
 void config_free(struct config *config)
 {
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         config_key_clear(key, config);
     }
     free(config->origins);
@@ -406,7 +404,7 @@ void config_free(struct config *config)
 static cJSON *section_object(cJSON *root, const char *section)
 {
     cJSON *object = cJSON_GetObjectItemCaseSensitive(root, section);
-    return object != NULL ? object : cJSON_AddObjectToObject(root, section);
+    return object ? object : cJSON_AddObjectToObject(root, section);
 }
 
 char *config_keys_text(const struct config *config, bool (*wanted)(const struct config_key *key, const void *context),
@@ -414,17 +412,17 @@ char *config_keys_text(const struct config *config, bool (*wanted)(const struct 
 {
     char *text = NULL;
     cJSON *root = cJSON_CreateObject();
-    for (const struct config_key *key = config_keys; root != NULL && key->section != NULL; key++) {
-        if (wanted == NULL || wanted(key, context)) {
+    for (const struct config_key *key = config_keys; root && key->section; key++) {
+        if (!wanted || wanted(key, context)) {
             cJSON *value = config_key_json(key, config);
             cJSON *object = section_object(root, key->section);
-            if (value == NULL || object == NULL || !cJSON_AddItemToObject(object, key->name, value)) {
+            if (!value || !object || !cJSON_AddItemToObject(object, key->name, value)) {
                 cJSON_Delete(value);
                 goto out;
             }
         }
     }
-    text = root == NULL ? NULL : cJSON_PrintUnformatted(root);
+    text = !root ? NULL : cJSON_PrintUnformatted(root);
 out:
     cJSON_Delete(root);
     return text;
@@ -445,7 +443,7 @@ bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 
 {
     unsigned char hash[CONFIG_DIGEST_HEX / 2];
     char *text = config_job_text(config);
-    if (text == NULL) {
+    if (!text) {
         return error_set(error, "out of memory");
     }
     crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);

@@ -17,14 +17,14 @@ static const char text_pattern[] = "^[^\\u0000-\\u001f\\u007f]*$";
 
 static bool add_text(cJSON *object, const char *name, const char *text)
 {
-    return cJSON_AddStringToObject(object, name, text) != NULL;
+    return cJSON_AddStringToObject(object, name, text);
 }
 
 static bool add_number(cJSON *object, const char *name, double number)
 {
     char text[32];
     config_number_text(number, text);
-    return cJSON_AddRawToObject(object, name, text) != NULL;
+    return cJSON_AddRawToObject(object, name, text);
 }
 
 static bool add_limits(cJSON *object, const struct config_key *key)
@@ -36,11 +36,11 @@ static bool add_limits(cJSON *object, const struct config_key *key)
 static bool add_words(cJSON *object, const char *const *words)
 {
     int count = 0;
-    while (words[count] != NULL) {
+    while (words[count]) {
         count++;
     }
     cJSON *array = cJSON_CreateStringArray(words, count);
-    if (array == NULL || !cJSON_AddItemToObject(object, "enum", array)) {
+    if (!array || !cJSON_AddItemToObject(object, "enum", array)) {
         cJSON_Delete(array);
         return false;
     }
@@ -50,7 +50,7 @@ static bool add_words(cJSON *object, const char *const *words)
 static bool add_layers(cJSON *object, const struct config_key *key)
 {
     cJSON *items = cJSON_AddObjectToObject(object, "items");
-    return items != NULL && add_text(object, "type", "array") && add_number(object, "minItems", 2) &&
+    return items && add_text(object, "type", "array") && add_number(object, "minItems", 2) &&
            add_number(object, "maxItems", CONFIG_MAX_LAYERS) && add_text(items, "type", "integer") &&
            add_limits(items, key);
 }
@@ -58,8 +58,8 @@ static bool add_layers(cJSON *object, const struct config_key *key)
 static bool add_hosts(cJSON *object)
 {
     cJSON *items = cJSON_AddObjectToObject(object, "items");
-    return items != NULL && add_text(object, "type", "array") && add_number(object, "maxItems", CONFIG_MAX_HOSTS) &&
-           cJSON_AddTrueToObject(object, "uniqueItems") != NULL && add_text(items, "type", "string") &&
+    return items && add_text(object, "type", "array") && add_number(object, "maxItems", CONFIG_MAX_HOSTS) &&
+           cJSON_AddTrueToObject(object, "uniqueItems") && add_text(items, "type", "string") &&
            add_text(items, "pattern", host_pattern);
 }
 
@@ -68,17 +68,16 @@ _Static_assert(CONFIG_MAX_LAYERS == 16 && CONFIG_MAX_DEVICE == 63, "as the patte
 static bool add_devices(cJSON *object)
 {
     cJSON *items = cJSON_AddObjectToObject(object, "items");
-    return items != NULL && add_text(object, "type", "array") && add_text(items, "type", "string") &&
+    return items && add_text(object, "type", "array") && add_text(items, "type", "string") &&
            add_text(items, "pattern", tower_pattern);
 }
 
 static bool add_layer_devices(cJSON *object)
 {
     cJSON *patterns = cJSON_AddObjectToObject(object, "patternProperties");
-    cJSON *device = patterns != NULL ? cJSON_AddObjectToObject(patterns, layer_pattern) : NULL;
-    return device != NULL && add_text(object, "type", "object") &&
-           cJSON_AddFalseToObject(object, "additionalProperties") != NULL && add_text(device, "type", "string") &&
-           add_text(device, "pattern", layer_device_pattern);
+    cJSON *device = patterns ? cJSON_AddObjectToObject(patterns, layer_pattern) : NULL;
+    return device && add_text(object, "type", "object") && cJSON_AddFalseToObject(object, "additionalProperties") &&
+           add_text(device, "type", "string") && add_text(device, "pattern", layer_device_pattern);
 }
 
 static cJSON *add_form(cJSON *forms)
@@ -134,7 +133,7 @@ static bool add_key(cJSON *properties, const struct config_key *key, const struc
 {
     cJSON *object = cJSON_AddObjectToObject(properties, key->name);
     cJSON *initial = config_key_json(key, defaults);
-    if (object == NULL || initial == NULL || !cJSON_AddItemToObject(object, "default", initial)) {
+    if (!object || !initial || !cJSON_AddItemToObject(object, "default", initial)) {
         cJSON_Delete(initial);
         return false;
     }
@@ -146,8 +145,8 @@ static bool add_key(cJSON *properties, const struct config_key *key, const struc
 static bool begin_object(cJSON *object, cJSON **properties)
 {
     *properties = NULL;
-    return add_text(object, "type", "object") && cJSON_AddFalseToObject(object, "additionalProperties") != NULL &&
-           (*properties = cJSON_AddObjectToObject(object, "properties")) != NULL;
+    return add_text(object, "type", "object") && cJSON_AddFalseToObject(object, "additionalProperties") &&
+           (*properties = cJSON_AddObjectToObject(object, "properties"));
 }
 
 static bool fill(cJSON *root, const struct config *defaults)
@@ -157,10 +156,10 @@ static bool fill(cJSON *root, const struct config *defaults)
         !begin_object(root, &sections)) {
         return false;
     }
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (key == config_keys || strcmp(key->section, key[-1].section) != 0) {
             cJSON *section = cJSON_AddObjectToObject(sections, key->section);
-            if (section == NULL || !begin_object(section, &keys)) {
+            if (!section || !begin_object(section, &keys)) {
                 return false;
             }
         }
@@ -179,7 +178,7 @@ cJSON *config_schema(void)
         return NULL;
     }
     cJSON *root = cJSON_CreateObject();
-    if (root != NULL && !fill(root, &defaults)) {
+    if (root && !fill(root, &defaults)) {
         cJSON_Delete(root);
         root = NULL;
     }

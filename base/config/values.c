@@ -68,8 +68,8 @@ static void allowed_words(const struct config_key *key, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (const char *const *word = key->words; *word != NULL && used < size; word++) {
-        const char *before = word == key->words ? "" : word[1] != NULL ? ", " : " or ";
+    for (const char *const *word = key->words; *word && used < size; word++) {
+        const char *before = word == key->words ? "" : word[1] ? ", " : " or ";
         int written = snprintf(text + used, size - used, "%s%s", before, *word);
         used += written > 0 ? (size_t)written : 0;
     }
@@ -187,7 +187,7 @@ static bool set_text(const struct config_key *key, struct config *config, const 
         }
     }
     char *copy = strdup(text);
-    if (copy == NULL) {
+    if (!copy) {
         return no_memory(error);
     }
     char **field = field_of(key, config);
@@ -221,7 +221,7 @@ static bool set_word(const struct config_key *key, struct config *config, const 
                      struct error *error)
 {
     struct suggestion suggestion = {.word = text};
-    for (int i = 0; key->words[i] != NULL; i++) {
+    for (int i = 0; key->words[i]; i++) {
         if (strcmp(text, key->words[i]) == 0) {
             memcpy(field_of(key, config), &i, sizeof i);
             return true;
@@ -229,7 +229,7 @@ static bool set_word(const struct config_key *key, struct config *config, const 
         suggest_offer(&suggestion, key->words[i]);
     }
     reject(key, shown, error);
-    if (suggestion.best != NULL) {
+    if (suggestion.best) {
         size_t used = strlen(error->text);
         snprintf(error->text + used, sizeof error->text - used, "; did you mean %s?", suggestion.best);
     }
@@ -284,7 +284,7 @@ static bool add_host(struct string_list *list, const char *text, struct error *e
         }
     }
     list->items[list->count] = strdup(text);
-    if (list->items[list->count] == NULL) {
+    if (!list->items[list->count]) {
         return no_memory(error);
     }
     list->count++;
@@ -294,7 +294,7 @@ static bool add_host(struct string_list *list, const char *text, struct error *e
 static bool list_room(struct string_list *list, int count, struct error *error)
 {
     list->items = calloc(count > 0 ? (size_t)count : 1, sizeof *list->items);
-    return list->items != NULL || no_memory(error);
+    return list->items || no_memory(error);
 }
 
 static bool set_hosts(const struct config_key *key, struct config *config, const char *const *texts, int count,
@@ -366,9 +366,9 @@ static double parse_number(const char *text)
 static int split(char *text, const char **parts, int most)
 {
     int count = 0;
-    for (char *part = text; part != NULL && text[0] != '\0' && count < most;) {
+    for (char *part = text; part && text[0] != '\0' && count < most;) {
         char *comma = strchr(part, ',');
-        if (comma != NULL) {
+        if (comma) {
             *comma++ = '\0';
         }
         parts[count++] = part;
@@ -384,7 +384,7 @@ static bool text_to_list(const struct config_key *key, struct config *config, co
     int element;
     char *copy = strdup(text);
     const char **parts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *parts);
-    if (copy == NULL || parts == NULL) {
+    if (!copy || !parts) {
         no_memory(error);
         goto out;
     }
@@ -456,7 +456,7 @@ static bool json_to_layers(const struct config_key *key, struct config *config, 
 {
     struct elements elements = {.count = 0};
     int index = 0;
-    for (const cJSON *child = array->child; child != NULL; child = child->next, index++) {
+    for (const cJSON *child = array->child; child; child = child->next, index++) {
         char shown[SHOWN_SIZE];
         show_json(child, shown);
         if (!add_layer(key, &elements, cJSON_IsNumber(child) ? child->valuedouble : NAN, shown, error)) {
@@ -471,12 +471,12 @@ static bool json_to_texts(const struct config_key *key, struct config *config, c
                           struct error *error)
 {
     const char **texts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *texts);
-    if (texts == NULL) {
+    if (!texts) {
         return no_memory(error);
     }
     int count = 0;
     bool good = true;
-    for (const cJSON *child = array->child; child != NULL && count <= CONFIG_MAX_HOSTS && good; child = child->next) {
+    for (const cJSON *child = array->child; child && count <= CONFIG_MAX_HOSTS && good; child = child->next) {
         good = cJSON_IsString(child);
         if (good) {
             texts[count++] = child->valuestring;
@@ -564,7 +564,7 @@ static cJSON *number_json(double number)
 static cJSON *hosts_json(const struct string_list *list)
 {
     cJSON *array = cJSON_CreateArray();
-    for (int i = 0; array != NULL && i < list->count; i++) {
+    for (int i = 0; array && i < list->count; i++) {
         if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]))) {
             cJSON_Delete(array);
             return NULL;
@@ -577,7 +577,7 @@ static cJSON *devices_json(const char *text)
 {
     cJSON *array = cJSON_CreateArray();
     char word[SHOWN_SIZE];
-    for (const char *at = text; array != NULL && *at != '\0';) {
+    for (const char *at = text; array && *at != '\0';) {
         size_t length = strcspn(at, ",");
         snprintf(word, sizeof word, "%.*s", (int)length, at);
         if (!cJSON_AddItemToArray(array, cJSON_CreateString(word))) {
@@ -641,7 +641,7 @@ static char *join(const struct string_list *list)
         size += strlen(list->items[i]) + 1;
     }
     char *text = calloc(size, 1);
-    for (int i = 0; text != NULL && i < list->count; i++) {
+    for (int i = 0; text && i < list->count; i++) {
         strcat(strcat(text, i > 0 ? "," : ""), list->items[i]);
     }
     return text;
@@ -672,7 +672,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
         return layer_devices_text(value);
     }
     cJSON *json = config_key_json(key, config);
-    char *text = json == NULL ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
+    char *text = !json ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
     return text;
 }
@@ -680,7 +680,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
 bool config_key_is_default(const struct config_key *key, const struct config *config)
 {
     char *text = config_key_text(key, config);
-    bool same = text != NULL && strcmp(text, key->initial) == 0;
+    bool same = text && strcmp(text, key->initial) == 0;
     free(text);
     return same;
 }

@@ -86,7 +86,7 @@ bool versions_add_local(const struct versions *versions, uint64_t number, const 
     if (!name_kind(versions, number, ".local", path, error)) {
         return false;
     }
-    return size == 0 && !file_exists(path) ? true : add(path, number, text != NULL ? text : "", size, error);
+    return size == 0 && !file_exists(path) ? true : add(path, number, text ? text : "", size, error);
 }
 
 bool versions_read_local(const struct versions *versions, uint64_t number, char **text, size_t *size,

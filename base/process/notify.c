@@ -21,7 +21,7 @@ static void send_text(const char *text)
 {
     const char *name = getenv("NOTIFY_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (name == NULL || (name[0] != '/' && name[0] != '@') || strlen(name) >= sizeof address.sun_path) {
+    if (!name || (name[0] != '/' && name[0] != '@') || strlen(name) >= sizeof address.sun_path) {
         return;
     }
     memcpy(address.sun_path, name, strlen(name));
@@ -63,7 +63,7 @@ static double interval;
 static void find_interval(void)
 {
     const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
-    if (usec != NULL && (pid == NULL || strtol(pid, NULL, 10) == (long)getpid())) {
+    if (usec && (!pid || strtol(pid, NULL, 10) == (long)getpid())) {
         interval = strtod(usec, NULL) / 2e6;
     }
 }

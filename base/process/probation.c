@@ -48,7 +48,7 @@ bool probation_read(const char *config_path, struct probation *probation)
     size_t size;
     struct error ignored;
     int failed = 0;
-    if (config_path == NULL || !name_file(config_path, path) || !file_exists(path) ||
+    if (!config_path || !name_file(config_path, path) || !file_exists(path) ||
         !file_read(path, MAX_RECORD, &text, &size, &ignored)) {
         return false;
     }
@@ -95,7 +95,7 @@ void probation_check(const char *config_path)
 void probation_end(const char *config_path)
 {
     char path[VERSIONS_PATH];
-    if (config_path != NULL && name_file(config_path, path) && file_exists(path)) {
+    if (config_path && name_file(config_path, path) && file_exists(path)) {
         unlink(path);
     }
 }

@@ -21,7 +21,7 @@
 /* The program that runs, even if its file was replaced or its folder is another one now. */
 static const char program[] = "/proc/self/exe";
 
-/* --- In place ----------------------------------------------------------------------------------------------------- */
+/* --- In place --- */
 
 static char *const *own_arguments;
 
@@ -53,10 +53,10 @@ void restart_identity(char id[RESTART_ID])
 {
     const char *environment = getenv("TF_CONFIG");
     uint64_t hash = 0xcbf29ce484222325u;
-    for (char *const *argument = own_arguments; argument != NULL && *argument != NULL; argument++) {
+    for (char *const *argument = own_arguments; argument && *argument; argument++) {
         hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not by which name it was called */
     }
-    hash = environment != NULL ? add_text(hash, environment) : hash;
+    hash = environment ? add_text(hash, environment) : hash;
     snprintf(id, RESTART_ID, "%016llx", (unsigned long long)hash);
 }
 
@@ -125,7 +125,7 @@ void restart_now(void)
     log_error("%s: can't be executed again: %s", program, strerror(errno));
 }
 
-/* --- The parent --------------------------------------------------------------------------------------------------- */
+/* --- The parent --- */
 
 enum { MOST_DEATHS = 10, FAILED = 1, MISUSED = 2 };
 
@@ -136,7 +136,7 @@ static const double WITHIN_S = 60, FIRST_DELAY_S = 0.2, LONGEST_DELAY_S = 10;
 bool supervise_is_child(void)
 {
     const char *parent = getenv(variable);
-    return parent != NULL && strtol(parent, NULL, 10) == (long)getppid();
+    return parent && strtol(parent, NULL, 10) == (long)getppid();
 }
 
 static pid_t start(char *const *arguments)

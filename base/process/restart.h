@@ -22,7 +22,7 @@
 
 #include "base/error.h"
 
-/* --- Restart in place ---- */
+/* --- Restart in place --- */
 
 enum { RESTART_STATUS = 75, RESTART_ID = 17 };
 
@@ -47,7 +47,7 @@ void restart_within(unsigned seconds);
  */
 void restart_now(void);
 
-/* --- The parent ---- */
+/* --- The parent --- */
 
 /* Is this the child of such a parent? */
 bool supervise_is_child(void);
@@ -59,7 +59,7 @@ bool supervise_is_child(void);
  */
 int supervise(char *const *arguments);
 
-/* --- Probation ---- */
+/* --- Probation --- */
 
 enum { PROBATION_STARTS = 2 /* that end badly; the next one goes back */ };
 

@@ -38,17 +38,17 @@ bool address_parse(const char *text, struct address *address, struct error *erro
     if (text[0] == '[') {
         host = text + 1;
         end = strchr(host, ']');
-        if (end == NULL || end[1] != ':') {
+        if (!end || end[1] != ':') {
             return error_set(error, "an IPv6 address is written [address]:port");
         }
         port = end + 2;
         address->is_ipv6 = true;
     } else {
         end = strrchr(text, ':');
-        if (end == NULL) {
+        if (!end) {
             return error_set(error, "missing port; write host:port");
         }
-        if (memchr(text, ':', (size_t)(end - text)) != NULL) {
+        if (memchr(text, ':', (size_t)(end - text))) {
             return error_set(error, "an IPv6 address is written [address]:port");
         }
         port = end + 1;

@@ -127,7 +127,7 @@ static int escaped_unit(const struct scanner *scanner, const uint8_t *p)
 static bool scan_escape(struct scanner *scanner)
 {
     const uint8_t *start = scanner->at;
-    if (scanner->end - start >= 2 && start[1] != '\0' && strchr("\"\\/bfnrt", start[1]) != NULL) {
+    if (scanner->end - start >= 2 && start[1] != '\0' && strchr("\"\\/bfnrt", start[1])) {
         scanner->at += 2;
         return true;
     }
@@ -310,7 +310,7 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
 
 static bool scan_value(struct scanner *scanner, int matched)
 {
-    if (matched == scanner->path_depth && scanner->path != NULL) {
+    if (matched == scanner->path_depth && scanner->path) {
         scanner->found = scanner->at;
         return false;
     }
@@ -370,8 +370,8 @@ bool json_find(const char *text, size_t size, const int *path, int depth, bool n
     if (skip_space(&scanner)) {
         scan_value(&scanner, 0);
     }
-    if (scanner.found != NULL) {
+    if (scanner.found) {
         *place = place_of(scanner.begin, scanner.found);
     }
-    return scanner.found != NULL;
+    return scanner.found;
 }

@@ -41,7 +41,7 @@ void suggest_offer(struct suggestion *suggestion, const char *name)
     size_t length = strlen(suggestion->word);
     int limit = length < 3 ? 1 : (int)(length / 3);
     int distance = suggest_distance(suggestion->word, name);
-    if (distance <= limit && (suggestion->best == NULL || distance < suggestion->distance)) {
+    if (distance <= limit && (!suggestion->best || distance < suggestion->distance)) {
         suggestion->best = name;
         suggestion->distance = distance;
     }

@@ -101,7 +101,7 @@ bool driver_load(struct driver **out, const char *path, struct error *error)
 {
     struct driver *driver = calloc(1, sizeof *driver);
     if (!driver) {
-        return error_set(error, "no memory to load the NVIDIA driver");
+        return error_set(error, "out of memory while loading the NVIDIA driver");
     }
     driver->library = dlopen(path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {

@@ -1,3 +1,7 @@
+/*
+ * Scalar loops, as readable as a reference: manual placement is for experiments, and a layer here must agree with the
+ * device to the bit of the shared formulas (cuda/kernels/activations.h, ps/store/optimizer_math.h).
+ */
 #include "cuda/device/host.h"
 
 #include <stdlib.h>
@@ -15,7 +19,7 @@ struct host {
     uint8_t *images;                            /* of the data, if layer 0 is on the host */
 };
 
-/* ---- its memory ---- */
+/* --- its memory --- */
 
 static bool is_host(const struct device *device, int layer)
 {
@@ -30,7 +34,7 @@ static size_t layer_first(const struct device *device, int layer)
 
 static bool out_of_memory(struct error *error)
 {
-    return error_set(error, "no memory for the layers that train.placement has on the CPU: place fewer there");
+    return error_set(error, "out of memory for the layers that train.placement has on the CPU: place fewer there");
 }
 
 bool host_create(struct device *device, struct error *error)
@@ -133,7 +137,7 @@ void host_read(const struct device *device, enum store_vector vector, size_t fir
     }
 }
 
-/* ---- transfers between host and device ---- */
+/* --- transfers between host and device --- */
 
 /* rows x pitch floats of one of the network's matrices. */
 static bool fetch(struct device *device, float *to, const float *from, int rows, int pitch, struct error *error)
@@ -144,7 +148,8 @@ static bool fetch(struct device *device, float *to, const float *from, int rows,
     return true;
 }
 
-static bool send(struct device *device, float *to, const float *from, int rows, int pitch, struct error *error)
+static bool copy_to_device(struct device *device, float *to, const float *from, int rows, int pitch,
+                           struct error *error)
 {
     size_t bytes = (size_t)rows * (size_t)pitch * sizeof *from;
     DEVICE_TRY(device, error, copy_to_device, (device_address(to), from, bytes, device->stream));
@@ -195,7 +200,7 @@ static float drop_factor(const struct device *device, int layer, int place, int 
     return dropout_drops(dropout, &batch, layer, place, unit) ? 0.0f : dropout->scale;
 }
 
-/* ---- forward ---- */
+/* --- forward --- */
 
 /* to[n] += x * from[n]: the inner loop of all passes. */
 static void add_row(float *to, float x, const float *from, int count)
@@ -231,8 +236,8 @@ static bool forward_layer(struct device *device, const struct kernel_network *ne
             dropped[n] = drops ? out[n] * drop_factor(device, number, m, n) : 0.0f;
         }
     }
-    return send(device, layer->activations, host->outputs, count, layer->pitch, error) &&
-           (!drops || send(device, layer->outputs, host->dropped, count, layer->pitch, error));
+    return copy_to_device(device, layer->activations, host->outputs, count, layer->pitch, error) &&
+           (!drops || copy_to_device(device, layer->outputs, host->dropped, count, layer->pitch, error));
 }
 
 bool host_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
@@ -247,7 +252,7 @@ bool host_forward(struct device *device, struct kernel_network *network, struct 
     return true;
 }
 
-/* ---- backward ---- */
+/* --- backward --- */
 
 /* The deltas of hidden layer `number` from those of the layer above, which is on the host. */
 static bool delta_layer(struct device *device, int number, int count, struct error *error)
@@ -276,7 +281,7 @@ static bool delta_layer(struct device *device, int number, int count, struct err
             host->deltas[at + (size_t)i] = derive(network->activation, host->outputs[at + (size_t)i], sum);
         }
     }
-    return send(device, layer->deltas, host->deltas, count, layer->pitch, error);
+    return copy_to_device(device, layer->deltas, host->deltas, count, layer->pitch, error);
 }
 
 bool host_batch(struct device *device, struct kernel_source *source, const uint8_t *given, struct error *error)
@@ -298,7 +303,7 @@ bool host_batch(struct device *device, struct kernel_source *source, const uint8
     return true;
 }
 
-/* ---- gradients and updates ---- */
+/* --- gradients and updates --- */
 
 static bool gradient_layer(struct device *device, int number, const uint8_t *given, bool adds, float weight,
                            struct error *error)
@@ -345,7 +350,7 @@ static bool move_gradients(struct device *device, float *vector, bool to_device,
         size_t first = layer_first(device, i);
         int floats = (int)(layer_first(device, i + 1) - first);
         float *own = device->host->gradient + first;
-        if (is_host(device, i) && (to_device ? !send(device, vector + first, own, 1, floats, error)
+        if (is_host(device, i) && (to_device ? !copy_to_device(device, vector + first, own, 1, floats, error)
                                              : !fetch(device, own, vector + first, 1, floats, error))) {
             return false;
         }

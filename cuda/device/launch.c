@@ -243,7 +243,7 @@ bool launch_step(struct device *device, struct error *error)
     return !collects || launch_apply(device, clips ? APPLY_COLLECTED : APPLY_GRADIENT, 1.0f, error);
 }
 
-/* ---- sharded training ---- */
+/* --- sharded training --- */
 
 enum {
     SHARD_MOST_IMAGES = 512, /* per batch: beyond that, separate kernels keep the GPU just as busy */

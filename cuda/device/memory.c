@@ -121,7 +121,7 @@ static bool take(struct device *device, cu_pointer *pointer, uint64_t bytes, con
             left = 0;
         }
         return error_set(error,
-                         "%s has no memory for %s: needs %llu MiB, %llu MiB free: choose a smaller model or batch, "
+                         "%s is out of memory for %s: needs %llu MiB, %llu MiB free: choose a smaller model or batch, "
                          "stop other programs on it, or use --device=cpu",
                          device->about.name, what, (unsigned long long)(bytes + (1 << 20) - 1) >> 20,
                          (unsigned long long)left >> 20);
@@ -198,7 +198,7 @@ void memory_release(struct device *device)
     }
 }
 
-/* ---- images ---- */
+/* --- images --- */
 
 static void pad_images(const struct device *device, const uint8_t *images, int count, uint8_t *padded)
 {
@@ -267,7 +267,7 @@ bool device_data(struct device *device, const uint8_t *images, const int32_t *la
     return true;
 }
 
-/* ---- vectors ---- */
+/* --- vectors --- */
 
 static bool vector_at(const struct device *device, enum store_vector vector, size_t first, size_t count, cu_pointer *at,
                       struct error *error)
@@ -313,7 +313,7 @@ bool device_read(struct device *device, enum store_vector vector, size_t first, 
     return true;
 }
 
-/* ---- progress ---- */
+/* --- progress --- */
 
 bool memory_begin(struct device *device, int64_t first_step, struct error *error)
 {

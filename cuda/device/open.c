@@ -123,7 +123,7 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
     const char *reason = NULL;
     struct device *device = calloc(1, sizeof *device);
     if (!device) {
-        return error_set(error, "no memory for the GPU engine");
+        return error_set(error, "out of memory for the GPU engine");
     }
     device->driver = driver;
     device->shape = *shape;

@@ -89,7 +89,7 @@ struct device {
 /* The kernels: cubins and PTX for every architecture, embedded at build time. */
 extern const unsigned char gpu_kernels[];
 
-/* ---- calls ---- */
+/* --- calls --- */
 
 /* Records that the device is lost if the result says so. */
 bool device_failed(struct device *device, const char *call, cu_result result, struct error *error);
@@ -113,7 +113,7 @@ static inline cu_pointer device_address(const void *pointer)
     return (cu_pointer)(uintptr_t)pointer;
 }
 
-/* ---- memory.c ---- */
+/* --- memory.c --- */
 
 /* Whether this model has that vector. */
 bool memory_keeps(const struct device_shape *shape, enum store_vector vector);
@@ -137,7 +137,7 @@ bool memory_stage_images(struct device *device, cu_pointer to, const uint8_t *im
 bool memory_begin(struct device *device, int64_t first_step, struct error *error);
 bool memory_fetch_progress(struct device *device, struct error *error); /* asynchronous: wait for the stream */
 
-/* ---- launch.c: work queued on device->stream ---- */
+/* --- launch.c: work queued on device->stream --- */
 
 bool launch_load(struct device *device, struct error *error);
 

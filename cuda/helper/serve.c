@@ -28,7 +28,7 @@ struct helper_server {
     struct device_shape shape;
 };
 
-/* ---- Offsets in the file ---- */
+/* --- Offsets in the file --- */
 
 /* The client is our own, but a wrong number should be an error, not a crash. NULL: outside the transfer area. */
 static void *place(const struct helper_server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
@@ -48,15 +48,15 @@ static bool out_of_bounds(struct error *error)
 
 static bool needs_device(const struct helper_server *server, struct error *error)
 {
-    return server->device != NULL || error_set(error, "bug: no device is open; please report this");
+    return server->device || error_set(error, "bug: no device is open; please report this");
 }
 
-/* ---- Commands ---- */
+/* --- Commands --- */
 
 /* The result of loading the driver. */
 static bool needs_driver(const struct helper_server *server, struct error *error)
 {
-    return server->driver != NULL || error_set(error, "%s", server->no_driver.text);
+    return server->driver || error_set(error, "%s", server->no_driver.text);
 }
 
 static bool list(struct helper_server *server, struct protocol_reply *reply)
@@ -219,7 +219,7 @@ static bool carry_out(struct helper_server *server, const struct protocol_comman
     }
 }
 
-/* ---- The loop ---- */
+/* --- The loop --- */
 
 /* False: the client is gone. */
 static bool await_command(struct helper_server *server, uint32_t seen)

@@ -61,7 +61,7 @@ static __device__ __forceinline__ void draw_batch(const struct kernel_network &n
     }
 }
 
-/* ---- softmax cross-entropy ---- */
+/* --- softmax cross-entropy --- */
 
 static __device__ __forceinline__ float warp_sum(float value)
 {

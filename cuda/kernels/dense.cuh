@@ -10,7 +10,7 @@
 #include "cuda/kernels/elements.cuh"
 #include "cuda/kernels/tensor.cuh"
 
-/* ---- operands ---- */
+/* --- operands --- */
 
 /* Rows of a batch's images by columns of pixels, 0..1. */
 struct images_by_row {
@@ -88,7 +88,7 @@ template <class First, class Second> struct either {
     }
 };
 
-/* ---- forward ---- */
+/* --- forward --- */
 
 /* What is applied to a layer's sums: bias, activation, dropout. */
 struct forward_finish {
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void forward_layer(const struct kernel_network
     }
 }
 
-/* ---- backward ---- */
+/* --- backward --- */
 
 /* From gradients of a layer's outputs to those of its pre-activations. */
 struct delta_finish {
@@ -193,7 +193,7 @@ template <class S> static __device__ __forceinline__ void delta_layer(const stru
     product_tile<S>(network.precision, row, col, count, above.in, above.out, deltas, weights, finish);
 }
 
-/* ---- gradients ---- */
+/* --- gradients --- */
 
 /* Row `in` of a layer's gradient belongs to its biases. */
 struct gradient_finish {

@@ -81,7 +81,7 @@ template <int UNITS> struct shard {
     }
 };
 
-/* ---- state ---- */
+/* --- state --- */
 
 /* Maps element `i` of a block's vectors to the network's; false: padding. */
 template <int UNITS>
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void shard_begin(struct shard<UNITS> &s, const
     __syncthreads();
 }
 
-/* ---- batches ---- */
+/* --- batches --- */
 
 /*
  * Draws the batch of `step` of this call; must be called for every step in turn. A barrier must come before it is read.

@@ -28,7 +28,7 @@ static __device__ __forceinline__ float byte_of(uint32_t word, int i)
     return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650u + i)) - 8388608.0f;
 }
 
-/* ---- forward ---- */
+/* --- forward --- */
 
 /* sum[r][u] += 16 pixels of image r x their weights. */
 template <int UNITS>
@@ -149,7 +149,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_add(const stru
     }
 }
 
-/* ---- softmax ---- */
+/* --- softmax --- */
 
 /* One row by one thread, as softmax_row; logits become deltas. */
 static __device__ __forceinline__ float shard_softmax_row(float *logits, int classes, int label, float scale,
@@ -212,7 +212,7 @@ template <int UNITS> static __device__ __forceinline__ bool shard_softmax(const 
     return __syncthreads_or(bad) != 0;
 }
 
-/* ---- backward ---- */
+/* --- backward --- */
 
 /* The deltas of this block's units, in place of their activations. */
 template <int UNITS> static __device__ __forceinline__ void shard_deltas(const struct shard<UNITS> &s, int step)
@@ -356,7 +356,7 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
     shard_update_first(s, sum);
 }
 
-/* ---- all together ---- */
+/* --- all together --- */
 
 /* One thread per word of both updates of a step. */
 template <int UNITS> static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)

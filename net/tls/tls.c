@@ -72,7 +72,8 @@ bool tls_start(struct error *error)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start);
-    return started || error_set(error, "can't start cryptography: the system gives no random numbers or no memory");
+    return started ||
+           error_set(error, "can't start cryptography: the system has no random numbers or is out of memory");
 }
 
 void tls_describe(int result, char text[128])

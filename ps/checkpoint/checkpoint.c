@@ -10,7 +10,7 @@
 #include "base/version.h"
 #include "ps/checkpoint/internal.h"
 
-/* ---- state ---- */
+/* --- state --- */
 
 bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
                              const struct config_train *train, struct error *error)
@@ -23,8 +23,9 @@ bool checkpoint_state_create(struct checkpoint_state *state, const struct model 
     /* float_count is a multiple of a cache line, so every vector is aligned. */
     size_t vector_bytes = model->float_count * sizeof(float);
     char *memory = aligned_alloc(MODEL_ROW_ALIGN * sizeof(float), vectors * vector_bytes);
-    if (memory == NULL) {
-        return error_set(error, "no memory for a copy of the model, %zu MiB, to checkpoint: make model.layers smaller",
+    if (!memory) {
+        return error_set(error,
+                         "out of memory for a copy of the model, %zu MiB, to checkpoint: make model.layers smaller",
                          vectors * vector_bytes >> 20);
     }
     memset(memory, 0, vectors * vector_bytes);
@@ -46,7 +47,7 @@ void checkpoint_state_destroy(struct checkpoint_state *state)
     memset(state, 0, sizeof *state);
 }
 
-/* ---- names, shapes, digests ---- */
+/* --- names, shapes, digests --- */
 
 void checkpoint_tensor_name(char name[TENSOR_NAME], const struct variable *variable, enum optimizer_kind kind,
                             enum store_vector vector)
@@ -96,7 +97,7 @@ bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, s
     return true;
 }
 
-/* ---- writing ---- */
+/* --- writing --- */
 
 static void put(struct safetensors_writer *writer, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -137,7 +138,7 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
     *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        for (int i = 0; i < model->variable_count && state->vectors[vector] != NULL; i++) {
+        for (int i = 0; i < model->variable_count && state->vectors[vector]; i++) {
             const struct variable *variable = &model->variables[i];
             char name[TENSOR_NAME];
             int64_t shape[2];
@@ -156,11 +157,11 @@ static int list_parts(const struct checkpoint_state *state, struct file_part *pa
 {
     int count = 0;
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        for (int i = 0; i < state->model->variable_count && state->vectors[vector] != NULL; i++) {
+        for (int i = 0; i < state->model->variable_count && state->vectors[vector]; i++) {
             const struct variable *variable = &state->model->variables[i];
             const float *values = state->vectors[vector] + variable->offset;
             for (int row = 0; row < variable->rows; row++, count++) {
-                if (parts != NULL) {
+                if (parts) {
                     parts[count].bytes = values + (size_t)row * (size_t)variable->stride;
                     parts[count].size = (size_t)variable->cols * sizeof(float);
                 }
@@ -180,8 +181,8 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     int rows = list_parts(state, NULL);
     char *header = malloc(SAFETENSORS_MAX_HEADER);
     struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);
-    if (header == NULL || parts == NULL) {
-        error_set(error, "%s: no memory to write it", path);
+    if (!header || !parts) {
+        error_set(error, "%s: out of memory while writing it", path);
         goto out;
     }
     if (!checkpoint_start_digest(&hash, path, error)) {

@@ -49,7 +49,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= wanted && strcmp(text + length - wanted, end) == 0;
 }
 
-/* ---- listing ---- */
+/* --- listing --- */
 
 struct listing {
     struct kept_checkpoint *items; /* ascending by step */
@@ -67,7 +67,7 @@ static bool add_item(struct listing *listing, int64_t step, double written_s)
     if (listing->count == listing->capacity) {
         int capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
         struct kept_checkpoint *items = realloc(listing->items, (size_t)capacity * sizeof *items);
-        if (items == NULL) {
+        if (!items) {
             return false;
         }
         listing->items = items;
@@ -82,11 +82,11 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
 {
     *listing = (struct listing){0};
     DIR *directory = opendir(path);
-    if (directory == NULL) {
+    if (!directory) {
         return file_error(error, path, "cannot be listed", errno);
     }
     bool done = true;
-    for (struct dirent *entry; done && (entry = readdir(directory)) != NULL;) {
+    for (struct dirent *entry; done && (entry = readdir(directory));) {
         int64_t step = step_of_name(entry->d_name);
         struct stat status;
         if (step < 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
@@ -94,7 +94,7 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
         }
         double written_s = (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
         if (!add_item(listing, step, written_s)) {
-            done = error_set(error, "%s: no memory to list its checkpoints", path);
+            done = error_set(error, "%s: out of memory while listing its checkpoints", path);
         }
     }
     closedir(directory);
@@ -104,12 +104,12 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
     return done;
 }
 
-/* ---- opening ---- */
+/* --- opening --- */
 
 /* Only ours: "model-....safetensors.<process>.tmp" and "best.safetensors.<process>.tmp". */
 static bool is_leftover(const char *name)
 {
-    return ends_with(name, temporary_suffix) && strstr(name, ".safetensors.") != NULL &&
+    return ends_with(name, temporary_suffix) && strstr(name, ".safetensors.") &&
            (strncmp(name, name_prefix, strlen(name_prefix)) == 0 ||
             strncmp(name, CHECKPOINT_BEST_NAME, strlen(CHECKPOINT_BEST_NAME)) == 0);
 }
@@ -117,10 +117,10 @@ static bool is_leftover(const char *name)
 static void remove_leftovers(const char *path)
 {
     DIR *directory = opendir(path);
-    if (directory == NULL) {
+    if (!directory) {
         return;
     }
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+    for (struct dirent *entry; (entry = readdir(directory));) {
         if (is_leftover(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, 0) != 0) {
             log_warning("%s/%s: a temporary file left by a killed process cannot be removed: %s", path, entry->d_name,
                         strerror(errno));
@@ -158,7 +158,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
     folder->lock = -1;
 }
 
-/* ---- finding ---- */
+/* --- finding --- */
 
 static bool set_aside(const char *path)
 {
@@ -177,7 +177,7 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
     struct listing listing;
     bool done = list_checkpoints(path, &listing, error);
     int refused = 0;
-    for (int i = listing.count - 1; done && i >= 0 && *file == NULL; i--) {
+    for (int i = listing.count - 1; done && i >= 0 && !*file; i--) {
         char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
         checkpoint_name(name, listing.items[i].step);
         if (!file_join(whole, sizeof whole, path, name, error)) {
@@ -194,7 +194,7 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
                     i > 0 ? "; trying the checkpoint before it" : "");
     }
     free(listing.items);
-    if (done && *file == NULL && refused > 0) {
+    if (done && !*file && refused > 0) {
         return error_set(
             error, "%s: none of its %d checkpoints can be used: repair or remove them, or choose another train_dir",
             path, refused);
@@ -212,7 +212,7 @@ bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, str
     return find_newest(path, false, file, error);
 }
 
-/* ---- saving ---- */
+/* --- saving --- */
 
 static void delete_old(const struct checkpoint_folder *folder, int64_t saved_step)
 {
@@ -243,7 +243,7 @@ static bool save_best(const char *best, const char *model, const struct checkpoi
 {
     char temporary[CHECKPOINT_MAX_PATH + 32];
     snprintf(temporary, sizeof temporary, "%s.%ld%s", best, (long)getpid(), temporary_suffix);
-    if (model != NULL && link(model, temporary) == 0) {
+    if (model && link(model, temporary) == 0) {
         /* Renaming onto another name of the same file does nothing and leaves both. */
         bool renamed = rename(temporary, best) == 0;
         unlink(temporary);

@@ -7,7 +7,7 @@
 
 #include "ps/checkpoint/internal.h"
 
-/* ---- does it fit ---- */
+/* --- does it fit --- */
 
 static void shape_text(char *text, size_t size, int dimensions, const int64_t *shape)
 {
@@ -24,7 +24,7 @@ static bool tensor_fits(const struct checkpoint_file *file, const struct variabl
                         struct error *error)
 {
     const struct safetensors_tensor *tensor = safetensors_find(&file->tensors, name);
-    if (tensor == NULL) {
+    if (!tensor) {
         return error_set(error, "%s does not fit: %s is not in it", file->path, name);
     }
     int64_t shape[2];
@@ -81,7 +81,7 @@ static bool has_averages(const struct checkpoint_file *file, const struct model 
 {
     char name[TENSOR_NAME];
     checkpoint_tensor_name(name, &model->variables[0], OPTIMIZER_SGD, STORE_AVERAGES);
-    return safetensors_find(&file->tensors, name) != NULL;
+    return safetensors_find(&file->tensors, name);
 }
 
 static bool optimizer_fits(const struct checkpoint_file *file, const struct checkpoint_state *state,
@@ -95,7 +95,7 @@ static bool optimizer_fits(const struct checkpoint_file *file, const struct chec
                          file->path, file->optimizer, here, file->optimizer);
     }
     bool averages_there = has_averages(file, state->model);
-    bool averages_here = state->vectors[STORE_AVERAGES] != NULL;
+    bool averages_here = state->vectors[STORE_AVERAGES];
     if (averages_there != averages_here) {
         return error_set(error,
                          "%s does not fit: it has %s moving averages and ema_decay is %g here: give %s or "
@@ -110,7 +110,7 @@ static bool vectors_fit(const struct checkpoint_file *file, const struct checkpo
 {
     int wanted = 0;
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        for (int i = 0; i < state->model->variable_count && state->vectors[vector] != NULL; i++, wanted++) {
+        for (int i = 0; i < state->model->variable_count && state->vectors[vector]; i++, wanted++) {
             char name[TENSOR_NAME];
             checkpoint_tensor_name(name, &state->model->variables[i], state->train->optimizer,
                                    (enum store_vector)vector);
@@ -126,7 +126,7 @@ static bool vectors_fit(const struct checkpoint_file *file, const struct checkpo
     return true;
 }
 
-/* ---- loading ---- */
+/* --- loading --- */
 
 /* Takes whole rows by the chunk and spreads them over the padded ones. */
 static bool load_tensor(struct checkpoint_file *file, const char *name, const struct variable *variable, float *values,
@@ -176,7 +176,7 @@ bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *stat
     }
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
-        if (state->vectors[vector] == NULL) {
+        if (!state->vectors[vector]) {
             continue;
         }
         float padding = is_slot ? optimizer_slot_initial(state->train, vector - STORE_SLOT0) : 0.0f;
@@ -188,7 +188,7 @@ bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *stat
     return true;
 }
 
-/* ---- taking over what fits ---- */
+/* --- taking over what fits --- */
 
 static void note_lost(char *lost, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void note_lost(char *lost, size_t size, const char *format, ...)
@@ -211,8 +211,8 @@ static void weigh_variable(const struct checkpoint_file *file, const struct vari
     struct error ignored;
     char there[64], here[64];
     int64_t shape[2];
-    *fits = tensor != NULL && tensor_fits(file, variable, variable->name, &ignored);
-    if (tensor != NULL && !*fits) {
+    *fits = tensor && tensor_fits(file, variable, variable->name, &ignored);
+    if (tensor && !*fits) {
         shape_text(there, sizeof there, tensor->dimensions, tensor->shape);
         shape_text(here, sizeof here, checkpoint_tensor_shape(variable, shape), shape);
         note_lost(lost, size, "%s %s, which would be %s", variable->name, there, here);
@@ -241,11 +241,11 @@ static bool load_fitting(struct checkpoint_file *file, struct checkpoint_state *
     struct error ignored;
     float *values = state->vectors[vector] + variable->offset;
     checkpoint_tensor_name(name, variable, state->train->optimizer, (enum store_vector)vector);
-    if (fits && safetensors_find(&file->tensors, name) != NULL && tensor_fits(file, variable, name, &ignored)) {
+    if (fits && safetensors_find(&file->tensors, name) && tensor_fits(file, variable, name, &ignored)) {
         return load_tensor(file, name, variable, values, error);
     }
     if (vector == STORE_AVERAGES) {
-        assert(state->vectors[STORE_PARAMETERS] != NULL);
+        assert(state->vectors[STORE_PARAMETERS]);
         memcpy(values, state->vectors[STORE_PARAMETERS] + variable->offset,
                (size_t)variable->rows * (size_t)variable->stride * sizeof *values);
     }
@@ -258,7 +258,7 @@ bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_sta
     const struct model *model = state->model;
     lost[0] = '\0';
     for (int slot = STORE_SLOT0; slot <= STORE_SLOT1; slot++) {
-        for (size_t i = 0; state->vectors[slot] != NULL && i < model->float_count; i++) {
+        for (size_t i = 0; state->vectors[slot] && i < model->float_count; i++) {
             state->vectors[slot][i] = optimizer_slot_initial(state->train, slot - STORE_SLOT0);
         }
     }
@@ -266,8 +266,7 @@ bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_sta
         bool fits;
         weigh_variable(file, &model->variables[i], &fits, lost, size);
         for (int vector = 0; vector < STORE_VECTORS; vector++) {
-            if (state->vectors[vector] != NULL &&
-                !load_fitting(file, state, vector, &model->variables[i], fits, error)) {
+            if (state->vectors[vector] && !load_fitting(file, state, vector, &model->variables[i], fits, error)) {
                 return false;
             }
         }
@@ -280,7 +279,7 @@ bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_sta
     return true;
 }
 
-/* ---- parts ---- */
+/* --- parts --- */
 
 bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
                                 float *values, bool *averaged, struct error *error)
@@ -300,7 +299,7 @@ bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model
             return false;
         }
     }
-    if (averaged != NULL) {
+    if (averaged) {
         *averaged = averages;
     }
     return load_vector(file, model, OPTIMIZER_SGD, averages ? STORE_AVERAGES : STORE_PARAMETERS, 0.0f, values, error);

@@ -68,8 +68,8 @@ static enum checkpoint_status read_header(struct checkpoint_file *file, struct e
         return CHECKPOINT_DAMAGED;
     }
     file->header = malloc(file->header_size);
-    if (file->header == NULL) {
-        error_set(error, "%s: no memory for its header", file->path);
+    if (!file->header) {
+        error_set(error, "%s: out of memory for its header", file->path);
         return CHECKPOINT_UNREADABLE;
     }
     if (!checkpoint_read_at(file, file->header, file->header_size, 0, error)) {
@@ -86,7 +86,7 @@ static enum checkpoint_status read_header(struct checkpoint_file *file, struct e
 static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct error *error)
 {
     const struct safetensors_text *written = safetensors_metadata(&file->tensors, "digest");
-    if (written == NULL || written->size != DIGEST_HEX) {
+    if (!written || written->size != DIGEST_HEX) {
         error_set(error, "%s: has no digest, so it is no checkpoint of this program", file->path);
         return CHECKPOINT_DAMAGED;
     }
@@ -116,14 +116,13 @@ static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct
     return CHECKPOINT_OPENED;
 }
 
-/* ---- metadata ---- */
+/* --- metadata --- */
 
 static bool get_text(const struct checkpoint_file *file, const char *key, char *text, size_t size, struct error *error)
 {
     const struct safetensors_text *value = safetensors_metadata(&file->tensors, key);
-    if (value == NULL || value->size >= size) {
-        return error_set(error, "%s: \"%s\" in its metadata is %s", file->path, key,
-                         value == NULL ? "missing" : "too long");
+    if (!value || value->size >= size) {
+        return error_set(error, "%s: \"%s\" in its metadata is %s", file->path, key, !value ? "missing" : "too long");
     }
     memcpy(text, value->bytes, value->size);
     text[value->size] = '\0';
@@ -224,14 +223,14 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     return get_model(file, error);
 }
 
-/* ---- open files ---- */
+/* --- open files --- */
 
 enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const char *path, struct error *error)
 {
     *opened = NULL;
     struct checkpoint_file *file = calloc(1, sizeof *file);
-    if (file == NULL) {
-        error_set(error, "%s: no memory to read it", path);
+    if (!file) {
+        error_set(error, "%s: out of memory while reading it", path);
         return CHECKPOINT_UNREADABLE;
     }
     file->fd = -1;
@@ -260,7 +259,7 @@ enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const ch
 
 void checkpoint_close(struct checkpoint_file *file)
 {
-    if (file == NULL) {
+    if (!file) {
         return;
     }
     if (file->fd >= 0) {

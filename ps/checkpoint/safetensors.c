@@ -16,14 +16,14 @@ struct cursor {
 
 static void fail(struct cursor *cursor, const char *fault)
 {
-    if (cursor->fault == NULL) {
+    if (!cursor->fault) {
         cursor->fault = fault;
     }
 }
 
 static void skip_blanks(struct cursor *cursor)
 {
-    while (cursor->at < cursor->size && strchr(" \t\r\n", cursor->bytes[cursor->at]) != NULL &&
+    while (cursor->at < cursor->size && strchr(" \t\r\n", cursor->bytes[cursor->at]) &&
            cursor->bytes[cursor->at] != 0) {
         cursor->at++;
     }
@@ -33,7 +33,7 @@ static void skip_blanks(struct cursor *cursor)
 static bool take(struct cursor *cursor, char wanted)
 {
     skip_blanks(cursor);
-    if (cursor->fault != NULL || cursor->at == cursor->size || cursor->bytes[cursor->at] != (uint8_t)wanted) {
+    if (cursor->fault || cursor->at == cursor->size || cursor->bytes[cursor->at] != (uint8_t)wanted) {
         return false;
     }
     cursor->at++;
@@ -62,7 +62,7 @@ static void skip_escape(struct cursor *cursor)
                 return;
             }
         }
-    } else if (kind == 0 || strchr("\"\\/bfnrt", kind) == NULL) {
+    } else if (kind == 0 || !strchr("\"\\/bfnrt", kind)) {
         fail(cursor, "an unknown escape in a string");
     }
 }
@@ -72,7 +72,7 @@ static struct safetensors_text read_string(struct cursor *cursor, bool escapes_a
     struct safetensors_text text = {"", 0};
     expect(cursor, '"', "a string is missing");
     size_t start = cursor->at;
-    while (cursor->fault == NULL) {
+    while (!cursor->fault) {
         if (cursor->at == cursor->size) {
             fail(cursor, "a string without an end");
             break;
@@ -102,7 +102,7 @@ static uint64_t read_number(struct cursor *cursor)
     skip_blanks(cursor);
     uint64_t number = 0;
     size_t start = cursor->at;
-    while (cursor->fault == NULL && cursor->at < cursor->size && cursor->bytes[cursor->at] >= '0' &&
+    while (!cursor->fault && cursor->at < cursor->size && cursor->bytes[cursor->at] >= '0' &&
            cursor->bytes[cursor->at] <= '9') {
         number = number * 10 + (uint64_t)(cursor->bytes[cursor->at++] - '0');
         if (number > limit) {
@@ -292,7 +292,7 @@ bool safetensors_decode(struct safetensors *file, const uint8_t *bytes, size_t s
     if (cursor.at != cursor.size) {
         fail(&cursor, "something follows the header's end");
     }
-    if (cursor.fault != NULL) {
+    if (cursor.fault) {
         return error_set(error, "its safetensors header is wrong at byte %zu: %s", cursor.at, cursor.fault);
     }
     if (file_size - size != data_used) {

@@ -71,8 +71,8 @@ static int start_thread(struct checkpoint_writer *writer)
 bool checkpoint_writer_create(struct checkpoint_writer **created, struct checkpoint_folder *folder, struct error *error)
 {
     struct checkpoint_writer *writer = calloc(1, sizeof *writer);
-    if (writer == NULL) {
-        return error_set(error, "no memory for the checkpoint writer");
+    if (!writer) {
+        return error_set(error, "out of memory for the checkpoint writer");
     }
     writer->folder = folder;
     pthread_mutex_init(&writer->mutex, NULL);
@@ -91,7 +91,7 @@ bool checkpoint_writer_create(struct checkpoint_writer **created, struct checkpo
 
 void checkpoint_writer_destroy(struct checkpoint_writer *writer)
 {
-    if (writer == NULL) {
+    if (!writer) {
         return;
     }
     pthread_mutex_lock(&writer->mutex);

@@ -29,7 +29,9 @@ bool checkpoint_writer_create(struct checkpoint_writer **writer, struct checkpoi
 /* Finishes what was submitted. NULL is fine. */
 void checkpoint_writer_destroy(struct checkpoint_writer *writer);
 
-/* targets: as checkpoint_folder_save. The state is borrowed until poll or wait has told the outcome; info is copied. One at
+/*
+ * targets: as checkpoint_folder_save. The state is borrowed until poll or wait has told the outcome; info is copied.
+ * One at
  * a time: not before the last one's outcome is told. */
 void checkpoint_writer_submit(struct checkpoint_writer *writer, int targets, const struct checkpoint_state *state,
                               const struct checkpoint_info *info);

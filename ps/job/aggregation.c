@@ -15,7 +15,7 @@ bool aggregation_create(struct aggregation *aggregation, int workers, int shards
     *aggregation = (struct aggregation){.workers = workers, .shards = shards, .wanted = wanted, .least = least};
     aggregation->parts = calloc((size_t)workers, (size_t)shards);
     aggregation->taken = calloc((size_t)workers, 1);
-    if (aggregation->parts == NULL || aggregation->taken == NULL) {
+    if (!aggregation->parts || !aggregation->taken) {
         aggregation_destroy(aggregation);
         return error_set(error, "out of memory");
     }

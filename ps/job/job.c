@@ -18,7 +18,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     job->identity = (struct member){MEMBER_PS, ps};
     job->worker_count = config_worker_room(&config->cluster);
     job->workers = calloc((size_t)job->worker_count, sizeof *job->workers);
-    if (job->workers == NULL) {
+    if (!job->workers) {
         return error_set(error, "out of memory");
     }
     for (int i = 0; i < job->worker_count; i++) {
@@ -43,7 +43,7 @@ void job_destroy(struct job *job)
     memset(job, 0, sizeof *job);
 }
 
-/* --- Live keys --------------------------------------------------------------------------------------------------------- */
+/* --- Live keys --- */
 
 /* false: nobody has said yet how much data there is. */
 static bool make_plan(struct plan *plan, const struct job *job, const struct config *config, int64_t epoch_batches)
@@ -119,7 +119,7 @@ void job_schedule(struct job *job, const struct config *config, int64_t step, do
     job_start_if_complete(job);
 }
 
-/* --- Actions ----------------------------------------------------------------------------------------------------------- */
+/* --- Actions --- */
 
 bool job_next_action(struct job *job, struct job_action *action)
 {
@@ -177,7 +177,7 @@ void job_deny(struct verdict *verdict, enum error_code code, const char *format,
     verdict->code = (uint16_t)code;
 }
 
-/* --- What is being waited for ------------------------------------------------------------------------------------------ */
+/* --- What is being waited for --- */
 
 int job_present(const struct job *job)
 {
@@ -264,7 +264,7 @@ void job_keep_waiting(struct job *job, bool keep)
     job_start_if_complete(job);
 }
 
-/* --- Time -------------------------------------------------------------------------------------------------------------- */
+/* --- Time --- */
 
 bool job_tick(struct job *job, double now_s)
 {

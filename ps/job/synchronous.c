@@ -15,7 +15,7 @@
 
 static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a message */
 
-/* --- Beginning --------------------------------------------------------------------------------------------------------- */
+/* --- Beginning --- */
 
 /* Numbers the ps that hold something; returns how many. */
 static int number_shards(struct job *job)
@@ -61,7 +61,7 @@ bool job_create_gathering(struct job *job, int ps, struct error *error)
     job->awaited = calloc((size_t)job->worker_count, sizeof *job->awaited);
     job->last_set = calloc((size_t)job->worker_count, 1);
     job->last_set_step = -1;
-    if (job->shards == NULL || job->awaited == NULL || job->last_set == NULL) {
+    if (!job->shards || !job->awaited || !job->last_set) {
         return error_set(error, "out of memory");
     }
     int shards = number_shards(job);
@@ -89,7 +89,7 @@ static bool is_coordinator(const struct job *job)
     return job->synchronous && job->coordinator == job->identity.index;
 }
 
-/* --- Deciding ---------------------------------------------------------------------------------------------------------- */
+/* --- Deciding --- */
 
 /* Whom to wait for: who is here, and who was never seen but still has time to come. */
 static bool is_awaited(const struct job *job, int index, double now_s)
@@ -175,7 +175,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     }
 }
 
-/* --- Pushes ------------------------------------------------------------------------------------------------------------ */
+/* --- Pushes --- */
 
 static int own_shard(const struct job *job)
 {
@@ -305,7 +305,7 @@ bool job_settled(struct job *job, int index, uint64_t incarnation, const struct 
     return true;
 }
 
-/* --- Between ps -------------------------------------------------------------------------------------------------------- */
+/* --- Between ps --- */
 
 void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
                 double now_s, struct verdict *verdict)
@@ -335,7 +335,7 @@ void job_apply_decision(struct job *job, uint32_t generation, int64_t step, cons
     }
 }
 
-/* --- For people -------------------------------------------------------------------------------------------------------- */
+/* --- For people --- */
 
 static const char *worker_host(const struct job *job, int index)
 {

@@ -64,7 +64,7 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
     }
     if (done && size > 0) {
         manifest = malloc(size);
-        done = (manifest != NULL || error_set(error, "out of memory")) &&
+        done = (manifest || error_set(error, "out of memory")) &&
                channel_read_bulk(channel, manifest, size, deadline_s, error);
     }
     if (!done) {
@@ -94,8 +94,7 @@ static void introduce(struct agent *agent)
         &participant->configs[participant->configs[0].fleet.version == (int64_t)participant->version ? 0 : 1];
     struct error error = {"out of memory"};
     char *job = config_job_text(config);
-    if (job == NULL ||
-        !identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
+    if (!job || !identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
         log_warning("handshakes still name the version before: %s", error.text);
     }
     free(job);
@@ -112,14 +111,14 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
                                           .target = state.target,
                                           .phase = (uint8_t)state.phase,
                                           .ready = state.ready,
-                                          .loss = options->loss != NULL ? options->loss(options->context) : -1.0f,
+                                          .loss = options->loss ? options->loss(options->context) : -1.0f,
                                           .digest = agent->participant.digest,
                                           .message = state.message};
-    if (!(options->ask != NULL ? options->ask(options->context, &report, &answer, error)
-                               : ask_leader(agent, &report, &answer, error))) {
+    if (!(options->ask ? options->ask(options->context, &report, &answer, error)
+                       : ask_leader(agent, &report, &answer, error))) {
         return false;
     }
-    if (options->heard != NULL) {
+    if (options->heard) {
         options->heard(options->context, answer.order.in_force, answer.has_model);
     }
     *busy = answer.state != ROLLOUT_IDLE || answer.order.order != ORDER_NOTHING;
@@ -139,7 +138,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
 static double next_report_s(const struct agent *agent, bool reached, bool busy)
 {
     const double now_s = clock_monotonic_s();
-    if (!reached && agent->options.ask == NULL) {
+    if (!reached && !agent->options.ask) {
         return agent->link.next_try_s;
     }
     return now_s + (busy ? agent->busy_s : IDLE_S);
@@ -185,7 +184,7 @@ static bool create_link(struct agent *agent, struct error *error)
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
     struct agent *agent = calloc(1, sizeof *agent);
-    if (agent == NULL) {
+    if (!agent) {
         return error_set(error, "out of memory");
     }
     agent->options = *options;
@@ -211,7 +210,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
 
 void agent_destroy(struct agent *agent)
 {
-    if (agent == NULL) {
+    if (!agent) {
         return;
     }
     atomic_store(&agent->end, true);
@@ -230,7 +229,7 @@ void agent_destroy(struct agent *agent)
 
 bool agent_is_rolling(struct agent *agent)
 {
-    return agent != NULL && atomic_load(&agent->rolling);
+    return agent && atomic_load(&agent->rolling);
 }
 
 void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])

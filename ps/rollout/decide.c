@@ -46,13 +46,13 @@ static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
 
 _Static_assert((int)ROLLOUT_MAX_LISTED >= (int)CONFIG_MAX_HOSTS, "every worker that can be listed has a bit");
 
-/* --- Members ------------------------------------------------------------------------------------------------------ */
+/* --- Members --- */
 
 bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
 {
     *rollout = (struct rollout){.count = ps + room,
                                 .members = calloc((size_t)ps + (size_t)room, sizeof(struct rollout_member))};
-    for (int i = 0; rollout->members != NULL && i < rollout->count; i++) {
+    for (int i = 0; rollout->members && i < rollout->count; i++) {
         const bool listed = i < ps + workers;
         rollout->members[i] = (struct rollout_member){.who = i < ps ? (struct member){MEMBER_PS, i}
                                                                     : (struct member){MEMBER_WORKER, i - ps},
@@ -61,7 +61,7 @@ bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
                                                       .takes_part = listed,
                                                       .heard_s = -1};
     }
-    return rollout->members != NULL;
+    return rollout->members;
 }
 
 void rollout_destroy(struct rollout *rollout)
@@ -105,7 +105,7 @@ int rollout_count_members(const struct rollout *rollout)
     return count;
 }
 
-/* --- Who takes part, and whose silence counts --------------------------------------------------------------------- */
+/* --- Who takes part, and whose silence counts --- */
 
 static bool may_be_off(struct member who)
 {
@@ -193,7 +193,7 @@ static bool would_wait(const struct rollout *rollout, const struct rollout_plan 
     return false;
 }
 
-/* --- Where a member is, and what it is told ----------------------------------------------------------------------- */
+/* --- Where a member is, and what it is told --- */
 
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
 {
@@ -255,7 +255,7 @@ int64_t rollout_order_step(const struct rollout *rollout)
 static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
 {
     const struct rollout_member *member = find_member(rollout, who);
-    const bool has_a_place = member != NULL && member->takes_part && place_of(rollout, who) < rollout->wave;
+    const bool has_a_place = member && member->takes_part && place_of(rollout, who) < rollout->wave;
     if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
@@ -288,7 +288,7 @@ enum rollout_order rollout_order(const struct rollout *rollout, struct member wh
 void rollout_told(struct rollout *rollout, struct member who)
 {
     struct rollout_member *member = find_member(rollout, who);
-    if (member != NULL) {
+    if (member) {
         member->told = true;
     }
 }
@@ -310,7 +310,7 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
     return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
 }
 
-/* --- From state to state ------------------------------------------------------------------------------------------ */
+/* --- From state to state --- */
 
 bool rollout_state_is_risky(enum rollout_state state)
 {
@@ -360,7 +360,7 @@ static void give_up(struct rollout *rollout, double now_s)
 static void begin_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     enter(rollout, ROLLOUT_SWITCHING, now_s);
-    rollout->generation = vitals != NULL ? vitals->generation : 0;
+    rollout->generation = vitals ? vitals->generation : 0;
     rollout->wave = 1;
     rollout->wave_s = now_s;
     rollout->settled_s = -1;
@@ -434,7 +434,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s)
 {
     struct rollout_member *member = find_member(rollout, who);
-    if (member == NULL) {
+    if (!member) {
         return;
     }
     if (rollout->state == ROLLOUT_STAGING && member->heard_s >= rollout->began_s) {
@@ -481,7 +481,7 @@ void rollout_stood_still(struct rollout *rollout, double seconds)
     }
 }
 
-/* --- What the states wait for ------------------------------------------------------------------------------------- */
+/* --- What the states wait for --- */
 
 /* The first member below that place that is not where the state wants it, awaited ones before others; NULL: all are. */
 static const struct rollout_member *first_missing(const struct rollout *rollout, int places)
@@ -490,7 +490,7 @@ static const struct rollout_member *first_missing(const struct rollout *rollout,
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         if (!rollout_is_in(rollout, member) && place_of(rollout, member->who) < places &&
-            (missing == NULL || (member->awaited && !missing->awaited))) {
+            (!missing || (member->awaited && !missing->awaited))) {
             missing = member;
         }
     }
@@ -513,11 +513,11 @@ static bool are_all_in(struct rollout *rollout, int places, const char *what, do
 {
     const struct rollout_member *missing = first_missing(rollout, places);
     const bool late = now_s - since_s >= limit_s;
-    if (missing != NULL && late && missing->awaited) {
+    if (missing && late && missing->awaited) {
         give_up_waiting(rollout, missing->who, what, limit_s, missing->message, now_s);
         return false;
     }
-    return missing == NULL || late;
+    return !missing || late;
 }
 
 /* Would the job be over before this step? Nothing has changed so far, so that nothing needs undoing. */
@@ -595,7 +595,7 @@ static bool look_for_trouble(struct rollout *rollout, const struct rollout_vital
     return false;
 }
 
-/* --- The states --------------------------------------------------------------------------------------------------- */
+/* --- The states --- */
 
 static void tick_staging(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
@@ -677,7 +677,7 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         return;
     }
     /* Members that have switched make no steps then, so those still waiting for their step would wait for ever. */
-    if (!isfinite(vitals->loss) && first_missing(rollout, INT_MAX) != NULL) {
+    if (!isfinite(vitals->loss) && first_missing(rollout, INT_MAX)) {
         give_reason(rollout, "the loss is no longer finite, after step %lld", (long long)vitals->global_step);
         give_up(rollout, now_s);
         return;
@@ -744,7 +744,7 @@ static void tick_going_back(struct rollout *rollout, double now_s)
 static void tick_restoring(struct rollout *rollout, double now_s)
 {
     const struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
-    if (chief != NULL && chief->phase == PHASE_RESTORED) {
+    if (chief && chief->phase == PHASE_RESTORED) {
         end_rollout(rollout, OUTCOME_WENT_BACK, now_s);
     }
 }

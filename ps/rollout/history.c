@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "ps/rollout/manifest.h"
 
-/* --- Where the config of this process comes from ------------------------------------------------------------------ */
+/* --- Where the config of this process comes from --- */
 
 static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
 {
@@ -61,7 +61,7 @@ static bool read_manifest(const char *path, struct lineage *lineage)
 bool lineage_read(const struct config *config, struct lineage *lineage)
 {
     char path[VERSIONS_PATH];
-    return config->path != NULL && (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) < sizeof path &&
+    return config->path && (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) < sizeof path &&
            read_manifest(path, lineage);
 }
 
@@ -104,7 +104,7 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
 {
     struct lineage last;
     *may_lose = false;
-    if (config->path == NULL) {
+    if (!config->path) {
         return false;
     }
     if (lineage_read(config, &last) && (uint64_t)config->fleet.version == last.fallback &&
@@ -115,7 +115,7 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
     return leads_here(config, digest, may_lose);
 }
 
-/* --- The leader's state ------------------------------------------------------------------------------------------- */
+/* --- The leader's state --- */
 
 enum { MAX_RECORD = 16 << 10 };
 
@@ -163,7 +163,7 @@ bool record_store(const struct versions *versions, const struct record *record, 
     cJSON *root = record_as_json(record);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
-    if (text == NULL) {
+    if (!text) {
         return error_set(error, "out of memory");
     }
     const struct file_part parts[] = {{text, strlen(text)}, {"\n", 1}};
@@ -199,7 +199,7 @@ static bool get_real(const cJSON *root, const char *name, double *number)
 static bool get_kind(const cJSON *root, enum rollout_kind *kind)
 {
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "kind"));
-    for (int i = 0; name != NULL && i <= ROLLOUT_JOB; i++) {
+    for (int i = 0; name && i <= ROLLOUT_JOB; i++) {
         if (strcmp(name, kind_names[i]) == 0) {
             *kind = (enum rollout_kind)i;
             return true;
@@ -231,11 +231,11 @@ static bool parse_record(const char *text, struct record *record)
     const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "state"));
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "reason"));
     const cJSON *waited = cJSON_GetObjectItemCaseSensitive(root, "job_waited");
-    const bool done = state != NULL && rollout_state_by_name(state, &record->state) && get_kind(root, &plan->kind) &&
+    const bool done = state && rollout_state_by_name(state, &record->state) && get_kind(root, &plan->kind) &&
                       get_count(root, "target", &plan->target) && get_count(root, "fallback", &plan->fallback) &&
                       get_count(root, "highest", &record->highest) && get_real(root, "healthy_s", &plan->healthy_s) &&
                       isfinite(plan->healthy_s) && get_real(root, "loss_before", &record->loss_before) &&
-                      cJSON_IsBool(waited) && get_absent(root, &plan->absent) && reason != NULL;
+                      cJSON_IsBool(waited) && get_absent(root, &plan->absent) && reason;
     plan->waited = cJSON_IsTrue(waited);
     snprintf(record->reason, sizeof record->reason, "%s", done ? reason : "");
     cJSON_Delete(root);
@@ -255,7 +255,7 @@ static const char WAITED[] = ", of a job that waited", ABSENT[] = ", without ";
 static char *cut_at(char *text, const char *word)
 {
     char *at = strstr(text, word);
-    if (at == NULL) {
+    if (!at) {
         return NULL;
     }
     *at = '\0';
@@ -281,15 +281,14 @@ static bool parse_former_state(char *line, struct record *record)
     }
     const char *absent = cut_at(line + length, ABSENT);
     plan->kind = (enum rollout_kind)kind;
-    plan->waited = cut_at(line + length, WAITED) != NULL;
-    return (absent == NULL || parse_absent(absent, &plan->absent)) &&
-           rollout_state_by_name(line + length, &record->state);
+    plan->waited = cut_at(line + length, WAITED);
+    return (!absent || parse_absent(absent, &plan->absent)) && rollout_state_by_name(line + length, &record->state);
 }
 
 static bool parse_former(char *line, struct record *record)
 {
     char *reason = cut_at(line, "\n");
-    if (reason == NULL || !parse_former_state(line, record)) {
+    if (!reason || !parse_former_state(line, record)) {
         return false;
     }
     snprintf(record->reason, sizeof record->reason, "%.*s", (int)strcspn(reason, "\n"), reason);
@@ -322,7 +321,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
     return done || error_set(error, "%s: is damaged; remove it if no rollout was under way", path);
 }
 
-/* --- The audit log ------------------------------------------------------------------------------------------------ */
+/* --- The audit log --- */
 
 static void append(const char *path, const char *text)
 {

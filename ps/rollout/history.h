@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "ps/rollout/decide.h"
 
-/* --- Where the config of this process comes from ---- */
+/* --- Where the config of this process comes from --- */
 
 struct lineage {
     uint64_t target, fallback;
@@ -49,7 +49,7 @@ bool lineage_path(const struct config *config, uint64_t version, char path[VERSI
  */
 bool lineage_adopts(const struct config *config, const char *digest, bool *may_lose);
 
-/* --- What the leader must know after a restart ---- */
+/* --- What the leader must know after a restart --- */
 
 struct record {
     enum rollout_state state;
@@ -67,7 +67,7 @@ bool record_store(const struct versions *versions, const struct record *record, 
  */
 bool record_read(const struct versions *versions, bool *there, struct record *record, struct error *error);
 
-/* --- The audit log ---- */
+/* --- The audit log --- */
 
 /*
  * One JSON object a line: {"when":"2024-05-01T12:00:00Z","member":"ps 0","who":"me@laptop","what":"stage","version":5,

@@ -19,7 +19,7 @@ static const char magic[] = "trainer rollout manifest 2\n";
 
 enum { MAGIC = sizeof magic - 1, DIGEST = CONFIG_DIGEST_HEX / 2, FLAG_MAY_LOSE = 1 };
 
-/* --- Decoding ----------------------------------------------------------------------------------------------------- */
+/* --- Decoding --- */
 
 /* Bytes not yet taken. */
 struct rest {
@@ -41,30 +41,30 @@ static const uint8_t *take(struct rest *rest, size_t size)
 static bool take_u64(struct rest *rest, uint64_t *number)
 {
     const uint8_t *bytes = take(rest, sizeof *number);
-    if (bytes != NULL) {
+    if (bytes) {
         *number = get_le64(bytes);
     }
-    return bytes != NULL;
+    return bytes;
 }
 
 /* A u32 size, at most `limit`, and that many bytes. */
 static const char *take_text(struct rest *rest, size_t limit, size_t *size)
 {
     const uint8_t *bytes = take(rest, sizeof(uint32_t));
-    *size = bytes != NULL ? get_le32(bytes) : 0;
-    bytes = bytes != NULL && *size <= limit ? take(rest, *size) : NULL;
-    return bytes != NULL && memchr(bytes, 0, *size) == NULL ? (const char *)bytes : NULL;
+    *size = bytes ? get_le32(bytes) : 0;
+    bytes = bytes && *size <= limit ? take(rest, *size) : NULL;
+    return bytes && !memchr(bytes, 0, *size) ? (const char *)bytes : NULL;
 }
 
 static bool take_name(struct rest *rest, char name[MANIFEST_MAX_NAME + 1])
 {
     size_t size;
     const char *text = take_text(rest, MANIFEST_MAX_NAME, &size);
-    if (text != NULL) {
+    if (text) {
         memcpy(name, text, size);
         name[size] = '\0';
     }
-    return text != NULL;
+    return text;
 }
 
 static void digest_of(const char *text, size_t size, uint8_t digest[DIGEST])
@@ -79,8 +79,8 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
     if (take_u64(rest, &config->version)) {
         digest = take(rest, DIGEST);
     }
-    config->text = digest != NULL ? take_text(rest, MANIFEST_MAX_CONFIG, &config->text_size) : NULL;
-    if (config->text == NULL) {
+    config->text = digest ? take_text(rest, MANIFEST_MAX_CONFIG, &config->text_size) : NULL;
+    if (!config->text) {
         return error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
     }
     digest_of(config->text, config->text_size, computed);
@@ -89,8 +89,7 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
     }
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
     config->local = take_text(rest, MANIFEST_MAX_LOCAL, &config->local_size);
-    return config->local != NULL ||
-           error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
+    return config->local || error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
 }
 
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error)
@@ -98,11 +97,11 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     struct rest rest = {bytes, size};
     memset(manifest, 0, sizeof *manifest);
     const uint8_t *head = take(&rest, MAGIC);
-    if (head == NULL || memcmp(head, magic, MAGIC) != 0) {
+    if (!head || memcmp(head, magic, MAGIC) != 0) {
         return error_set(error, "the manifest is none: it does not begin like one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
-        !take_u64(&rest, &manifest->signed_s) || (head = take(&rest, sizeof(uint32_t))) == NULL) {
+        !take_u64(&rest, &manifest->signed_s) || !(head = take(&rest, sizeof(uint32_t)))) {
         return error_set(error, "the manifest is torn: it ends in its head");
     }
     const uint32_t flags = get_le32(head);
@@ -144,7 +143,7 @@ bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t siz
     return manifest_decode_unsigned(manifest, bytes, size, error);
 }
 
-/* --- Encoding ----------------------------------------------------------------------------------------------------- */
+/* --- Encoding --- */
 
 static uint8_t *put(uint8_t *to, const void *bytes, size_t size)
 {
@@ -187,7 +186,7 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
                          MANIFEST_MAX_LOCAL);
     }
     uint8_t *start = malloc(MANIFEST_MAX_BYTES);
-    if (start == NULL) {
+    if (!start) {
         return error_set(error, "out of memory");
     }
     uint8_t *end = put(start, magic, MAGIC);
@@ -223,7 +222,7 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
     return true;
 }
 
-/* --- What a change is --------------------------------------------------------------------------------------------- */
+/* --- What a change is --- */
 
 static bool is_one_of(const struct config_key *key, const char *const *names, size_t count)
 {

@@ -79,7 +79,7 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
                    struct error *error);
 
-/* --- What a change is ---- */
+/* --- What a change is --- */
 
 /*
  * The kind of rollout that leads from one job config to the other: live if every key that differs is live by its

@@ -55,19 +55,19 @@ static void fail(struct rollout_participant *participant, const char *why)
 bool participant_key_path(const struct config *config, char *path, size_t size, struct error *error)
 {
     const char *slash = strrchr(config->path, '/');
-    int folder = slash != NULL ? (int)(slash - config->path) + 1 : 0;
+    int folder = slash ? (int)(slash - config->path) + 1 : 0;
     return (size_t)snprintf(path, size, "%.*soperator.pub", folder, config->path) < size ||
            error_set(error, "%s: the path is too long", config->path);
 }
 
-/* --- Drift -------------------------------------------------------------------------------------------------------- */
+/* --- Drift --- */
 
 static cJSON *read_json(const char *path)
 {
     uint8_t *bytes;
     size_t size;
     struct error ignored;
-    if (path == NULL || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
+    if (!path || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
         return NULL;
     }
     cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
@@ -80,9 +80,9 @@ static void digest_file(const char *path, char digest[DRIFT_HEX + 1])
 {
     uint8_t hash[DRIFT_HEX / 2];
     cJSON *root = read_json(path);
-    char *text = root != NULL ? cJSON_PrintUnformatted(root) : NULL;
+    char *text = root ? cJSON_PrintUnformatted(root) : NULL;
     digest[0] = '\0';
-    if (text != NULL) {
+    if (text) {
         crypto_generichash(hash, sizeof hash, (const uint8_t *)text, strlen(text), NULL, 0);
         sodium_bin2hex(digest, DRIFT_HEX + 1, hash, sizeof hash);
     }
@@ -143,7 +143,7 @@ static void drift_look(struct drift *drift)
     struct stat now;
     char digest[DRIFT_HEX + 1];
     const char *path = drift->config->path;
-    if (path == NULL || stat(path, &now) != 0 ||
+    if (!path || stat(path, &now) != 0 ||
         (now.st_mtim.tv_sec == drift->seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == drift->seen.st_mtim.tv_nsec &&
          now.st_size == drift->seen.st_size && now.st_ino == drift->seen.st_ino)) {
         return;
@@ -158,7 +158,7 @@ static void drift_look(struct drift *drift)
 static void drift_begin(struct drift *drift, const struct config *config)
 {
     *drift = (struct drift){.config = config};
-    if (config->path == NULL) {
+    if (!config->path) {
         return;
     }
     if (!is_in_version(config) || !read_base(drift)) {
@@ -168,13 +168,13 @@ static void drift_begin(struct drift *drift, const struct config *config)
     drift_look(drift);
 }
 
-/* --- Staging ------------------------------------------------------------------------------------------------------ */
+/* --- Staging --- */
 
 /* The operator's key, and a place for versions; or why this member can't take part. */
 static bool find_means(struct rollout_participant *participant, struct error *error)
 {
     char path[VERSIONS_PATH];
-    if (participant->config->path == NULL) {
+    if (!participant->config->path) {
         return error_set(error, "it runs without a config file, so there is no place to keep versions");
     }
     if (!participant_key_path(participant->config, path, sizeof path, error) ||
@@ -296,8 +296,7 @@ static bool check_machine(struct rollout_participant *participant, const struct 
         return true;
     }
     return config_check_role(&participant->then, error) &&
-           (participant->host.check == NULL ||
-            participant->host.check(participant->host.context, &participant->then, error));
+           (!participant->host.check || participant->host.check(participant->host.context, &participant->then, error));
 }
 
 static bool store_all(struct rollout_participant *participant, const struct participant_order *order,
@@ -332,7 +331,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
         snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
     }
-    if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare != NULL) {
+    if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare) {
         done = participant->host.prepare(participant->host.context, error);
         participant->prepared = done;
     }
@@ -375,7 +374,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
            versions_switch(&participant->versions, now->version, error);
 }
 
-/* --- Life --------------------------------------------------------------------------------------------------------- */
+/* --- Life --- */
 
 /* What the last rollout left here. A version that came by it may not be settled yet. */
 static void recall(struct rollout_participant *participant)
@@ -416,7 +415,7 @@ void participant_destroy(struct rollout_participant *participant)
     forget(participant);
 }
 
-/* --- Acting ------------------------------------------------------------------------------------------------------- */
+/* --- Acting --- */
 
 static void take_manifest(struct rollout_participant *participant, const struct participant_order *order)
 {
@@ -529,9 +528,9 @@ static void do_once(struct rollout_participant *participant, enum rollout_order 
         return;
     }
     participant->tried = order;
-    if (order == ORDER_TRY && host->try_out != NULL) {
+    if (order == ORDER_TRY && host->try_out) {
         done = host->try_out(host->context, &participant->then, participant->may_lose, &error);
-    } else if (order == ORDER_SAVE && host->save != NULL) {
+    } else if (order == ORDER_SAVE && host->save) {
         done = host->save(host->context, &error);
     }
     audit(participant, order == ORDER_TRY ? "try" : "save", done ? "done" : error.text);
@@ -547,7 +546,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     struct error error;
     char before[sizeof participant->message] = "";
     const bool again = participant->tried == ORDER_CATCH_UP;
-    if (order->manifest == NULL || (again && ++participant->refusals % TRIES != 0)) {
+    if (!order->manifest || (again && ++participant->refusals % TRIES != 0)) {
         return;
     }
     if (again) {
@@ -576,7 +575,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
 
 static void settle(struct rollout_participant *participant)
 {
-    if (participant->prepared && participant->host.settle != NULL) {
+    if (participant->prepared && participant->host.settle) {
         participant->host.settle(participant->host.context);
     }
     participant->prepared = false;
@@ -591,7 +590,7 @@ static bool goes_back(enum rollout_order order)
 static void restore(struct rollout_participant *participant)
 {
     struct error error;
-    if (participant->host.restore == NULL) {
+    if (!participant->host.restore) {
         return;
     }
     bool done = participant->host.restore(participant->host.context, &error);
@@ -652,12 +651,12 @@ void participant_act(struct rollout_participant *participant, const struct parti
         return;
     }
     if (order->target != participant->target) {
-        if (order->manifest != NULL) {
+        if (order->manifest) {
             take_manifest(participant, order);
         }
         return;
     }
-    bool has_both = participant->configs[1].path != NULL;
+    bool has_both = participant->configs[1].path;
     if (!has_both) {
         act_without(participant, order);
         return;
@@ -694,10 +693,9 @@ void participant_act(struct rollout_participant *participant, const struct parti
 void participant_report(const struct rollout_participant *participant, struct rollout_report *report)
 {
     const struct participant_host *host = &participant->host;
-    *report =
-        (struct rollout_report){.phase = participant->phase,
-                                .version = participant->version,
-                                .target = participant->target,
-                                .ready = !participant->leaving && (host->ready == NULL || host->ready(host->context)),
-                                .message = participant->message};
+    *report = (struct rollout_report){.phase = participant->phase,
+                                      .version = participant->version,
+                                      .target = participant->target,
+                                      .ready = !participant->leaving && (!host->ready || host->ready(host->context)),
+                                      .message = participant->message};
 }

@@ -115,7 +115,7 @@ static bool take_decision(struct server *server, const struct channel *channel, 
 {
     const struct message_aggregate *aggregate = &channel->message.aggregate;
     bool *taken = calloc((size_t)server->job.worker_count, sizeof *taken);
-    bool done = taken != NULL || error_set(error, "out of memory");
+    bool done = taken || error_set(error, "out of memory");
     for (uint32_t i = 0; done && i < aggregate->workers.count; i++) {
         struct range range = range_get(&aggregate->workers, i);
         done = (range.first < (uint64_t)server->job.worker_count &&
@@ -223,7 +223,7 @@ bool follower_create(struct follower **out, struct server *server, struct error 
         return true;
     }
     struct follower *follower = calloc(1, sizeof *follower);
-    if (follower == NULL) {
+    if (!follower) {
         return error_set(error, "out of memory");
     }
     follower->server = server;
@@ -241,7 +241,7 @@ bool follower_create(struct follower **out, struct server *server, struct error 
 
 void follower_destroy(struct follower *follower)
 {
-    if (follower == NULL) {
+    if (!follower) {
         return;
     }
     server_lock(follower->server);

@@ -12,7 +12,7 @@ void server_lock(struct server *server)
 
 static void for_incarnation(struct server *server, const struct job_action *action)
 {
-    for (struct listener_session *base = NULL; (base = listener_next(server->listener, base)) != NULL;) {
+    for (struct listener_session *base = NULL; (base = listener_next(server->listener, base));) {
         struct session *session = (struct session *)(void *)base;
         if (session->worker != action->worker || session->incarnation != action->incarnation) {
             continue;

@@ -173,8 +173,8 @@ static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_
         !read_manifest(path, target, manifest, bytes, size, error)) {
         return false;
     }
-    return *bytes != NULL || (file_join(path, sizeof path, coordinator->versions.folder, "manifest", error) &&
-                              read_manifest(path, target, manifest, bytes, size, error));
+    return *bytes || (file_join(path, sizeof path, coordinator->versions.folder, "manifest", error) &&
+                      read_manifest(path, target, manifest, bytes, size, error));
 }
 
 /* A rollout that an earlier process of this ps led, or leads, if it has just restarted for it. */
@@ -186,7 +186,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     bool there;
     struct record record;
     struct manifest manifest;
-    if (config_path == NULL) {
+    if (!config_path) {
         return true;
     }
     snprintf(coordinator->versions.folder, sizeof coordinator->versions.folder, "%.4000s.d", config_path);
@@ -201,7 +201,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
         return false;
     }
     coordinator->highest = record.highest;
-    if (bytes == NULL) {
+    if (!bytes) {
         return true;
     }
     take_manifest(coordinator, &manifest, bytes, size);
@@ -419,7 +419,7 @@ static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, siz
     uint8_t key[OPERATOR_PUBLIC_KEY];
     struct manifest manifest = {.author = "unknown"};
     struct rollout_plan plan = {.healthy_s = healthy_s};
-    if (config->path == NULL) {
+    if (!config->path) {
         return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
     }
     if (!participant_key_path(config, path, sizeof path, error) || !operator_key_read_public(path, key, error) ||
@@ -446,7 +446,7 @@ bool serve_propose(struct session *session, struct error *error)
     const size_t size = channel->bulk_left;
     struct error why;
     uint8_t *bytes = malloc(size > 0 ? size : 1);
-    if (bytes == NULL) {
+    if (!bytes) {
         return error_set(error, "out of memory");
     }
     if (!channel_read_bulk(channel, bytes, size, serve_deadline(), error)) {
@@ -489,11 +489,11 @@ static enum rollout_order order_for(struct rollout_coordinator *coordinator, str
     struct rollout *rollout = &coordinator->rollout;
     uint64_t in_force;
     char digest[CONFIG_DIGEST_HEX + 1];
-    if (coordinator->manifest == NULL || rollout->changes != coordinator->stored || who.role == MEMBER_OPERATOR) {
+    if (!coordinator->manifest || rollout->changes != coordinator->stored || who.role == MEMBER_OPERATOR) {
         return ORDER_NOTHING;
     }
     if (rollout->state == ROLLOUT_IDLE) {
-        if (coordinator->agent == NULL) {
+        if (!coordinator->agent) {
             return ORDER_NOTHING;
         }
         agent_version(coordinator->agent, &in_force, digest);
@@ -547,7 +547,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
                                     .state = coordinator->stored_state};
     if (needs_manifest(coordinator, answer->order.order, report->target)) {
         manifest = malloc(coordinator->manifest_size);
-        if (manifest != NULL) {
+        if (manifest) {
             memcpy(manifest, coordinator->manifest, coordinator->manifest_size);
             answer->order.manifest = manifest;
             answer->order.manifest_size = coordinator->manifest_size;
@@ -628,7 +628,7 @@ struct told_texts {
 static char *copy_text(const char *text, size_t size)
 {
     char *copy = size > 0 ? malloc(size + 1) : NULL;
-    if (copy != NULL) {
+    if (copy) {
         memcpy(copy, text, size);
         copy[size] = '\0';
     }
@@ -653,8 +653,7 @@ static void find_texts(struct rollout_coordinator *coordinator, struct told_text
         texts->local = NULL;
     }
     server_lock(coordinator->server);
-    if (coordinator->manifest != NULL && coordinator->rollout.state == ROLLOUT_IDLE &&
-        version == coordinator->rollout.target &&
+    if (coordinator->manifest && coordinator->rollout.state == ROLLOUT_IDLE && version == coordinator->rollout.target &&
         manifest_decode_unsigned(&manifest, coordinator->manifest, coordinator->manifest_size, &ignored)) {
         texts->earlier = copy_text(manifest.fallback.text, manifest.fallback.text_size);
         texts->earlier_local = copy_text(manifest.fallback.local, manifest.fallback.local_size);
@@ -701,13 +700,13 @@ bool serve_report(struct session *session, struct error *error)
     }
     server_lock(server);
     compose(session, who, &report, &told, message);
-    if (texts.members != NULL) {
+    if (texts.members) {
         list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
     }
     if (!is_operator && needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
         size = coordinator->manifest_size;
         manifest = malloc(size);
-        if (manifest != NULL) {
+        if (manifest) {
             memcpy(manifest, coordinator->manifest, size);
         }
     }
@@ -720,7 +719,7 @@ bool serve_report(struct session *session, struct error *error)
     told.earlier = texts.earlier;
     told.earlier_local = texts.earlier_local;
     struct iovec bulk = {manifest, size};
-    bool sent = channel_send(channel, MESSAGE_rollout, request, FRAME_LAST, &told, &bulk, manifest != NULL,
+    bool sent = channel_send(channel, MESSAGE_rollout, request, FRAME_LAST, &told, &bulk, manifest ? 1 : 0,
                              serve_deadline(), error);
     free(manifest);
     free_texts(&texts);
@@ -733,7 +732,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
 {
     const int workers = server->config->cluster.worker_hosts.count, room = server->job.worker_count;
     struct rollout_coordinator *coordinator = calloc(1, sizeof *coordinator);
-    if (coordinator == NULL) {
+    if (!coordinator) {
         return error_set(error, "out of memory");
     }
     *out = coordinator;
@@ -741,10 +740,10 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
     coordinator->scheduled = -1;
     coordinator->leads = server->index == 0;
     coordinator->losses = calloc((size_t)room, sizeof *coordinator->losses);
-    for (int i = 0; coordinator->losses != NULL && i < room; i++) {
+    for (int i = 0; coordinator->losses && i < room; i++) {
         coordinator->losses[i] = -1.0f;
     }
-    if (coordinator->losses == NULL ||
+    if (!coordinator->losses ||
         !rollout_create(&coordinator->rollout, server->config->cluster.ps_hosts.count, workers, room)) {
         return error_set(error, "out of memory");
     }
@@ -764,7 +763,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
 
 void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
 {
-    if (coordinator != NULL) {
+    if (coordinator) {
         agent_destroy(coordinator->agent);
         rollout_destroy(&coordinator->rollout);
         free(coordinator->manifest);
@@ -776,7 +775,7 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
 bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
 {
     server_lock(coordinator->server);
-    bool known = coordinator->manifest != NULL && coordinator->rollout.kind != ROLLOUT_JOB &&
+    bool known = coordinator->manifest && coordinator->rollout.kind != ROLLOUT_JOB &&
                  (strcmp(digest, coordinator->digests[0]) == 0 || strcmp(digest, coordinator->digests[1]) == 0);
     server_unlock(coordinator->server);
     return known || agent_knows(coordinator->agent, digest);

@@ -75,7 +75,7 @@ void aggregate_create(struct shard *shard, void *memory)
 
 void aggregate_destroy(struct shard *shard)
 {
-    if (shard->aggregate != NULL) {
+    if (shard->aggregate) {
         pthread_cond_destroy(&shard->aggregate->idle);
         pthread_mutex_destroy(&shard->aggregate->lock);
     }
@@ -86,7 +86,7 @@ bool shard_wants_help(const struct shard *shard)
     return shard->floats >= HELP_FLOATS && shard->stripe_count > 1;
 }
 
-/* --- One stripe -------------------------------------------------------------------------------------------------------- */
+/* --- One stripe --- */
 
 /* Added to the zero that workers before left: so that no sum begins as -0, as in collect.c. */
 static void begin_sum(float *restrict sum, const float *restrict gradient, float weight, size_t count)
@@ -157,7 +157,7 @@ static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
             const struct shard_block *block = &shard->blocks[i];
             shard_move_block(shard, &aggregate->step, i, aggregate->fates[i] & BLOCK_HAS_GRADIENT ? gradient : NULL);
             shard->versions[i] = aggregate->walk.version;
-            if (broadcast != NULL) {
+            if (broadcast) {
                 size_t gap = aggregate->fates[i] >> BLOCK_GAP_SHIFT, count = gap + block_extent(block);
                 shard_pack_values(broadcast->values, packed, aggregate->dtype,
                                   shard->vectors[STORE_PARAMETERS] + block->local - gap, count);
@@ -179,7 +179,7 @@ static void do_stripes(struct shard *shard, struct aggregate *aggregate)
     }
 }
 
-/* --- One step ---------------------------------------------------------------------------------------------------------- */
+/* --- One step --- */
 
 static struct broadcast *free_broadcast(struct aggregate *aggregate)
 {
@@ -207,13 +207,13 @@ static void foresee(struct shard *shard, struct aggregate *aggregate)
             bool changes_it = present || !block_rests(shard, &aggregate->step, i);
             aggregate->fates[i] =
                 (unsigned char)((present ? BLOCK_HAS_GRADIENT : 0) | (changes_it ? BLOCK_CHANGES : 0));
-            if (changes_it && broadcast != NULL) {
+            if (changes_it && broadcast) {
                 size_t gap = shard_pack_range(&changes, broadcast->ranges, &packed_local, &shard->blocks[i]);
                 aggregate->fates[i] |= (unsigned char)(gap << BLOCK_GAP_SHIFT);
             }
         }
     }
-    if (broadcast != NULL) {
+    if (broadcast) {
         changes.version = aggregate->walk.version;
         changes.global_step = aggregate->walk.global_step + 1;
         changes.dtype = aggregate->dtype;
@@ -257,7 +257,7 @@ static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_
         pthread_cond_wait(&aggregate->idle, &aggregate->lock);
     }
     aggregate->latest = aggregate->broadcast;
-    if (aggregate->latest != NULL) {
+    if (aggregate->latest) {
         aggregate->latest->generation = generation;
     }
     pthread_mutex_unlock(&aggregate->lock);
@@ -273,7 +273,7 @@ bool shard_aggregate(struct shard *shard, uint32_t generation, const int *worker
 {
     PROFILE("aggregate");
     struct aggregate *aggregate = shard->aggregate;
-    assert(aggregate != NULL && count > 0);
+    assert(aggregate && count > 0);
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
@@ -302,7 +302,7 @@ void shard_help(struct shard *shard)
     pthread_mutex_unlock(&aggregate->lock);
 }
 
-/* --- Answers ----------------------------------------------------------------------------------------------------------- */
+/* --- Answers --- */
 
 bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version,
                   enum dtype dtype, struct changes *changes)
@@ -310,7 +310,7 @@ bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage,
     struct aggregate *aggregate = shard->aggregate;
     pthread_mutex_lock(&aggregate->lock);
     struct broadcast *latest = aggregate->latest;
-    bool fits = latest != NULL && latest->generation == generation && latest->base_version == base_version &&
+    bool fits = latest && latest->generation == generation && latest->base_version == base_version &&
                 latest->changes.dtype == dtype;
     if (fits) {
         latest->users++;
@@ -322,7 +322,7 @@ bool shard_answer(struct shard *shard, uint32_t generation, struct stage *stage,
 
 void shard_answered(struct shard *shard, struct changes *changes)
 {
-    if (changes->shared != NULL) {
+    if (changes->shared) {
         struct broadcast *broadcast = changes->shared;
         pthread_mutex_lock(&shard->aggregate->lock);
         broadcast->users--;

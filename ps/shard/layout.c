@@ -33,7 +33,7 @@ static size_t cut_rows(const struct variable *variable, int row, int end, size_t
     size_t stride = (size_t)variable->stride;
     for (int r = row; r < end; r += cut.rows) {
         for (int c = 0; c < variable->cols; c += cut.cols, count++) {
-            if (blocks == NULL) {
+            if (!blocks) {
                 continue;
             }
             blocks[count] = (struct shard_block){
@@ -190,12 +190,12 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     /* Zero pages from the system: what is never used, a snapshot or a stage, takes no memory. */
     void *memory = calloc(1, plan.total + SHARD_ALIGN);
     struct schedule *schedule = schedule_create(&config->train);
-    if (shard == NULL || memory == NULL || schedule == NULL) {
+    if (!shard || !memory || !schedule) {
         schedule_destroy(schedule);
         free(shard);
         free(memory);
         return error_set(error,
-                         "no memory for %zu MiB of parameters, optimizer slots, snapshot and %d workers' "
+                         "out of memory for %zu MiB of parameters, optimizer slots, snapshot and %d workers' "
                          "pushes: use more ps, or make model.layers smaller",
                          plan.total >> 20, plan.workers);
     }
@@ -220,7 +220,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
 
 void shard_destroy(struct shard *shard)
 {
-    if (shard == NULL) {
+    if (!shard) {
         return;
     }
     for (int i = 0; i < shard->stripe_count; i++) {
@@ -247,7 +247,7 @@ size_t shard_floats(const struct shard *shard)
 
 bool shard_has(const struct shard *shard, enum store_vector vector)
 {
-    return shard->vectors[vector] != NULL;
+    return shard->vectors[vector];
 }
 
 bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error)

@@ -25,7 +25,7 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     shard_forget_snapshots(shard);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         shard->claimed[vector] = 0;
-        if (shard->vectors[vector] != NULL) {
+        if (shard->vectors[vector]) {
             bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
             fill(shard->vectors[vector], shard->floats,
                  is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f);
@@ -38,7 +38,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
 {
     size_t local;
     assert(atomic_load(&shard->closed));
-    if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
+    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
@@ -90,7 +90,7 @@ static bool check_written(struct shard *shard, struct error *error)
                          shard->claimed[STORE_PARAMETERS], real);
     }
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        if (shard->vectors[vector] != NULL && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
+        if (shard->vectors[vector] && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
             return error_set(error, "vector %d was written with a value that is not finite", vector);
         }
     }
@@ -107,13 +107,13 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
         return error_set(error, "the learning rate decays by epochs, and the number of steps in one is not known");
     }
     float *averages = shard->vectors[STORE_AVERAGES];
-    if (averages != NULL && shard->claimed[STORE_AVERAGES] == 0) {
+    if (averages && shard->claimed[STORE_AVERAGES] == 0) {
         memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
     for (size_t i = 0; i < shard->block_count; i++) {
         size_t end = i + 1 < shard->block_count ? shard->blocks[i + 1].local : shard->floats;
         for (int vector = 0; vector < STORE_VECTORS; vector++) {
-            if (shard->vectors[vector] != NULL) {
+            if (shard->vectors[vector]) {
                 reset_padding(shard, vector, &shard->blocks[i], end);
             }
         }

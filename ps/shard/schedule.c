@@ -40,7 +40,7 @@ void shard_schedule(struct shard *shard, const struct config_train *train, int64
 struct schedule *schedule_create(const struct config_train *train)
 {
     struct schedule *schedule = calloc(1, sizeof *schedule);
-    if (schedule != NULL) {
+    if (schedule) {
         pthread_mutex_init(&schedule->lock, NULL);
         schedule->now.train = *train;
     }
@@ -49,7 +49,7 @@ struct schedule *schedule_create(const struct config_train *train)
 
 void schedule_destroy(struct schedule *schedule)
 {
-    if (schedule != NULL) {
+    if (schedule) {
         pthread_mutex_destroy(&schedule->lock);
         free(schedule);
     }

@@ -17,7 +17,7 @@ static bool is_order(uint64_t number)
     return (number & SNAPSHOT_ORDER) != 0;
 }
 
-/* --- Locked: by snapshot_lock ------------------------------------------------------------------------------------------ */
+/* --- Locked: by snapshot_lock --- */
 
 /* To be called after every change of the table. */
 static void note_armed(struct shard *shard)
@@ -60,21 +60,21 @@ static struct snapshot *place(struct shard *shard, uint64_t number)
 static bool need_order_memory(struct shard *shard)
 {
     size_t bytes = shard_round_up(shard->floats * sizeof(float)), vectors = 0;
-    if (shard->order_memory != NULL) {
+    if (shard->order_memory) {
         return true;
     }
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        vectors += shard->vectors[vector] != NULL;
+        vectors += !!shard->vectors[vector];
     }
     shard->order_memory = calloc(1, SHARD_ORDERS_KEPT * vectors * bytes + SHARD_ALIGN);
     char *at = shard->order_memory;
-    if (at == NULL) {
+    if (!at) {
         return false;
     }
     at += (SHARD_ALIGN - (uintptr_t)at % SHARD_ALIGN) % SHARD_ALIGN;
     for (int copy = 1; copy < SHARD_COPIES; copy++) {
         for (int vector = 0; vector < STORE_VECTORS; vector++) {
-            if (shard->vectors[vector] != NULL) {
+            if (shard->vectors[vector]) {
                 shard->copies[copy][vector] = (float *)(void *)at;
                 at += bytes;
             }
@@ -117,7 +117,7 @@ static bool begin(struct shard *shard, struct snapshot *snapshot, struct block_w
     return true;
 }
 
-/* --- By those who walk through the stripes ----------------------------------------------------------------------------- */
+/* --- By those who walk through the stripes --- */
 
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk)
 {
@@ -129,7 +129,7 @@ void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const s
     size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
     for (int i = 0; i < walk->saves; i++) {
         for (int vector = 0; vector < STORE_VECTORS; vector++) {
-            if (shard->vectors[vector] != NULL) {
+            if (shard->vectors[vector]) {
                 memcpy(shard->copies[walk->copies[i].copy][vector] + from, shard->vectors[vector] + from,
                        (to - from) * sizeof(float));
             }
@@ -146,7 +146,7 @@ void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
     pthread_mutex_lock(&shard->snapshot_lock);
     for (int i = 0; i < walk->saves; i++) {
         struct snapshot *snapshot = find(shard, walk->copies[i].number);
-        if (snapshot != NULL) {
+        if (snapshot) {
             snapshot->progress = SNAPSHOT_READY;
         }
     }
@@ -182,14 +182,14 @@ void shard_snapshots_from(struct shard *shard, int64_t global_step)
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-/* --- What the chief asks for ------------------------------------------------------------------------------------------- */
+/* --- What the chief asks for --- */
 
 /* What a request comes to, with the first stripe and the snapshots locked. If it is to be taken now, the walk saves. */
 static enum snapshot_state answer(struct shard *shard, uint64_t number, int64_t at_step, bool closed,
                                   struct block_walk *walk)
 {
     struct snapshot *snapshot = find(shard, number);
-    if (snapshot != NULL && snapshot->progress != SNAPSHOT_ARMED) {
+    if (snapshot && snapshot->progress != SNAPSHOT_ARMED) {
         return snapshot->progress == SNAPSHOT_READY ? SNAPSHOT_TAKEN : SNAPSHOT_PENDING;
     }
     if (closed && !is_order(number)) {
@@ -202,7 +202,7 @@ static enum snapshot_state answer(struct shard *shard, uint64_t number, int64_t 
         return SNAPSHOT_NO_MEMORY;
     }
     bool now = !closed && (at_step < 0 || at_step == shard->global_step);
-    snapshot = snapshot != NULL ? snapshot : place(shard, number);
+    snapshot = snapshot ? snapshot : place(shard, number);
     snapshot->at_step = now ? shard->global_step : at_step;
     snapshot->progress = SNAPSHOT_ARMED;
     return !now || !begin(shard, snapshot, walk) ? SNAPSHOT_PENDING : SNAPSHOT_TAKEN;
@@ -216,7 +216,7 @@ enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t
     pthread_mutex_lock(&shard->snapshot_lock);
     enum snapshot_state state = answer(shard, number, at_step, atomic_load(&shard->closed), &walk);
     const struct snapshot *snapshot = find(shard, number);
-    *global_step = snapshot != NULL ? snapshot->at_step : -1;
+    *global_step = snapshot ? snapshot->at_step : -1;
     note_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
     if (walk.saves == 0) {
@@ -295,13 +295,13 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
                            const float **values, int64_t *global_step, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_VECTORS || shard->vectors[vector] == NULL) {
+    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     const struct snapshot *snapshot = find(shard, number);
-    bool ready = snapshot != NULL && snapshot->number != 0 && snapshot->progress == SNAPSHOT_READY;
+    bool ready = snapshot && snapshot->number != 0 && snapshot->progress == SNAPSHOT_READY;
     int copy = ready ? snapshot->copy : 0;
     *global_step = ready ? snapshot->at_step : -1;
     pthread_mutex_unlock(&shard->snapshot_lock);

@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) float *optimizer_row(float *values,
 static inline __attribute__((always_inline)) void optimizer_fetch(const float *row, size_t cols)
 {
     enum { LINE = 64 / sizeof(float) };
-    for (size_t i = 0; row != NULL && i < cols; i += LINE) {
+    for (size_t i = 0; row && i < cols; i += LINE) {
         __builtin_prefetch(row + i, 1);
     }
 }

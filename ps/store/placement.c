@@ -57,7 +57,7 @@ static int variable_spans(const struct model *model, bool greedy, int ps_count, 
             continue;
         }
         struct span *last = span_count > 0 ? &spans[span_count - 1] : NULL;
-        if (last != NULL && last->first + last->count == variable->offset) {
+        if (last && last->first + last->count == variable->offset) {
             last->count += count;
         } else {
             spans[span_count++] = (struct span){variable->offset, count};

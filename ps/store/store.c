@@ -63,8 +63,9 @@ bool store_create(struct store *store, const struct model *model, const struct c
     }
     size_t bytes = vectors * vector_bytes + round_up(rows);
     char *memory = aligned_alloc(STORE_ALIGN, bytes);
-    if (memory == NULL) {
-        return error_set(error, "no memory for %zu MiB of parameters and optimizer slots: make model.layers smaller",
+    if (!memory) {
+        return error_set(error,
+                         "out of memory for %zu MiB of parameters and optimizer slots: make model.layers smaller",
                          bytes >> 20);
     }
     memset(memory, 0, bytes);
@@ -137,7 +138,7 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
     float *at[STORE_VECTORS];
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         float *values = store->vectors[vector];
-        at[vector] = values == NULL ? NULL : values + offset;
+        at[vector] = !values ? NULL : values + offset;
     }
     loop(&store->update[variable->is_weights],
          &(struct optimizer_rows){.rows = (size_t)rows,
@@ -155,7 +156,7 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
 /* How many rows that are present follow one another from `row` on, the next that is listed being number `next`. */
 static int present_run(const struct gradient_block *block, int row, int next)
 {
-    if (block->present == NULL) {
+    if (!block->present) {
         return block->rows - row;
     }
     int run = 0;
@@ -177,7 +178,7 @@ void store_apply(struct store *store, const struct gradient_block *block)
     optimizer_loop absent_loop = optimizer_loop_get(store->kernels, update, false);
     bool fresh_is_noop = store->fresh_is_noop[variable->is_weights];
     bool absent_is_noop = update_zero_is_noop(update);
-    bool has_slots = store->vectors[STORE_SLOT0] != NULL;
+    bool has_slots = store->vectors[STORE_SLOT0];
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
     unsigned mode = optimizer_enter();
     int next = 0; /* of the rows present */
@@ -204,7 +205,7 @@ void store_apply(struct store *store, const struct gradient_block *block)
         row++;
     }
     optimizer_leave(mode);
-    assert(block->present == NULL || next == block->present_count);
+    assert(!block->present || next == block->present_count);
 }
 
 static void apply_block(void *context, const struct gradient_block *block)

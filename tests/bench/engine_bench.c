@@ -5,7 +5,8 @@
  *     engine_bench train [KEY=VALUE ...]      steps/s
  *
  * Keys: data (folder with MNIST's gzipped training set; without it random images), layers, batch, threads, kernels
- * (reference, avx2, avx512), optimizer, lr, l2, ema, micro, density (of random images, 0..1), seconds, window (steps at a time).
+ * (reference, avx2, avx512), optimizer, lr, l2, ema, micro, density (of random images, 0..1), seconds, window (steps at
+ * a time).
  */
 #include <stdio.h>
 #include <stdlib.h>

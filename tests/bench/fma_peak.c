@@ -1,3 +1,4 @@
+/* The highest FMA rate of one core: what a dense kernel is measured against. */
 #include "tests/bench/fma_peak.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /*
- * gpu_bench [seconds=3] [batch=100]: what the GPU engine takes of a worker's step, without a network: new parameters into
- * the memory that it reads them from, the gradient of a batch, its blocks copied out as they come; and the parts of that.
+ * gpu_bench [seconds=3] [batch=100]: what the GPU engine takes of a worker's step, without a network: new parameters
+ * into the memory that it reads them from, the gradient of a batch, its blocks copied out as they come; and the parts
+ * of that.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -65,7 +65,7 @@ static double soon(void)
     return clock_monotonic_s() + ANSWER_S;
 }
 
-/* --- The beginning ------------------------------------------------------------------------------------------------------ */
+/* --- The beginning --- */
 
 static bool connect_once(struct worker *worker)
 {
@@ -118,7 +118,7 @@ static bool initialise(struct worker *worker)
         return false;
     }
     float *zeros = calloc(FRAME_FLOATS, sizeof *zeros);
-    bool done = zeros != NULL;
+    bool done = zeros;
     for (int i = 0; i < count; i++) {
         for (size_t at = 0; done && at < spans[i].count; at += FRAME_FLOATS) {
             uint8_t bytes[RANGE_BYTES];
@@ -147,7 +147,7 @@ static bool await_model(struct worker *worker)
     return worker->channel.message.model.state == 2 || error_set(&worker->error, "the model did not get ready");
 }
 
-/* --- Rounds ------------------------------------------------------------------------------------------------------------- */
+/* --- Rounds --- */
 
 static bool send_push(struct worker *worker, uint64_t request, const struct message_push *header)
 {
@@ -259,7 +259,7 @@ static void *work(void *context)
     return NULL;
 }
 
-/* --- Set-up and report --------------------------------------------------------------------------------------------------- */
+/* --- Set-up and report --- */
 
 /* As a worker's outbox does: rows that follow one another are one range, with the padding between them. */
 static void add_row(struct load *load, size_t first, uint32_t cols)
@@ -285,7 +285,7 @@ static bool list_rows(struct load *load)
         rows += (size_t)load->model.variables[i].rows;
     }
     load->ranges = calloc(rows, sizeof *load->ranges);
-    for (int i = 0; load->ranges != NULL && i < load->model.variable_count; i++) {
+    for (int i = 0; load->ranges && i < load->model.variable_count; i++) {
         const struct variable *variable = &load->model.variables[i];
         for (int row = 0; row < variable->rows; row++) {
             size_t first = variable->offset + (size_t)row * (size_t)variable->stride;
@@ -296,7 +296,7 @@ static bool list_rows(struct load *load)
             }
         }
     }
-    return load->ranges != NULL;
+    return load->ranges;
 }
 
 static bool create_worker(struct load *load, struct worker *worker, int index)
@@ -309,7 +309,7 @@ static bool create_worker(struct load *load, struct worker *worker, int index)
     size_t bytes = load->sent * sizeof(float);
     worker->gradient = malloc(bytes);
     worker->parameters = malloc(bytes);
-    if (worker->gradient == NULL || worker->parameters == NULL) {
+    if (!worker->gradient || !worker->parameters) {
         return false;
     }
     memset(worker->gradient, 1, bytes);
@@ -327,10 +327,10 @@ static size_t memory_of(const char *pid)
     size_t kilobytes = 0;
     snprintf(path, sizeof path, "/proc/%.20s/status", pid);
     FILE *file = fopen(path, "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    while (file && fgets(line, sizeof line, file)) {
         sscanf(line, "VmHWM: %zu", &kilobytes);
     }
-    if (file != NULL) {
+    if (file) {
         fclose(file);
     }
     return kilobytes * 1024;
@@ -353,7 +353,7 @@ static bool report(const struct load *load, struct worker *workers, int count, s
            "\"connects_tried_again\":%ld,\"cipher\":\"%s\",\"dtype\":\"%s\",\"ps_shard_bytes\":%zu,"
            "\"ps_predicted_bytes\":%zu,\"ps_peak_bytes\":%zu}\n",
            count, load->floats, total, slowest, fastest, failed, retries,
-           load->identity.credentials != NULL ? "TLS 1.3" : "plain TCP",
+           load->identity.credentials ? "TLS 1.3" : "plain TCP",
            load->config.cluster.wire_dtype == WIRE_BFLOAT16 ? "bfloat16" : "float32",
            shard_memory(&load->model, &load->config, load->ps),
            server_memory(&load->model, &load->config, load->ps, count), ps_memory);
@@ -366,7 +366,7 @@ static bool run(struct load *load, const char *pid)
     struct worker *workers = calloc((size_t)count, sizeof *workers);
     pthread_barrier_init(&load->ready, NULL, (unsigned)count + 1);
     for (int i = 0; i < count; i++) {
-        if (workers == NULL || !create_worker(load, &workers[i], i)) {
+        if (!workers || !create_worker(load, &workers[i], i)) {
             log_error("worker %d could not be started", i);
             exit(1);
         }
@@ -375,7 +375,7 @@ static bool run(struct load *load, const char *pid)
     load->began_s = clock_monotonic_s();
     pthread_barrier_wait(&load->ready);
     pthread_barrier_wait(&load->ready);
-    size_t ps_memory = pid != NULL ? memory_of(pid) : 0;
+    size_t ps_memory = pid ? memory_of(pid) : 0;
     pthread_barrier_wait(&load->ready);
     for (int i = 0; i < count; i++) {
         pthread_join(workers[i].thread, NULL);
@@ -405,8 +405,8 @@ int main(int argc, char **argv)
             log_error("%s: only flags, written --name=value", argv[i]);
             return 2;
         }
-        const char *text = value != NULL ? value + 1 : "true";
-        if (value != NULL) {
+        const char *text = value ? value + 1 : "true";
+        if (value) {
             *value = '\0';
         }
         if (strcmp(argv[i], "--seconds") == 0) {

@@ -1,3 +1,4 @@
+/* The driver of a helper without a GPU: one device, which always works. */
 #include "tests/cuda/plain_driver.h"
 
 #include <stdlib.h>

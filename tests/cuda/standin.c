@@ -1,6 +1,6 @@
 /*
- * A device that computes nothing worth knowing, fast, and misbehaves on demand: for tests of the processes and the memory
- * between them. Linked with cuda/helper in place of cuda/device and the driver.
+ * A device that computes nothing worth knowing, fast, and misbehaves on demand: for tests of the processes and the
+ * memory between them. Linked with cuda/helper in place of cuda/device and the driver.
  *
  * Training adds the learning rate of each step's update to every parameter. The gradient of a batch is, at float i, the
  * first image's first pixel plus i. Logits are an image's pixel sum plus the class. What goes wrong is asked for by the
@@ -112,7 +112,7 @@ static bool misbehave(struct device *device, struct error *error)
         device->lost = true;
         return error_set(error, "the device is lost");
     case STANDIN_FAILS:
-        return error_set(error, "the device had no memory for that");
+        return error_set(error, "the device ran out of memory for that");
     case STANDIN_LEAVES:
         _exit(3);
     default:

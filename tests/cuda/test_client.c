@@ -261,7 +261,7 @@ static void a_failure_is_not_the_end_of_the_client(void **state)
     struct device_outcome outcome;
     struct gpu_client *client = opened(STANDIN_FAILS, 60);
     fail_to_train(client, &error);
-    assert_string_equal(error.text, "the device had no memory for that");
+    assert_string_equal(error.text, "the device ran out of memory for that");
     assert_false(gpu_client_is_dead(client));
     assert_done(gpu_client_train(client, 0, 1, &outcome, &error), &error);
     gpu_client_stop(client);

@@ -18,7 +18,7 @@ static void check_reads_back(const struct config *config)
     struct error error;
     char digest[CONFIG_DIGEST_HEX + 1], copy_digest[CONFIG_DIGEST_HEX + 1];
     char *text = config_job_text(config);
-    assert(text != NULL);
+    assert(text);
     if (!config_parse(&copy, "copy", (const uint8_t *)text, strlen(text), NULL, 0, &error)) {
         /* Checkpoint keys are the job's, the folder for them the machine's: without it they are refused. */
         assert(config->output.train_dir[0] != '\0');
@@ -36,13 +36,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct error error = {""};
     if (!config_parse(&config, "config.json", bytes, size, NULL, 0, &error)) {
         assert(strncmp(error.text, "config.json:", 12) == 0);
-        assert(config.origins == NULL);
+        assert(!config.origins);
         return 0;
     }
     assert(config.model.layer_count >= 2 && config.model.layer_count <= CONFIG_MAX_LAYERS);
     assert(config.train.batch_size >= 1 && config.train.learning_rate >= 0);
     check_reads_back(&config);
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         free(config_key_text(key, &config));
     }
     config_free(&config);

@@ -1,4 +1,6 @@
-/* A manifest from anywhere: refused with one line, or two configs that lie in its bytes and are what their digests say. */
+/*
+ * A manifest from anywhere: refused with one line, or two configs that lie in its bytes and are what their digests say.
+ */
 #include <assert.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * Any bytes as a safetensors file: the decoder must neither crash nor let a tensor reach outside the file. What it takes
- * is then given a digest that fits, as only a hostile writer would, and opened and loaded as a checkpoint.
+ * Any bytes as a safetensors file: the decoder must neither crash nor let a tensor reach outside the file. What it
+ * takes is then given a digest that fits, as only a hostile writer would, and opened and loaded as a checkpoint.
  */
 #include <assert.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static void sign(uint8_t *bytes, size_t size)
 {
     static const char key[] = "\"digest\":\"";
     uint8_t *found = memmem(bytes, size, key, sizeof key - 1);
-    if (found == NULL || size - (size_t)(found - bytes) < sizeof key - 1 + 64) {
+    if (!found || size - (size_t)(found - bytes) < sizeof key - 1 + 64) {
         return;
     }
     found += sizeof key - 1;

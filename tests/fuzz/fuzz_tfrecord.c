@@ -1,6 +1,6 @@
 /*
- * TFRecord bytes from anywhere, and single records as they stand behind a right CRC: refused with one line, or decoded to
- * an image of the size that it says and a label.
+ * TFRecord bytes from anywhere, and single records as they stand behind a right CRC: refused with one line, or decoded
+ * to an image of the size that it says and a label.
  */
 #include <assert.h>
 #include <stdint.h>
@@ -44,7 +44,7 @@ static void decode_all(const uint8_t *bytes, size_t size, struct example *seen)
     while (size > 0) {
         size_t length = bytes[0] < size - 1 ? bytes[0] : size - 1;
         uint8_t *record = malloc(length > 0 ? length : 1); /* of its own, so that nobody reads beyond it unseen */
-        if (record == NULL) {
+        if (!record) {
             abort();
         }
         memset(record, 0, 1);

@@ -139,7 +139,7 @@ static void hold(struct connection **connection, void *context)
 static double told_seconds(const struct error *error, const char *words)
 {
     const char *found = strstr(error->text, words);
-    return found != NULL ? strtod(found + strlen(words), NULL) : -1;
+    return found ? strtod(found + strlen(words), NULL) : -1;
 }
 
 static void silent_peer(const struct credentials *credentials)

@@ -168,7 +168,7 @@ static void strangers(void **state)
         assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
         assert_false(link_is_open(&bench.link));
         /* Silence makes others suspect; an answer of any kind does not. */
-        assert_int_equal(atomic_load(&bench.traffic.suspect_since_s) > 0, lines[i] == NULL);
+        assert_int_equal(atomic_load(&bench.traffic.suspect_since_s) > 0, !lines[i]);
         atomic_store(&stranger.end, true);
         pthread_join(thread, NULL);
         link_destroy(&bench.link);
@@ -195,7 +195,9 @@ static void refusals(void **state)
     }
 }
 
-/* One link's silence is a reason to open the others again before they are used; what was heard of since is left alone. */
+/*
+ * One link's silence is a reason to open the others again before they are used; what was heard of since is left alone.
+ */
 static void suspicion(void **state)
 {
     (void)state;

@@ -21,7 +21,7 @@
 #include "tests/net/loopback.h"
 #include "tests/random.h"
 
-/* ---- calls that fail ---- */
+/* --- calls that fail --- */
 
 enum kind { ALLOCATION, RECEIVE, SEND, KINDS };
 
@@ -114,7 +114,7 @@ const char *__lsan_default_suppressions(void)
     return "leak:gcm_ctx_alloc\nleak:chachapoly_ctx_alloc\n";
 }
 
-/* ---- one conversation ---- */
+/* --- one conversation --- */
 
 static char folder[64], key[96];
 

@@ -283,7 +283,7 @@ static void test_shards_equal_the_whole_vector(void **state)
     }
 }
 
-/* --- One shard ---------------------------------------------------------------------------------------------------------- */
+/* --- One shard --- */
 
 static void fill_stage(struct shard *shard, struct stage *stage, float value)
 {
@@ -512,7 +512,9 @@ static void test_epochs_of_the_schedule_come_with_the_restore(void **state)
     tear_down(&f);
 }
 
-/* Restores the shard at step 20, makes a step of a gradient of -1, and returns the first parameter: the learning rate. */
+/*
+ * Restores the shard at step 20, makes a step of a gradient of -1, and returns the first parameter: the learning rate.
+ */
 static float rate_after_restore(struct fixture *f, struct shard *shard, uint32_t generation)
 {
     struct error error;
@@ -588,7 +590,7 @@ static void test_all_live_keys_are_taken(void **state)
     tear_down(&f);
 }
 
-/* --- Many at once ------------------------------------------------------------------------------------------------------- */
+/* --- Many at once --- */
 
 enum { PUSHES = 300 };
 
@@ -682,7 +684,7 @@ static void test_pushes_of_many_threads_all_count(void **state)
     tear_down(&f);
 }
 
-/* --- Snapshots that are ordered ---------------------------------------------------------------------------------------- */
+/* --- Snapshots that are ordered --- */
 
 enum { EVERY = 3 };
 
@@ -900,7 +902,7 @@ static void test_no_ordered_step_is_lost_while_many_push(void **state)
     tear_down(&f);
 }
 
-/* --- Synchronous steps -------------------------------------------------------------------------------------------------- */
+/* --- Synchronous steps --- */
 
 /* The slow twin of an aggregate, as ps/store/collect.h says it; gradients: [WORKERS] of the whole vector. */
 static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count)
@@ -974,7 +976,7 @@ static void run_synchronous_variant(int shape, int variant, struct test_random *
             }
             assert_true(
                 shard_answer(shard, GENERATION, shard_stage(shard, i), f.versions[i][0], DTYPE_FLOAT32, &changes));
-            assert_true(step == 0 || i > 0 || changes.shared != NULL); /* the first is never away */
+            assert_true(step == 0 || i > 0 || changes.shared); /* the first is never away */
             assert_int_equal(changes.version, step + 2);
             assert_int_equal(changes.global_step, step + 1);
             take_changes(f.views[i], &changes);
@@ -1022,7 +1024,7 @@ static void test_answers_on_their_way_do_not_change(void **state)
         assert_true(
             shard_answer(shard, GENERATION, shard_stage(shard, step), (uint64_t)step + 1, DTYPE_FLOAT32, &held[step]));
         /* The third finds both shared answers in use, and has one of its own. */
-        assert_true((held[step].shared != NULL) == (step < 2));
+        assert_true(!!held[step].shared == (step < 2));
         copies[step] = malloc(held[step].value_count * sizeof(float));
         memcpy(copies[step], held[step].values, held[step].value_count * sizeof(float));
     }

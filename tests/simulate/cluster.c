@@ -1,7 +1,7 @@
 /*
- * Machines in order: the ps, then the workers, worker 0 being the chief. Who is killed, or ends with an error, is started
- * again by what stands for the operator's service manager. Workers that are not listed come and go as they like. Faults come for some seconds and then stop; from then on
- * training must come to its end.
+ * Machines in order: the ps, then the workers, worker 0 being the chief. Who is killed, or ends with an error, is
+ * started again by what stands for the operator's service manager. Workers that are not listed come and go as they
+ * like. Faults come for some seconds and then stop; from then on training must come to its end.
  */
 #include "tests/simulate/cluster.h"
 
@@ -58,7 +58,7 @@ static struct machine *chief(void)
     return &world.machines[oracle.ps];
 }
 
-/* --- Processes --------------------------------------------------------------------------------------------------------- */
+/* --- Processes --- */
 
 static int run_role(struct machine *machine)
 {
@@ -123,7 +123,10 @@ static void let_go(struct machine *machine)
     }
 }
 
-/* Listed ones but for the chief: one, or each by chance. Some are back in the middle of what comes then, some long after. */
+/*
+ * Listed ones but for the chief: one, or each by chance. Some are back in the middle of what comes then, some long
+ * after.
+ */
 static void switch_workers_off(void)
 {
     const int others = oracle.listed - 1, only = others > 0 && chance(2) == 0 ? 1 + (int)chance((uint64_t)others) : 0;
@@ -188,7 +191,7 @@ void __wrap_job_end(struct job *job, int worker, const struct message_end_job *m
     }
 }
 
-/* --- The cluster ------------------------------------------------------------------------------------------------------- */
+/* --- The cluster --- */
 
 static void add_machine(const char *role, int index)
 {
@@ -277,7 +280,7 @@ static void draw_cluster(bool rolls)
     }
 }
 
-/* --- Faults ------------------------------------------------------------------------------------------------------------ */
+/* --- Faults --- */
 
 static void fill_disk(void *context, uint64_t full)
 {
@@ -345,16 +348,16 @@ static void inject_fault(void *context, uint64_t argument)
         say("is frozen until %.3f", one->frozen_until_s);
         break;
     case 4:
-        say("links to %s are cut", other != NULL ? other->name : "all");
+        say("links to %s are cut", other ? other->name : "all");
         network_cut(one, other);
         break;
     case 5:
-        say("links to %s are half-open", other != NULL ? other->name : "all");
+        say("links to %s are half-open", other ? other->name : "all");
         network_half_open(one, other);
         break;
     case 6:
         until_s = until_calm(8);
-        say("is apart from %s until %.3f", other != NULL ? other->name : "all", until_s);
+        say("is apart from %s until %.3f", other ? other->name : "all", until_s);
         network_part(one, other, until_s);
         break;
     case 7:
@@ -394,7 +397,7 @@ static void inject_fault(void *context, uint64_t argument)
     world.here = NULL;
 }
 
-/* --- The run ----------------------------------------------------------------------------------------------------------- */
+/* --- The run --- */
 
 static void one_event(double until_s)
 {
@@ -442,9 +445,9 @@ static void leave(double grace_s)
 }
 
 /*
- * One seed after another: every call of every kind, up to about as many as a machine makes in a run. Half of the time it
- * fails once, else for a while, as it does where a machine has no memory left. All are killed once in every other run, so
- * that what happens after a restart is met too.
+ * One seed after another: every call of every kind, up to about as many as a machine makes in a run. Half of the time
+ * it fails once, else for a while, as it does where a machine has no memory left. All are killed once in every other
+ * run, so that what happens after a restart is met too.
  */
 static void draw_shortage(uint64_t seed)
 {

@@ -19,7 +19,8 @@ enum trouble {
     TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, as the seed has it */
     TROUBLE_ROLLOUTS, /* the same while new configs are rolled out (fleet.h), most of it when a rollout has come to a
                          new phase */
-    TROUBLE_SHORTAGE, /* calls of the system that fail: of one kind on one machine, all numbers in turn over the seeds */
+    /* calls of the system that fail: of one kind on one machine, all numbers in turn over the seeds */
+    TROUBLE_SHORTAGE,
 };
 
 /* shows: prints every event. */

@@ -46,7 +46,7 @@ struct disk *disk_new(void)
 
 static void release(struct inode *inode)
 {
-    if (inode != NULL && --inode->refs == 0) {
+    if (inode && --inode->refs == 0) {
         free(inode->bytes);
         free(inode->certain);
         free(inode);
@@ -55,7 +55,7 @@ static void release(struct inode *inode)
 
 static void put(struct inode **place, struct inode *inode)
 {
-    if (inode != NULL) {
+    if (inode) {
         inode->refs++;
     }
     release(*place);
@@ -84,7 +84,7 @@ bool disk_is_full(const struct disk *disk)
 static void forget_unused(struct disk *disk)
 {
     for (int i = disk->count - 1; i >= 0; i--) {
-        if (disk->names[i].inode == NULL && disk->names[i].certain == NULL) {
+        if (!disk->names[i].inode && !disk->names[i].certain) {
             disk->names[i] = disk->names[--disk->count];
         }
     }
@@ -116,7 +116,7 @@ void disk_lose_power(struct disk *disk)
         }
     }
     for (int i = 0; i < disk->count; i++) {
-        if (disk->names[i].inode != NULL) {
+        if (disk->names[i].inode) {
             tear(disk->names[i].inode);
         }
     }
@@ -147,7 +147,7 @@ static struct name *find(const char *path, bool make)
 static struct inode *lookup(const char *path)
 {
     struct name *name = find(path, false);
-    return name != NULL ? name->inode : NULL;
+    return name ? name->inode : NULL;
 }
 
 void disk_close(struct file *file)
@@ -158,7 +158,7 @@ void disk_close(struct file *file)
     release(file->data.inode);
 }
 
-/* --- In place of the system's ------------------------------------------------------------------------------------------ */
+/* --- In place of the system's --- */
 
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
@@ -188,10 +188,10 @@ void disk_put(struct disk *disk, const char *path, const void *bytes, size_t siz
         memset(name, 0, sizeof *name);
         snprintf(name->text, sizeof name->text, "%s", path);
     }
-    put(&name->inode, inode_new(bytes == NULL));
+    put(&name->inode, inode_new(!bytes));
     put(&name->certain, name->inode);
     name->inode->is_synced = true;
-    if (bytes != NULL) {
+    if (bytes) {
         name->inode->bytes = world_alloc(size + 1);
         memcpy(name->inode->bytes, bytes, size);
         name->inode->size = size;
@@ -203,7 +203,7 @@ bool disk_get(const struct disk *disk, const char *path, char *text, size_t size
 {
     for (int i = 0; i < disk->count; i++) {
         const struct inode *inode = disk->names[i].inode;
-        if (inode != NULL && strcmp(disk->names[i].text, path) == 0) {
+        if (inode && strcmp(disk->names[i].text, path) == 0) {
             snprintf(text, size, "%.*s", (int)inode->size, (const char *)inode->bytes);
             return true;
         }
@@ -214,17 +214,17 @@ bool disk_get(const struct disk *disk, const char *path, char *text, size_t size
 WRAP(int, open, const char *path, int flags, ...)
 {
     int reason;
-    if (world.here == NULL) {
+    if (!world.here) {
         return wrong(ENOENT);
     }
     if ((reason = falls_short(SHORT_OPEN)) != 0) {
         return wrong(reason);
     }
     struct name *name = find(path, (flags & O_CREAT) != 0);
-    if (name == NULL || (name->inode == NULL && (flags & O_CREAT) == 0)) {
+    if (!name || (!name->inode && (flags & O_CREAT) == 0)) {
         return wrong(ENOENT);
     }
-    if (name->inode == NULL) {
+    if (!name->inode) {
         put(&name->inode, inode_new(false));
     } else if (flags & O_EXCL) {
         return wrong(EEXIST);
@@ -275,7 +275,7 @@ static ssize_t write_at(struct inode *inode, const void *bytes, size_t size, siz
     }
     if (at + size > inode->capacity) {
         uint8_t *larger = world_alloc(2 * (at + size));
-        memcpy(larger, inode->bytes != NULL ? inode->bytes : larger, inode->size);
+        memcpy(larger, inode->bytes ? inode->bytes : larger, inode->size);
         free(inode->bytes);
         inode->bytes = larger;
         inode->capacity = 2 * (at + size);
@@ -296,7 +296,7 @@ WRAP(ssize_t, write, int fd, const void *bytes, size_t size)
 {
     if (fd == STDOUT_FILENO || fd == STDERR_FILENO) {
         say("%.*s", (int)size - 1, (const char *)bytes);
-        world.here->complained = world.here->complained || memmem(bytes, size, "error", 5) != NULL;
+        world.here->complained = world.here->complained || memmem(bytes, size, "error", 5);
         return (ssize_t)size;
     }
     struct file *file = file_of(fd);
@@ -326,7 +326,7 @@ WRAP(ssize_t, writev, int fd, const struct iovec *parts, int count)
 static bool is_in(const char *path, const char *folder)
 {
     size_t length = strlen(folder);
-    return strncmp(path, folder, length) == 0 && path[length] == '/' && strchr(path + length + 1, '/') == NULL;
+    return strncmp(path, folder, length) == 0 && path[length] == '/' && !strchr(path + length + 1, '/');
 }
 
 WRAP(int, fsync, int fd)
@@ -360,7 +360,7 @@ WRAP(int, fsync, int fd)
 WRAP(int, rename, const char *from, const char *to)
 {
     struct inode *inode = lookup(from);
-    int reason = inode == NULL ? ENOENT : falls_short(SHORT_RENAME);
+    int reason = !inode ? ENOENT : falls_short(SHORT_RENAME);
     if (reason != 0) {
         return wrong(reason);
     }
@@ -375,7 +375,7 @@ WRAP(int, rename, const char *from, const char *to)
 
 WRAP(int, unlink, const char *path)
 {
-    if (lookup(path) == NULL) {
+    if (!lookup(path)) {
         return wrong(ENOENT);
     }
     put(&find(path, false)->inode, NULL);
@@ -386,7 +386,7 @@ WRAP(int, unlink, const char *path)
 WRAP(int, mkdir, const char *path, mode_t mode)
 {
     (void)mode;
-    if (lookup(path) != NULL) {
+    if (lookup(path)) {
         return wrong(EEXIST);
     }
     struct name *name = find(path, true);
@@ -397,7 +397,7 @@ WRAP(int, mkdir, const char *path, mode_t mode)
 
 static int tell(const struct inode *inode, struct stat *status)
 {
-    if (inode == NULL) {
+    if (!inode) {
         return wrong(ENOENT);
     }
     memset(status, 0, sizeof *status);
@@ -420,7 +420,7 @@ WRAP(int, fstat, int fd, struct stat *status)
 WRAP(int, access, const char *path, int mode)
 {
     (void)mode;
-    return lookup(path) != NULL ? 0 : wrong(ENOENT);
+    return lookup(path) ? 0 : wrong(ENOENT);
 }
 
 WRAP(int, ftruncate, int fd, off_t size)
@@ -433,7 +433,7 @@ WRAP(int, fcntl, int fd, int command, ...)
 {
     struct inode *inode = file_of(fd)->data.inode;
     if (command == F_SETLK) {
-        if (inode->locked_by != NULL && inode->locked_by->runs && inode->locked_by->life == inode->locked_life &&
+        if (inode->locked_by && inode->locked_by->runs && inode->locked_by->life == inode->locked_life &&
             inode->locked_life != world.here->life) {
             return wrong(EAGAIN);
         }
@@ -443,7 +443,7 @@ WRAP(int, fcntl, int fd, int command, ...)
     return 0;
 }
 
-/* --- Folders ----------------------------------------------------------------------------------------------------------- */
+/* --- Folders --- */
 
 struct listing {
     char folder[MOST_TEXT];
@@ -456,19 +456,19 @@ WRAP(DIR *, opendir, const char *path)
 {
     const struct disk *disk = world.here->disk;
     struct inode *inode = lookup(path);
-    if (inode == NULL || !inode->is_folder) {
+    if (!inode || !inode->is_folder) {
         wrong(ENOENT);
         return NULL;
     }
     int reason = falls_short(SHORT_OPEN);
     struct listing *listing = reason == 0 ? calloc(1, sizeof *listing) : NULL;
-    if (listing == NULL) {
+    if (!listing) {
         wrong(reason != 0 ? reason : ENOMEM);
         return NULL;
     }
     snprintf(listing->folder, sizeof listing->folder, "%s", path);
     for (int i = 0; i < disk->count; i++) {
-        if (disk->names[i].inode != NULL && is_in(disk->names[i].text, path)) {
+        if (disk->names[i].inode && is_in(disk->names[i].text, path)) {
             memcpy(listing->names[listing->count++], disk->names[i].text, MOST_TEXT);
         }
     }

@@ -1,8 +1,7 @@
 /*
- * What workers compute: nothing that learns, but gradients that tell in the parameters what was applied, how often and in
- * which order. In every row of the
- * weights, column w % columns counts worker w's gradients, so that a row's sum is the global step; biases mix parameters, worker and step, so that their
- * bits depend on every step and its order.
+ * What workers compute: nothing that learns, but gradients that tell in the parameters what was applied, how often and
+ * in which order. In every row of the weights, column w % columns counts worker w's gradients, so that a row's sum is
+ * the global step; biases mix parameters, worker and step, so that their bits depend on every step and its order.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -135,7 +134,7 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     (void)startup;
     struct odd_engine *engine = calloc(1, sizeof *engine);
     float *parameters = calloc(options->model->float_count, sizeof(float));
-    if (engine == NULL || parameters == NULL) {
+    if (!engine || !parameters) {
         free(engine);
         free(parameters);
         return error_set(error, "out of memory for the engine");
@@ -157,7 +156,7 @@ static bool make_examples(struct examples *examples, int pixels, struct error *e
                                   .height = 1,
                                   .width = pixels,
                                   .classes = 2};
-    return (examples->images != NULL && examples->labels != NULL) || error_set(error, "out of memory for examples");
+    return (examples->images && examples->labels) || error_set(error, "out of memory for examples");
 }
 
 bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
@@ -170,7 +169,7 @@ bool load_data(struct dataset *dataset, struct examples *test, const struct conf
     } else {
         examples_free(&dataset->train);
     }
-    if (done && test != NULL && !make_examples(test, config->model.layers[0], error)) {
+    if (done && test && !make_examples(test, config->model.layers[0], error)) {
         examples_free(test);
         dataset_free(dataset);
         done = false;

@@ -1,3 +1,4 @@
+/* The operator, the intruder and the checks of fleet.h. The fate of a version is drawn before it is proposed. */
 #include "tests/simulate/fleet.h"
 
 #include <math.h>
@@ -98,14 +99,14 @@ void fleet_forget(void)
 static struct content *content_of(uint64_t version)
 {
     if (version == 0 || version >= MOST_VERSIONS) {
-        fail("%s comes to version %llu, which nobody made", world.here != NULL ? world.here->name : "somebody",
+        fail("%s comes to version %llu, which nobody made", world.here ? world.here->name : "somebody",
              (unsigned long long)version);
         return &fleet.versions[1];
     }
     return &fleet.versions[version];
 }
 
-/* --- The machines at the beginning -------------------------------------------------------------------------------- */
+/* --- The machines at the beginning --- */
 
 static bool is_for_all(const struct config_key *key, const void *context)
 {
@@ -180,7 +181,7 @@ void fleet_begin(const struct config_setting *settings, int count)
     put_key(fleet.operator, "/etc/operator.key", "secret", fleet.secret_key, sizeof fleet.secret_key);
 }
 
-/* --- Members ------------------------------------------------------------------------------------------------------ */
+/* --- Members --- */
 
 bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
                 struct error *error)
@@ -210,7 +211,7 @@ bool fleet_trial_fails(const char *path)
 {
     char text[8192];
     const char *version = disk_get(world.here->disk, path, text, sizeof text) ? strstr(text, "\"version\":") : NULL;
-    if (version == NULL) {
+    if (!version) {
         fail("the trial of worker 0 has no config");
         return true;
     }
@@ -252,7 +253,7 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
     return done;
 }
 
-/* --- What members keep and take ----------------------------------------------------------------------------------- */
+/* --- What members keep and take --- */
 
 WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const char *text, size_t size,
      struct error *error)
@@ -334,7 +335,7 @@ void fleet_check_push(int worker, uint64_t incarnation)
     }
 }
 
-/* --- The operator ------------------------------------------------------------------------------------------------- */
+/* --- The operator --- */
 
 /* What the operator signs; the program's own command does it. */
 WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
@@ -457,7 +458,7 @@ static void start_operator(bool aborts)
     world.here = NULL;
 }
 
-/* --- The intruder ------------------------------------------------------------------------------------------------- */
+/* --- The intruder --- */
 
 enum intrusion { INTRUSION_KEY, INTRUSION_FLEET, INTRUSION_AGAIN, INTRUSION_TORN, INTRUSIONS };
 
@@ -476,7 +477,7 @@ static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **
     config_free(&config);
     struct manifest manifest = {
         .author = "nobody",
-        .target = {.version = told->highest + 1, .text = target, .text_size = target != NULL ? strlen(target) : 0},
+        .target = {.version = told->highest + 1, .text = target, .text_size = target ? strlen(target) : 0},
         .fallback = {.version = told->version,
                      .text = told->job,
                      .text_size = strlen(told->job),
@@ -485,8 +486,8 @@ static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **
     manifest.target.local = told->local;
     manifest.target.local_size = strlen(told->local);
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", elsewhere ? south : fleet.base.fleet.name);
-    bool done = target != NULL &&
-                manifest_encode(&manifest, elsewhere ? fleet.secret_key : fleet.other_key, bytes, size, error);
+    bool done =
+        target && manifest_encode(&manifest, elsewhere ? fleet.secret_key : fleet.other_key, bytes, size, error);
     free(target);
     return done;
 }
@@ -495,7 +496,7 @@ static bool copy_last(uint8_t **bytes, size_t *size)
 {
     *size = fleet.manifest_size;
     *bytes = *size > 0 ? malloc(*size) : NULL;
-    return *bytes != NULL && memcpy(*bytes, fleet.manifest, *size) != NULL;
+    return *bytes && memcpy(*bytes, fleet.manifest, *size);
 }
 
 static void intrude(struct rollout_client *link)
@@ -505,9 +506,9 @@ static void intrude(struct rollout_client *link)
     size_t size = 0;
     const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
     const struct message_rollout *told = rollout_client_ask(link, &error);
-    bool made = told != NULL && (how == INTRUSION_KEY || how == INTRUSION_FLEET
-                                     ? forge(told, how == INTRUSION_FLEET, &bytes, &size, &error)
-                                     : copy_last(&bytes, &size));
+    bool made = told && (how == INTRUSION_KEY || how == INTRUSION_FLEET
+                             ? forge(told, how == INTRUSION_FLEET, &bytes, &size, &error)
+                             : copy_last(&bytes, &size));
     if (made && how == INTRUSION_TORN) {
         if (chance(2) == 0) {
             size = chance(size);
@@ -542,17 +543,17 @@ static int run_intruder(struct machine *machine)
     return 0;
 }
 
-/* --- The run ------------------------------------------------------------------------------------------------------ */
+/* --- The run --- */
 
 static bool is_idle(void)
 {
-    return leader() != NULL && leader()->state == ROLLOUT_IDLE;
+    return leader() && leader()->state == ROLLOUT_IDLE;
 }
 
 static bool is_training(void)
 {
     const struct job *job = oracle_job(0);
-    return job != NULL && job->state == JOB_TRAINING;
+    return job && job->state == JOB_TRAINING;
 }
 
 /* Whoever is not listed, or was off, is no reason to give anything up, unless it says why itself ("worker 3: ..."). */
@@ -598,7 +599,7 @@ static void check_members(const struct rollout *rollout)
 bool fleet_turned(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
-    bool turned = rollout != NULL && rollout->state != fleet.state;
+    bool turned = rollout && rollout->state != fleet.state;
     if (turned && rollout->state == ROLLOUT_IDLE && oracle_is_mixed()) {
         fail("the rollout of version %llu is over, and a step had not one learning rate on all shards",
              (unsigned long long)rollout->target);
@@ -613,14 +614,14 @@ bool fleet_turned(void)
     if (turned && rollout->state == ROLLOUT_IDLE && (all_back || all_done)) {
         check_members(rollout);
     }
-    fleet.state = rollout != NULL ? rollout->state : fleet.state;
+    fleet.state = rollout ? rollout->state : fleet.state;
     return turned;
 }
 
 bool fleet_switches(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
-    if (rollout == NULL || rollout->state != ROLLOUT_SWITCHING || rollout->kind != ROLLOUT_LIVE || !is_training() ||
+    if (!rollout || rollout->state != ROLLOUT_SWITCHING || rollout->kind != ROLLOUT_LIVE || !is_training() ||
         rollout->target == fleet.switched || oracle_job(0)->global_step < rollout->step) {
         return false;
     }
@@ -739,6 +740,6 @@ void fleet_blame(void)
                                  (unsigned long long)fleet.members[i].version,
                                  (unsigned long long)version_on_disk(machine), machine->runs ? "" : " gone");
     }
-    fail("no rest: rollout %s%s%s", leader() != NULL ? rollout_state_name(leader()->state) : "without a leader",
+    fail("no rest: rollout %s%s%s", leader() ? rollout_state_name(leader()->state) : "without a leader",
          is_training() ? ", it trains" : ", no training", text);
 }

@@ -1,15 +1,16 @@
 /*
- * Rollouts in a simulated cluster: an operator who proposes one config after another, good and bad, by the program's own
- * command; an intruder who proposes what nobody signed; and what must hold of it all:
+ * Rollouts in a simulated cluster: an operator who proposes one config after another, good and bad, by the program's
+ * own command; an intruder who proposes what nobody signed; and what must hold of it all:
  *
  *  - a member keeps and takes only what the operator signed for this fleet, and no version below its own but the one
  *    that the operator named to go back to;
  *  - nobody takes a version before all members that are listed have it, but for workers of a job that waits for some;
  *  - a push is accepted only between processes that were started in configs of one job;
- *  - live keys change at one step on all shards, and where synchronous steps are decided; steps that were made otherwise while a rollout fails are undone, and
- *    never saved (in oracle.c, which knows the steps);
+ *  - live keys change at one step on all shards, and where synchronous steps are decided; steps that were made
+ *    otherwise while a rollout fails are undone, and never saved (in oracle.c, which knows the steps);
  *  - nothing is given up for a worker that is not listed, whether it is slow or gone;
- *  - at the end all members that are there are on one version, on their disks and in their processes, which is none of the bad ones.
+ *  - at the end all members that are there are on one version, on their disks and in their processes, which is none of
+ *    the bad ones.
  */
 #ifndef TESTS_SIMULATE_FLEET_H
 #define TESTS_SIMULATE_FLEET_H
@@ -37,7 +38,10 @@ bool fleet_dies_of(const struct config *config); /* the version is the death of 
 void fleet_step(void);
 /* The phase of the rollout changed since the last call: a good moment for trouble. */
 bool fleet_turned(void);
-/* The first ps has just come to the step of a live change, and others may not have said yet that they have: once for each. */
+/*
+ * The first ps has just come to the step of a live change, and others may not have said yet that they have: once for
+ * each.
+ */
 bool fleet_switches(void);
 /* The next version comes once a listed worker, or some, could have been off for as long as counts: once for each. */
 bool fleet_wants_workers_off(void);

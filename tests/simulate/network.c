@@ -1,8 +1,8 @@
 /*
  * Sockets. A link has two streams; what is sent arrives after a latency of its own, in order, as TCP has it. A reset
- * overtakes nothing. Reordering is between links: what was sent on one that its owner has given up may arrive after what
- * was sent again on the next. Loss and duplication are what TCP makes of them: time, broken links, and requests that are
- * made again by whoever did not hear the answer.
+ * overtakes nothing. Reordering is between links: what was sent on one that its owner has given up may arrive after
+ * what was sent again on the next. Loss and duplication are what TCP makes of them: time, broken links, and requests
+ * that are made again by whoever did not hear the answer.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -73,13 +73,13 @@ void network_end(void)
     }
 }
 
-/* --- Files ------------------------------------------------------------------------------------------------------------- */
+/* --- Files --- */
 
 static void take_number(struct file *file)
 {
     struct machine *machine = file->machine;
     for (int i = 0; i < WORLD_MAX_FILES; i++) {
-        if (machine->files[i] == NULL) {
+        if (!machine->files[i]) {
             machine->files[i] = file;
             file->fd = i + 3;
             return;
@@ -101,7 +101,7 @@ struct file *file_new(int kind)
 struct file *file_of(int fd)
 {
     struct file *file = fd >= 3 && fd < WORLD_MAX_FILES + 3 ? world.here->files[fd - 3] : NULL;
-    if (file == NULL) {
+    if (!file) {
         fail("%s uses file %d, which is not open", world.here->name, fd);
         errno = EBADF;
     }
@@ -111,7 +111,7 @@ struct file *file_of(int fd)
 static void wake_end(struct link *link, int side)
 {
     struct file *file = link->ends[side];
-    if (file != NULL && file->fd >= 0) {
+    if (file && file->fd >= 0) {
         thread_wake_poll(file->machine, file->fd);
     }
 }
@@ -123,7 +123,7 @@ static void break_side(struct link *link, int side, int error)
     wake_end(link, side);
 }
 
-/* --- What happens on links --------------------------------------------------------------------------------------------- */
+/* --- What happens on links --- */
 
 static void happens(void *context, uint64_t argument);
 
@@ -152,7 +152,7 @@ static struct file *find_listener(const struct link *link)
 {
     const struct machine *machine = link->machines[1];
     for (int i = 0; machine->runs && i < 16; i++) {
-        if (machine->files[i] != NULL && machine->files[i]->kind == FILE_LISTENER &&
+        if (machine->files[i] && machine->files[i]->kind == FILE_LISTENER &&
             machine->files[i]->listener.port == link->port) {
             return machine->files[i];
         }
@@ -163,7 +163,7 @@ static struct file *find_listener(const struct link *link)
 static void take_syn(struct link *link)
 {
     struct file *listener = find_listener(link);
-    if (listener == NULL || listener->listener.count == 64) {
+    if (!listener || listener->listener.count == 64) {
         break_side(link, 0, ECONNREFUSED);
         return;
     }
@@ -200,9 +200,9 @@ static void happens(void *context, uint64_t argument)
     struct direction *to = &link->to[side];
     if (link->dead && what != GIVE_UP) {
         /* nothing passes */
-    } else if (what == SYN && link->ends[0] != NULL) {
+    } else if (what == SYN && link->ends[0]) {
         take_syn(link);
-    } else if (what == DATA && link->ends[side] == NULL) {
+    } else if (what == DATA && !link->ends[side]) {
         if (!link->broken[!side]) {
             send_reset(link, !side);
         }
@@ -222,12 +222,12 @@ static void happens(void *context, uint64_t argument)
     release(link);
 }
 
-/* --- Ends -------------------------------------------------------------------------------------------------------------- */
+/* --- Ends --- */
 
 void network_close(struct file *file, bool silent)
 {
     struct link *link = file->socket.link;
-    if (link == NULL) {
+    if (!link) {
         return;
     }
     int side = file->socket.side;
@@ -267,8 +267,8 @@ void file_free(struct file *file)
 
 static bool is_between(const struct link *link, const struct machine *one, const struct machine *other)
 {
-    return (link->machines[0] == one && (other == NULL || link->machines[1] == other)) ||
-           (link->machines[1] == one && (other == NULL || link->machines[0] == other));
+    return (link->machines[0] == one && (!other || link->machines[1] == other)) ||
+           (link->machines[1] == one && (!other || link->machines[0] == other));
 }
 
 void network_cut(struct machine *one, struct machine *other)
@@ -305,14 +305,14 @@ void network_silence(struct machine *machine)
 void network_part(struct machine *one, struct machine *other, double until_s)
 {
     for (int i = 0; i < world.machine_count; i++) {
-        if (other == NULL || i == other->number) {
+        if (!other || i == other->number) {
             parted_until_s[one->number][i] = until_s;
             parted_until_s[i][one->number] = until_s;
         }
     }
 }
 
-/* --- In place of the system's ------------------------------------------------------------------------------------------ */
+/* --- In place of the system's --- */
 
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
@@ -384,7 +384,7 @@ WRAP(int, getaddrinfo, const char *name, const char *service, const struct addri
         struct sockaddr_in address;
     } *both = calloc(1, sizeof *both);
     (void)name;
-    if (both == NULL) {
+    if (!both) {
         return EAI_MEMORY;
     }
     if (hints->ai_family == AF_INET6) {
@@ -415,7 +415,7 @@ WRAP(int, connect, int fd, const struct sockaddr *address, socklen_t size)
     for (int i = 0; i < world.machine_count; i++) {
         other = world.machines[i].port == port ? &world.machines[i] : other;
     }
-    if (other == NULL || link_count == MOST_LINKS) {
+    if (!other || link_count == MOST_LINKS) {
         return wrong(ENETUNREACH);
     }
     int reason = falls_short(SHORT_CONNECT);
@@ -547,7 +547,7 @@ static ssize_t send_all(int fd, const struct iovec *parts, size_t count)
         append(to, parts[i].iov_base, size);
         sent += size;
     }
-    if (link->dead && link->machines[!side]->runs && link->ends[!side] == NULL && !link->broken[side]) {
+    if (link->dead && link->machines[!side]->runs && !link->ends[!side] && !link->broken[side]) {
         link->dead = false; /* the machine is back, and knows nothing of this */
     }
     if (sent > 0) {
@@ -588,7 +588,7 @@ static short look(const struct pollfd *polled)
 {
     const struct file *file = file_of(polled->fd);
     short found = 0;
-    if (file == NULL) {
+    if (!file) {
         return POLLNVAL;
     }
     if (file->kind == FILE_LISTENER) {
@@ -658,7 +658,7 @@ WRAP(int, eventfd_read, int fd, eventfd_t *value)
 WRAP(int, ioctl, int fd, unsigned long request, int *bytes)
 {
     const struct file *file = file_of(fd);
-    if (request != TIOCOUTQ || file->socket.link == NULL) {
+    if (request != TIOCOUTQ || !file->socket.link) {
         return wrong(ENOTTY);
     }
     const struct direction *to = &file->socket.link->to[!file->socket.side];
@@ -669,7 +669,7 @@ WRAP(int, ioctl, int fd, unsigned long request, int *bytes)
 WRAP(int, close, int fd)
 {
     struct file *file = file_of(fd);
-    if (file == NULL) {
+    if (!file) {
         return wrong(EBADF);
     }
     file_free(file);

@@ -2,7 +2,8 @@
  * What is checked, and where: the calls between the program's own parts are watched (--wrap), and what they promise is
  * kept here beside it.
  *
- *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply, channel_send);
+ *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply,
+ *    channel_send);
  *  - a gradient has one number, however often it is sent, and was computed on what that very shard had;
  *  - within a generation no ps's global step goes back, and it is the step restored and what was accepted since;
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
@@ -141,14 +142,14 @@ static struct ps_record *record_here(void)
     return &records[world.here->number];
 }
 
-/* --- After every event ------------------------------------------------------------------------------------------------- */
+/* --- After every event --- */
 
 void oracle_check(const struct machine *machine)
 {
     if (machine->bytes > MOST_BYTES) {
         fail("%s holds %zu bytes of memory", machine->name, machine->bytes);
     }
-    if (machine->number >= oracle.ps || records[machine->number].job == NULL) {
+    if (machine->number >= oracle.ps || !records[machine->number].job) {
         return;
     }
     struct ps_record *record = &records[machine->number];
@@ -175,7 +176,7 @@ void oracle_check(const struct machine *machine)
     }
 }
 
-/* --- The job ----------------------------------------------------------------------------------------------------------- */
+/* --- The job --- */
 
 #define WRAP(type, name, ...)                                                                                          \
     type __real_##name(__VA_ARGS__);                                                                                   \
@@ -235,7 +236,7 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
         fail("a push of generation %u is accepted in generation %u", push->generation, record->generation);
     }
     fleet_check_push(worker, incarnation);
-    if (find_push(record, worker, incarnation, push->sequence) != NULL) {
+    if (find_push(record, worker, incarnation, push->sequence)) {
         fail("push %llu of worker %d is accepted twice", (unsigned long long)push->sequence, worker);
     }
     if (!push->finite) {
@@ -265,10 +266,10 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     bool is_first = true; /* after all were killed, generations are counted anew */
     for (int i = 0; i < oracle.ps; i++) {
         const struct ps_record *other = &records[i];
-        is_first = is_first && (other == record || other->job == NULL || !other->restored ||
-                                other->generation != generation || other->job->generation != generation);
-        if (other->job != NULL && other->restored && other->generation == generation &&
-            other->job->generation == generation && other->restored_step != global_step) {
+        is_first = is_first && (other == record || !other->job || !other->restored || other->generation != generation ||
+                                other->job->generation != generation);
+        if (other->job && other->restored && other->generation == generation && other->job->generation == generation &&
+            other->restored_step != global_step) {
             fail("generation %u begins at step %lld on %s, and at %lld on ps %d", generation, (long long)global_step,
                  world.here->name, (long long)other->restored_step, i);
         }
@@ -293,7 +294,7 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
 }
 
-/* --- Live keys --------------------------------------------------------------------------------------------------- */
+/* --- Live keys --- */
 
 WRAP(void, shard_schedule, struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step)
 {
@@ -347,7 +348,7 @@ WRAP(void, schedule_prepare, struct schedule *schedule, struct update *update, i
     }
 }
 
-/* --- Asynchronous pushes ----------------------------------------------------------------------------------------------- */
+/* --- Asynchronous pushes --- */
 
 WRAP(bool, shard_create, struct shard **shard, const struct model *model, const struct config *config, int ps,
      struct error *error)
@@ -380,7 +381,7 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
             push = &record->pushes[i];
         }
     }
-    if (push == NULL) {
+    if (!push) {
         fail("a gradient of worker %d is applied that was not accepted, or was applied before", worker);
     } else {
         push->applied = true;
@@ -461,7 +462,7 @@ WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct erro
     return __real_push_pull_join(exchange, error);
 }
 
-/* --- Synchronous steps ------------------------------------------------------------------------------------------------- */
+/* --- Synchronous steps --- */
 
 /* One step of the one process: the mean of the set's gradients, in the order of the workers' numbers. */
 static void step_reference(const int *workers, int count)
@@ -527,7 +528,7 @@ WRAP(bool, shard_aggregate, struct shard *shard, uint32_t generation, const int 
     return done;
 }
 
-/* --- Checkpoints ------------------------------------------------------------------------------------------------------- */
+/* --- Checkpoints --- */
 
 /* What every row must add up to at a step: each has made it at its rate. */
 static double sum_at(int64_t step)
@@ -592,7 +593,7 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
 {
     const uint64_t failed = shortage.failed;
     bool done = __real_checkpoint_folder_newest(folder, file, error);
-    int64_t step = done && *file != NULL ? checkpoint_file_info(*file)->global_step : -1;
+    int64_t step = done && *file ? checkpoint_file_info(*file)->global_step : -1;
     say("the newest checkpoint is of step %lld", (long long)step);
     if (shortage.failed > failed) { /* one that can't be read at the moment is passed over, or an error */
         return done;

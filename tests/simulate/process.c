@@ -1,6 +1,6 @@
 /*
- * What a process asks about itself and of others: how much memory and disk there is, to be executed again in place, and a
- * child (the trial of a config), which takes its time and ends well or badly as the run has it.
+ * What a process asks about itself and of others: how much memory and disk there is, to be executed again in place, and
+ * a child (the trial of a config), which takes its time and ends well or badly as the run has it.
  */
 #include <signal.h>
 #include <spawn.h>
@@ -21,7 +21,7 @@
 
 enum { CHILD = 7777, PLENTY = 1 << 30 };
 
-/* --- Executed again: see look_after in cluster.c, who starts it again at once ------------------------------------------- */
+/* --- Executed again: see look_after in cluster.c, who starts it again at once --- */
 
 void restart_remember(char *const *argv)
 {
@@ -60,7 +60,7 @@ WRAP(void, threads_give_way, void)
 {
 }
 
-/* --- This machine ------------------------------------------------------------------------------------------------------ */
+/* --- This machine --- */
 
 WRAP(bool, memory_for_this_process, uint64_t *bytes)
 {
@@ -75,7 +75,7 @@ WRAP(int, statvfs, const char *path, struct statvfs *status)
     return 0;
 }
 
-/* --- Children ---------------------------------------------------------------------------------------------------------- */
+/* --- Children --- */
 
 static struct {
     double until_s;
@@ -97,7 +97,7 @@ WRAP(int, posix_spawn, pid_t *pid, const char *path, const posix_spawn_file_acti
 
 WRAP(pid_t, waitpid, pid_t pid, int *status, int options)
 {
-    if (world.here == NULL || pid != CHILD) {
+    if (!world.here || pid != CHILD) {
         return __real_waitpid(pid, status, options);
     }
     if (world.now_s < children[world.here->number].until_s) {
@@ -109,7 +109,7 @@ WRAP(pid_t, waitpid, pid_t pid, int *status, int options)
 
 WRAP(int, kill, pid_t pid, int number)
 {
-    if (world.here == NULL || pid != CHILD) {
+    if (!world.here || pid != CHILD) {
         return __real_kill(pid, number);
     }
     children[world.here->number].until_s = 0;

@@ -37,7 +37,7 @@ int shortage_find(const char *name)
 
 int falls_short(int kind)
 {
-    if (kind != shortage.kind || world.here == NULL || world.here->number != shortage.machine) {
+    if (kind != shortage.kind || !world.here || world.here->number != shortage.machine) {
         return 0;
     }
     uint64_t call = ++shortage.calls;

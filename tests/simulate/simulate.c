@@ -66,14 +66,15 @@ static void work(struct run_tally *tally, uint64_t end, double until_s)
         pid_t pid = fork();
         if (pid == 0) {
             work_once(tally, seed);
-            if (__gcov_dump != NULL) {
+            if (__gcov_dump) {
                 __gcov_dump();
             }
             _exit(0);
         }
         waitpid(pid, &status, 0);
         if (status != 0 && tally->failed_seed == 0) {
-            snprintf(tally->why, sizeof tally->why, WIFSIGNALED(status) ? "killed by signal %d" : "ended with status %d",
+            snprintf(tally->why, sizeof tally->why,
+                     WIFSIGNALED(status) ? "killed by signal %d" : "ended with status %d",
                      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
             tally->failed_seed = seed;
         }
@@ -127,7 +128,7 @@ int main(int argc, char **argv)
     bool shows = false;
     for (int i = 1; i < argc; i++) {
         const char *value = strchr(argv[i], '=');
-        value = value != NULL ? value + 1 : "";
+        value = value ? value + 1 : "";
         if (strncmp(argv[i], "--seed=", 7) == 0) {
             seed = strtoull(value, NULL, 10);
         } else if (strncmp(argv[i], "--seeds=", 8) == 0) {

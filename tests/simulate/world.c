@@ -1,7 +1,7 @@
 /*
- * Threads of the simulated processes are stacks that take turns; which one is next is up to chance. The clock moves only
- * when all of them wait. Memory of a process is kept on a list, so that a killed one leaves nothing behind and every one
- * can be measured.
+ * Threads of the simulated processes are stacks that take turns; which one is next is up to chance. The clock moves
+ * only when all of them wait. Memory of a process is kept on a list, so that a killed one leaves nothing behind and
+ * every one can be measured.
  */
 #include "tests/simulate/world.h"
 
@@ -28,7 +28,7 @@ enum {
 
 struct world world;
 
-/* --- Chance ------------------------------------------------------------------------------------------------------------ */
+/* --- Chance --- */
 
 /* splitmix64 */
 static uint64_t next_random(void)
@@ -49,7 +49,7 @@ double chance_real(void)
     return (double)(next_random() >> 11) * 0x1p-53;
 }
 
-/* --- Words ------------------------------------------------------------------------------------------------------------- */
+/* --- Words --- */
 
 void say(const char *format, ...)
 {
@@ -58,7 +58,7 @@ void say(const char *format, ...)
     }
     va_list arguments;
     va_start(arguments, format);
-    printf("%11.6f  %-9s ", world.now_s, world.here != NULL ? world.here->name : "");
+    printf("%11.6f  %-9s ", world.now_s, world.here ? world.here->name : "");
     vprintf(format, arguments);
     printf("\n");
     va_end(arguments);
@@ -77,7 +77,7 @@ void fail(const char *format, ...)
     say("FAILED: %s", world.why);
 }
 
-/* --- Calls at a time: a heap ------------------------------------------------------------------------------------------- */
+/* --- Calls at a time: a heap --- */
 
 struct call {
     double when_s;
@@ -135,7 +135,7 @@ static struct call take_call(void)
     return first;
 }
 
-/* --- Threads ----------------------------------------------------------------------------------------------------------- */
+/* --- Threads --- */
 
 struct thread {
     struct thread *next; /* of the same process */
@@ -247,7 +247,7 @@ static void thread_free(struct thread *thread)
 static struct thread *find_thread(struct machine *machine, uint64_t number)
 {
     struct thread *thread = machine->threads;
-    while (thread != NULL && thread->number != number) {
+    while (thread && thread->number != number) {
         thread = thread->next;
     }
     return thread;
@@ -256,7 +256,7 @@ static struct thread *find_thread(struct machine *machine, uint64_t number)
 static void ring(void *context, uint64_t argument)
 {
     struct thread *thread = find_thread(context, argument >> 24);
-    if (thread != NULL && thread->waits_for != NULL && (thread->wait & 0xffffff) == (argument & 0xffffff)) {
+    if (thread && thread->waits_for && (thread->wait & 0xffffff) == (argument & 0xffffff)) {
         thread->waits_for = NULL;
         make_ready(thread);
     }
@@ -268,7 +268,7 @@ static bool is_stale(const struct call *call)
         return false;
     }
     const struct thread *thread = find_thread(call->context, call->argument >> 24);
-    return thread == NULL || thread->waits_for == NULL || (thread->wait & 0xffffff) != (call->argument & 0xffffff);
+    return !thread || !thread->waits_for || (thread->wait & 0xffffff) != (call->argument & 0xffffff);
 }
 
 static int by_time(const void *one, const void *other)
@@ -305,7 +305,7 @@ bool thread_block(const void *what, double until_s)
 
 void thread_wake(struct machine *machine, const void *what)
 {
-    for (struct thread *thread = machine->threads; thread != NULL; thread = thread->next) {
+    for (struct thread *thread = machine->threads; thread; thread = thread->next) {
         if (thread->waits_for == what) {
             thread->waits_for = NULL;
             thread->woken = true;
@@ -327,7 +327,7 @@ bool thread_block_poll(const struct pollfd *polled, int count, double until_s)
 
 void thread_wake_poll(struct machine *machine, int fd)
 {
-    for (struct thread *thread = machine->threads; thread != NULL; thread = thread->next) {
+    for (struct thread *thread = machine->threads; thread; thread = thread->next) {
         for (int i = 0; thread->waits_for == &poll_tag && i < thread->polled_count; i++) {
             if (thread->polled[i].fd == fd) {
                 thread->waits_for = NULL;
@@ -345,7 +345,7 @@ static void thread_yield(void)
     leave_thread();
 }
 
-/* --- Machines ---------------------------------------------------------------------------------------------------------- */
+/* --- Machines --- */
 
 static void free_memory(struct machine *machine);
 
@@ -353,11 +353,11 @@ static void free_memory(struct machine *machine);
 static void clean_up(struct machine *machine)
 {
     for (int i = 0; i < WORLD_MAX_FILES; i++) {
-        if (machine->files[i] != NULL) {
+        if (machine->files[i]) {
             file_free(machine->files[i]);
         }
     }
-    while (machine->threads != NULL) {
+    while (machine->threads) {
         struct thread *next = machine->threads->next;
         thread_free(machine->threads);
         machine->threads = next;
@@ -401,7 +401,7 @@ void machine_start(struct machine *machine)
     thread_new(machine, run_main, machine);
 }
 
-/* --- The loop ---------------------------------------------------------------------------------------------------------- */
+/* --- The loop --- */
 
 void world_begin(uint64_t seed)
 {
@@ -431,7 +431,7 @@ static void run(struct thread *thread)
     world.here = thread->machine;
     switch_stack(&outside, thread->top);
     running = NULL;
-    if (leaver != NULL) {
+    if (leaver) {
         clean_up(leaver);
         leaver = NULL;
     } else if (thread->done && thread->start == run_main) {
@@ -443,7 +443,7 @@ static void run(struct thread *thread)
 static void thaw(void *context, uint64_t argument)
 {
     struct thread *thread = find_thread(context, argument);
-    if (thread != NULL) {
+    if (thread) {
         make_ready(thread);
     }
 }
@@ -476,7 +476,7 @@ bool world_step(double until_s)
     return true;
 }
 
-/* --- In place of the system's: threads --------------------------------------------------------------------------------- */
+/* --- In place of the system's: threads --- */
 
 static void sleep_for(double seconds)
 {
@@ -511,10 +511,10 @@ WRAP(int, pthread_join, pthread_t thread, void **result)
     while (!other->done) {
         thread_block(other, INFINITY);
     }
-    if (result != NULL) {
+    if (result) {
         *result = other->result;
     }
-    for (struct thread **link = &other->machine->threads; *link != NULL; link = &(*link)->next) {
+    for (struct thread **link = &other->machine->threads; *link; link = &(*link)->next) {
         if (*link == other) {
             *link = other->next;
             break;
@@ -533,14 +533,14 @@ WRAP(int, pthread_mutex_init, pthread_mutex_t *mutex, const pthread_mutexattr_t 
 
 WRAP(int, pthread_mutex_destroy, pthread_mutex_t *mutex)
 {
-    assert(((struct mutex *)mutex)->owner == NULL);
+    assert(!((struct mutex *)mutex)->owner);
     return 0;
 }
 
 WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex)
 {
     struct mutex *lock = (struct mutex *)mutex;
-    if (running == NULL) {
+    if (!running) {
         return 0;
     }
     if (chance(8) == 0) {
@@ -549,7 +549,7 @@ WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex)
     if (world.lag > 0 && chance(world.lag) == 0) {
         sleep_for(0.5 * chance_real());
     }
-    while (lock->owner != NULL) {
+    while (lock->owner) {
         thread_block(mutex, INFINITY);
     }
     lock->owner = running;
@@ -559,7 +559,7 @@ WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex)
 WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex)
 {
     struct mutex *lock = (struct mutex *)mutex;
-    if (running != NULL) {
+    if (running) {
         assert(lock->owner == running);
         lock->owner = NULL;
         thread_wake(world.here, mutex);
@@ -587,7 +587,7 @@ static int wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double un
     lock->owner = NULL;
     thread_wake(world.here, mutex);
     bool woken = thread_block(condition, until_s);
-    while (lock->owner != NULL) {
+    while (lock->owner) {
         thread_block(mutex, INFINITY);
     }
     lock->owner = running;
@@ -617,13 +617,13 @@ WRAP(int, pthread_cond_broadcast, pthread_cond_t *condition)
     return 0;
 }
 
-/* --- Time -------------------------------------------------------------------------------------------------------------- */
+/* --- Time --- */
 
 WRAP(int, clock_gettime, clockid_t clock, struct timespec *now)
 {
-    double seconds = world.now_s + (world.here != NULL ? world.here->clock_ahead_s : 0);
+    double seconds = world.now_s + (world.here ? world.here->clock_ahead_s : 0);
     if (clock == CLOCK_REALTIME) {
-        seconds = 1.7e9 + world.now_s + (world.here != NULL ? world.here->wall_ahead_s : 0);
+        seconds = 1.7e9 + world.now_s + (world.here ? world.here->wall_ahead_s : 0);
     }
     now->tv_sec = (time_t)floor(seconds);
     now->tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
@@ -643,7 +643,7 @@ WRAP(int, usleep, useconds_t time)
     return 0;
 }
 
-/* --- Signals and numbers of processes ---------------------------------------------------------------------------------- */
+/* --- Signals and numbers of processes --- */
 
 void signals_catch(void)
 {
@@ -670,7 +670,7 @@ WRAP(pid_t, getpid, void)
     return world.here->life * 100 + world.here->number + 1;
 }
 
-/* --- Random numbers of the program ------------------------------------------------------------------------------------- */
+/* --- Random numbers of the program --- */
 
 WRAP(void, randombytes_buf, void *bytes, size_t size)
 {
@@ -684,7 +684,7 @@ WRAP(uint32_t, randombytes_uniform, uint32_t below)
     return (uint32_t)chance(below);
 }
 
-/* --- Memory ------------------------------------------------------------------------------------------------------------ */
+/* --- Memory --- */
 
 struct memory_block {
     struct memory_block *next, *previous;
@@ -719,15 +719,15 @@ WRAP(void *, malloc, size_t size)
         class ++;
     }
     struct memory_block *block = pool[class];
-    if (block != NULL) {
+    if (block) {
         pool[class] = block->next;
-    } else if ((block = __real_aligned_alloc(sizeof(struct memory_block), (size_t)1 << class)) == NULL) {
+    } else if (!(block = __real_aligned_alloc(sizeof(struct memory_block), (size_t)1 << class))) {
         return NULL;
     }
     *block = (struct memory_block){.machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size};
-    if (world.here != NULL) {
+    if (world.here) {
         block->next = world.here->blocks;
-        if (block->next != NULL) {
+        if (block->next) {
             block->next->previous = block;
         }
         world.here->blocks = block;
@@ -741,17 +741,17 @@ WRAP(void *, malloc, size_t size)
 
 WRAP(void, free, void *bytes)
 {
-    if (bytes == NULL) {
+    if (!bytes) {
         return;
     }
     struct memory_block *block = block_of(bytes);
-    if (block->machine != NULL) {
-        if (block->previous != NULL) {
+    if (block->machine) {
+        if (block->previous) {
             block->previous->next = block->next;
         } else {
             block->machine->blocks = block->next;
         }
-        if (block->next != NULL) {
+        if (block->next) {
             block->next->previous = block->previous;
         }
         block->machine->bytes -= block->size;
@@ -763,7 +763,7 @@ WRAP(void, free, void *bytes)
 
 static void free_memory(struct machine *machine)
 {
-    while (machine->blocks != NULL) {
+    while (machine->blocks) {
         __wrap_free(machine->blocks + 1);
     }
 }
@@ -771,13 +771,13 @@ static void free_memory(struct machine *machine)
 WRAP(void *, calloc, size_t count, size_t size)
 {
     void *bytes = __wrap_malloc(count * size);
-    return bytes == NULL ? NULL : memset(bytes, 0, count * size);
+    return !bytes ? NULL : memset(bytes, 0, count * size);
 }
 
 WRAP(void *, realloc, void *bytes, size_t size)
 {
     void *new = __wrap_malloc(size);
-    if (bytes != NULL && new != NULL) {
+    if (bytes && new) {
         size_t old = block_of(bytes)->size;
         memcpy(new, bytes, old < size ? old : size);
         __wrap_free(bytes);
@@ -789,7 +789,7 @@ WRAP(char *, strdup, const char *text)
 {
     size_t size = strlen(text) + 1;
     char *copy = __wrap_malloc(size);
-    return copy == NULL ? NULL : memcpy(copy, text, size);
+    return !copy ? NULL : memcpy(copy, text, size);
 }
 
 /* All memory is that aligned. */

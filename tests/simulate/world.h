@@ -1,6 +1,6 @@
 /*
- * The simulator's world: virtual machines that run the program's own roles (server_run, remote_worker_run) as threads of
- * one thread, on a virtual clock, over a virtual network and disk.
+ * The simulator's world: virtual machines that run the program's own roles (server_run, remote_worker_run) as threads
+ * of one thread, on a virtual clock, over a virtual network and disk.
  *
  * The program's code is linked as it is. What it calls of the system (threads, time, sockets, files, memory, random
  * numbers) is replaced at link time (--wrap) by the files of this folder. All chance comes from one seed, so a run is
@@ -98,7 +98,10 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A call to make at a time, from outside of all threads. */
 void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument);
 
-/* Blocks the running thread until world_wake names what it waits for, or the time is over; false: over. INFINITY is fine. */
+/*
+ * Blocks the running thread until world_wake names what it waits for, or the time is over; false: over. INFINITY is
+ * fine.
+ */
 bool thread_block(const void *what, double until_s);
 /* Wakes whoever waits for it on that machine. */
 void thread_wake(struct machine *machine, const void *what);

@@ -32,7 +32,7 @@ static int below(int bound)
     return test_random_below(&test_seed, bound);
 }
 
-/* ---- a network to test with ---- */
+/* --- a network to test with --- */
 
 struct fixture {
     struct config config;
@@ -105,7 +105,7 @@ static void random_fixture(struct fixture *fixture)
     fixture->model.activation = (enum activation)below(4);
 }
 
-/* ---- the same network in plain double precision ---- */
+/* --- the same network in plain double precision --- */
 
 struct naive {
     const struct fixture *fixture;
@@ -262,7 +262,7 @@ static void naive_destroy(struct naive *naive)
     free(naive->gradient);
 }
 
-/* ---- tests ---- */
+/* --- tests --- */
 
 static void test_naive_gradient_by_finite_differences(void **state)
 {
@@ -635,7 +635,7 @@ static void test_training_learns(void **state)
     teardown(&fixture);
 }
 
-/* ---- allocations: AddressSanitizer's hooks count them ---- */
+/* --- allocations: AddressSanitizer's hooks count them --- */
 
 int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void *, size_t),
                                               void (*freed)(const volatile void *)) __attribute__((weak));

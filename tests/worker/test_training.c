@@ -1,5 +1,6 @@
 /*
- * Local training with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings back.
+ * Local training with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings
+ * back.
  */
 #include "worker/local_updater.h"
 

@@ -9,7 +9,7 @@
 #include "worker/cpu/engine/internal.h"
 #include "worker/data/idx.h"
 
-/* ---- state ---- */
+/* --- state --- */
 
 static bool is_cut(const struct cpu_engine *engine)
 {
@@ -111,7 +111,7 @@ static void cpu_describe(const struct engine *base, char *text, size_t size)
              engine->config->train.num_threads > 0 ? "as asked" : "all CPUs of this process");
 }
 
-/* ---- creation ---- */
+/* --- creation --- */
 
 static void cpu_destroy(struct engine *base)
 {
@@ -155,14 +155,14 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
         calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
     engine->signatures = calloc((size_t)capacity, sizeof *engine->signatures);
     if (!engine->drawn || !engine->first_of_class || !engine->signatures) {
-        return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
+        return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
     }
     for (int i = 0; i < DRAWS; i++) {
         engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].places = calloc((size_t)capacity, sizeof(int32_t));
         if (!engine->draws[i].indexes || !engine->draws[i].labels || !engine->draws[i].places) {
-            return error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
+            return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
         }
     }
     return true;
@@ -185,7 +185,7 @@ static bool create_streamed(struct cpu_engine *engine, int capacity, struct erro
     for (int i = 0; there && i < capacity; i++) {
         engine->in_order[i] = i;
     }
-    return there || error_set(error, "no memory for batches of %d images: choose a smaller --batch_size", capacity);
+    return there || error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
 }
 
 static bool create_members(struct cpu_engine *engine, int capacity, struct error *error)
@@ -208,7 +208,8 @@ static bool create_gradient(struct cpu_engine *engine, struct error *error)
     if (micro_batches(engine) > 1) {
         engine->gradient = calloc(engine->model->float_count, sizeof(float));
         if (!engine->gradient) {
-            return error_set(error, "no memory to add up the gradients of micro-batches; use --micro_batches=1");
+            return error_set(error,
+                             "out of memory while adding up the gradients of micro-batches; use --micro_batches=1");
         }
     }
     return true;
@@ -261,7 +262,7 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
 {
     struct cpu_engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
-        return error_set(error, "no memory for the CPU engine");
+        return error_set(error, "out of memory for the CPU engine");
     }
     engine->engine.table = &cpu_table;
     engine->model = options->model;

@@ -93,8 +93,9 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
     }
     if (!index->memory) {
         index_destroy(index);
-        return error_set(error, "no memory to index batches of %d images of %d pixels: choose a smaller --batch_size",
-                         capacity, pixels);
+        return error_set(
+            error, "out of memory while indexing batches of %d images of %d pixels: choose a smaller --batch_size",
+            capacity, pixels);
     }
     return true;
 }
@@ -112,7 +113,8 @@ bool index_scratch_create(struct index_scratch *scratch, int capacity, struct er
     size_t transposed = (size_t)KERNEL_BLOCK * KERNEL_CHUNK;
     scratch->memory = aligned_alloc(ALIGN, align_up(bytes) + align_up(transposed));
     if (!scratch->memory) {
-        return error_set(error, "no memory to index batches of %d images: choose a smaller --batch_size", capacity);
+        return error_set(error, "out of memory while indexing batches of %d images: choose a smaller --batch_size",
+                         capacity);
     }
     scratch->bytes = scratch->memory;
     scratch->transposed = scratch->bytes + align_up(bytes);

@@ -44,7 +44,7 @@ INLINE void fetch(const int columns, const float *row)
     }
 }
 
-/* ---- gemm ---- */
+/* --- gemm --- */
 
 enum { GEMM_UNROLL = VEC_UNROLL }; /* as a constant for the pragma */
 
@@ -181,7 +181,7 @@ static void simd_gemm(const struct gemm *g)
     }
 }
 
-/* ---- sparse ---- */
+/* --- sparse --- */
 
 /* One entry: a row of `in`, times the values of both rows of the pair. */
 INLINE void sparse_entry(const int columns, const float *row, const float *value, vec *sum)
@@ -378,7 +378,7 @@ static int64_t simd_gather(int rows, int cols, const uint8_t *from, size_t strid
 #undef GROUPS
 }
 
-/* ---- functions ---- */
+/* --- functions --- */
 
 /*
  * e^x for x <= 88: 2^n x e^r with |r| <= ln 2 / 2, e^r by the polynomial of Cephes' expf (relative error 2e-7; below
@@ -485,7 +485,7 @@ static void simd_softmax(const struct softmax *s)
     }
 }
 
-/* ---- bytes ---- */
+/* --- bytes --- */
 
 /* Four stages of interleaving transpose 16 x 16 bytes. */
 INLINE void transpose_16x16(const uint8_t *from, size_t from_stride, uint8_t *to, size_t to_stride)

@@ -1,3 +1,8 @@
+/*
+ * Strips and blocks are sized so that what one loop touches stays in L1, and each is owned by one thread: the only
+ * barrier of a step is the sum of the logits. Zero pixels are skipped by index in both directions, which is why the
+ * first layer has functions of its own.
+ */
 #include "worker/cpu/pass.h"
 
 #include <assert.h>
@@ -107,7 +112,7 @@ static size_t workspace_layout(struct workspace *workspace, const struct network
 
 static bool no_memory(int capacity, struct error *error)
 {
-    return error_set(error, "no memory for the activations of %d images: choose a smaller --batch_size", capacity);
+    return error_set(error, "out of memory for the activations of %d images: choose a smaller --batch_size", capacity);
 }
 
 bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,

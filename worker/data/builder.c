@@ -70,7 +70,7 @@ bool builder_add(struct builder *builder, const struct image *image, int32_t lab
     if (examples->count == builder->capacity) {
         int capacity = builder->capacity < 1024 ? 1024 : builder->capacity + builder->capacity / 2;
         if (examples->count > INT_MAX / 2 || !resize(builder, capacity)) {
-            return error_set(error, "no memory for more than %d images", examples->count);
+            return error_set(error, "out of memory for more than %d images", examples->count);
         }
     }
     const size_t pixels = pixels_of(examples);

@@ -16,7 +16,7 @@
 #include "worker/data/stream.h"
 #include "worker/dataset.h"
 
-/* --- data info --------------------------------------------------------------------------------------------------- */
+/* --- data info --- */
 
 enum { SHA256_HEX = 2 * crypto_hash_sha256_BYTES + 1, DIGEST_CHUNK = 1 << 16 };
 
@@ -37,7 +37,7 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
     uint8_t *chunk = malloc(DIGEST_CHUNK);
     crypto_hash_sha256_state state;
     crypto_hash_sha256_init(&state);
-    bool done = chunk || error_set(error, "%s: no memory to read it", path);
+    bool done = chunk || error_set(error, "%s: out of memory while reading it", path);
     for (size_t got = DIGEST_CHUNK; done && got == DIGEST_CHUNK;) {
         done = stream_read(stream, chunk, DIGEST_CHUNK, &got, error);
         if (done) {
@@ -65,7 +65,7 @@ static bool count_classes(struct data_summary *summary, struct error *error)
     const struct examples *examples = &summary->examples;
     summary->class_counts = calloc((size_t)examples->classes, sizeof *summary->class_counts);
     if (!summary->class_counts) {
-        return error_set(error, "no memory to count %d classes", examples->classes);
+        return error_set(error, "out of memory while counting %d classes", examples->classes);
     }
     for (int i = 0; i < examples->count; i++) {
         summary->class_counts[examples->labels[i]]++;
@@ -184,7 +184,7 @@ const struct command command_data_info = {
     .run = run_info,
 };
 
-/* --- data synth -------------------------------------------------------------------------------------------------- */
+/* --- data synth --- */
 
 /* Never overwrite real data, nor mix it with synthetic digits. */
 static bool check_folder(const char *folder, struct error *error)

@@ -103,7 +103,7 @@ bool idx_read_elements(const struct idx_header *header, struct stream *stream, u
     size_t size = (size_t)header->bytes;
     uint8_t *elements = malloc(size + IDX_PADDING);
     if (!elements) {
-        return error_set(error, "%s: no memory for its %zu bytes", stream_name(stream), size);
+        return error_set(error, "%s: out of memory for its %zu bytes", stream_name(stream), size);
     }
     /* Ask for one byte more: only reading past the last one reaches the end of the stream and its checksum. */
     uint8_t extra;

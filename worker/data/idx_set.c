@@ -55,7 +55,7 @@ static bool convert_labels(struct examples *examples, const uint8_t *bytes, enum
 {
     int32_t *labels = malloc((size_t)examples->count * sizeof *labels);
     if (!labels) {
-        return error_set(error, "%s: no memory for %d labels", path, examples->count);
+        return error_set(error, "%s: out of memory for %d labels", path, examples->count);
     }
     int32_t largest = 0;
     for (int i = 0; i < examples->count; i++) {

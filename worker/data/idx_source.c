@@ -22,7 +22,7 @@ static bool source_open(const struct example_source *source, struct example_read
 {
     struct idx_reader *opened = calloc(1, sizeof *opened);
     if (!opened) {
-        return error_set(error, "no memory to read images");
+        return error_set(error, "out of memory while reading images");
     }
     opened->reader.source = source;
     if (!stream_open_file(&opened->stream, ((const struct idx_source *)source)->path, error)) {
@@ -119,7 +119,7 @@ static bool read_kept(struct example_source *source, struct examples *examples, 
     examples->images = malloc(bytes + IDX_PADDING);
     examples->labels = malloc((size_t)count * sizeof *examples->labels + 1);
     if (!examples->images || !examples->labels) {
-        return error_set(error, "no memory for %d images", count);
+        return error_set(error, "out of memory for %d images", count);
     }
     memset(examples->images + bytes, 0, IDX_PADDING);
     if (!source->table->open(source, &reader, error)) {
@@ -139,7 +139,7 @@ bool idx_source_create(struct overflow *overflow, struct examples *examples, con
         !note_blocks(overflow, shape->count, (size_t)shape->height * (size_t)shape->width)) {
         free(source ? source->path : NULL);
         free(source);
-        return error_set(error, "%s: no memory to read it", path);
+        return error_set(error, "%s: out of memory while reading it", path);
     }
     source->source = (struct example_source){
         .table = &table, .height = shape->height, .width = shape->width, .classes = shape->classes, .files = 1};

@@ -26,7 +26,7 @@ static bool add(struct names *names, int *capacity, const char *name)
         *capacity = larger;
     }
     names->items[names->count] = strdup(name);
-    return names->items[names->count++] != NULL;
+    return names->items[names->count++];
 }
 
 bool names_list(struct names *names, const char *folder, const char *pattern, struct error *error)
@@ -39,14 +39,14 @@ bool names_list(struct names *names, const char *folder, const char *pattern, st
         bool is_missing = errno == ENOENT || errno == ENOTDIR;
         return is_missing || file_error(error, folder, "cannot be listed", errno);
     }
-    for (struct dirent *entry; done && (entry = readdir(directory)) != NULL;) {
+    for (struct dirent *entry; done && (entry = readdir(directory));) {
         if (entry->d_name[0] != '.' && fnmatch(pattern, entry->d_name, 0) == 0) {
             done = add(names, &capacity, entry->d_name);
         }
     }
     closedir(directory);
     if (!done) {
-        return error_set(error, "%s: no memory to list it", folder);
+        return error_set(error, "%s: out of memory while listing it", folder);
     }
     if (names->count > 0) {
         qsort(names->items, (size_t)names->count, sizeof *names->items, by_name);

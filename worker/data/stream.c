@@ -79,7 +79,7 @@ static bool begin(struct stream *stream, enum stream_packing packing, struct err
     int window = packing == STREAM_ZLIB ? ZLIB_WINDOW : GZIP_WINDOW;
     if (packing != STREAM_PLAIN && inflateInit2(&stream->inflate, window) != Z_OK) {
         stream->packing = STREAM_PLAIN;
-        return error_set(error, "%s: no memory to unpack it", stream->name);
+        return error_set(error, "%s: out of memory while unpacking it", stream->name);
     }
     return true;
 }
@@ -108,7 +108,7 @@ bool stream_open_file_as(struct stream **result, const char *path, enum stream_p
 {
     struct stream *stream = create(path);
     if (!stream) {
-        return error_set(error, "%s: no memory to read it", path);
+        return error_set(error, "%s: out of memory while reading it", path);
     }
     struct stat status;
     stream->fd =
@@ -140,7 +140,7 @@ bool stream_open_bytes_as(struct stream **result, const char *name, const void *
 {
     struct stream *stream = create(name);
     if (!stream) {
-        return error_set(error, "%s: no memory to read it", name);
+        return error_set(error, "%s: out of memory while reading it", name);
     }
     stream->input = bytes;
     stream->input_left = size;
@@ -206,7 +206,7 @@ static bool inflate_some(struct stream *stream, uint8_t *buffer, size_t size, si
     stream->taken += used;
     *got = out - stream->inflate.avail_out;
     if (status == Z_MEM_ERROR) {
-        return error_set(error, "%s: no memory to unpack it", stream->name);
+        return error_set(error, "%s: out of memory while unpacking it", stream->name);
     }
     if (status == Z_NEED_DICT || (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)) {
         return error_set(error, "%s: its %s data is damaged near byte %llu (%s); fetch the file again", stream->name,

@@ -160,7 +160,7 @@ static bool diff_tensors(struct diff_output *output, struct checkpoint_file *con
         const struct tensor_place places[2] = {{files[0], &a->tensors[i]}, {files[1], other}};
         struct difference difference = {.count = 0};
         if (!name) {
-            done = error_set(error, "no memory to compare");
+            done = error_set(error, "out of memory while comparing");
         } else if (!other) {
             say_missing(output, name, "A");
         } else if (!same_shape(&a->tensors[i], other)) {

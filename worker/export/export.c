@@ -87,7 +87,7 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     struct file_part *parts = malloc((rows + 1) * sizeof *parts);
     bool done = header && parts;
     if (!done) {
-        error_set(error, "%s: no memory to write it", path);
+        error_set(error, "%s: out of memory while writing it", path);
     } else {
         int count = 0;
         parts[count++] = (struct file_part){header, safetensors_header(header, model, facts)};

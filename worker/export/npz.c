@@ -141,7 +141,7 @@ bool npz_write(const char *path, const struct model *model, const float *paramet
     struct file_part *parts = malloc((rows + (size_t)3 * (size_t)model->variable_count + 1) * sizeof *parts);
     bool done = entries && parts;
     if (!done) {
-        error_set(error, "%s: no memory to write it", path);
+        error_set(error, "%s: out of memory while writing it", path);
     } else {
         int count = list_parts(model, parameters, entries, end, parts);
         done = file_write_atomic(path, parts, count, error);

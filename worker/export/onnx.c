@@ -134,5 +134,5 @@ bool onnx_encode(struct proto *proto, const struct model *model, const float *pa
         proto_end(proto, property);
     }
     return !proto->failed ||
-           error_set(error, "not enough memory for an ONNX file of %zu parameters", model->parameter_count);
+           error_set(error, "out of memory for an ONNX file of %zu parameters", model->parameter_count);
 }

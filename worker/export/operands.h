@@ -5,7 +5,7 @@
 #include "base/cli/command.h"
 #include "ps/checkpoint/checkpoint.h"
 
-/* --json */
+/* The flag --json. */
 extern const struct command_flag checkpoint_flags[];
 
 /*

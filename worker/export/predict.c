@@ -32,7 +32,7 @@ struct predict {
     double *probabilities;
 };
 
-/* ---- output ---- */
+/* --- output --- */
 
 /* Computes the probabilities of one image; `order` starts with the classes to show, likeliest first. */
 static void rank(struct predict *predict, const float *logits)
@@ -110,7 +110,7 @@ static bool predict_batch(struct predict *predict, const char *name, const uint8
     return true;
 }
 
-/* ---- reading ---- */
+/* --- reading --- */
 
 static bool predict_picture(struct predict *predict, const char *name, const uint8_t *bytes, size_t size,
                             struct error *error)
@@ -209,7 +209,7 @@ static bool predict_file(struct predict *predict, const char *path, struct error
     return done;
 }
 
-/* ---- the command ---- */
+/* --- the command --- */
 
 static bool open_predict(struct predict *predict, const struct command_call *call, struct error *error)
 {
@@ -227,7 +227,7 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     predict->order = malloc((size_t)predict->classes * sizeof *predict->order);
     predict->probabilities = malloc((size_t)predict->classes * sizeof *predict->probabilities);
     return (predict->images && predict->logits && predict->order && predict->probabilities) ||
-           error_set(error, "not enough memory to predict %d classes", predict->classes);
+           error_set(error, "out of memory while predicting %d classes", predict->classes);
 }
 
 static void close_predict(struct predict *predict)

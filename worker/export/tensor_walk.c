@@ -13,7 +13,7 @@ bool tensor_walk(const struct tensor_place *places, int count, tensor_visit *vis
     assert(count >= 1 && count <= TENSOR_WALK_MOST);
     float *memory = malloc((size_t)count * PIECE * sizeof *memory);
     if (!memory) {
-        return error_set(error, "%s: no memory to read its tensors", checkpoint_path(places[0].file));
+        return error_set(error, "%s: out of memory while reading its tensors", checkpoint_path(places[0].file));
     }
     bool done = true;
     for (uint64_t first = 0; first < floats && done; first += PIECE) {

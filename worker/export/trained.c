@@ -20,8 +20,7 @@ static bool find_newest(struct checkpoint_file **file, const char *folder, struc
     if (!checkpoint_folder_find(folder, file, error)) {
         return false;
     }
-    return *file != NULL ||
-           error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
+    return *file || error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
 }
 
 bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error)
@@ -57,7 +56,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     model_layout(&trained->model, &trained->config.model);
     trained->parameters = malloc(trained->model.float_count * sizeof *trained->parameters);
     if (!trained->parameters) {
-        return error_set(error, "not enough memory for %zu parameters", trained->model.float_count);
+        return error_set(error, "out of memory for %zu parameters", trained->model.float_count);
     }
     return checkpoint_load_parameters(trained->file, &trained->model, which, trained->parameters, &trained->averaged,
                                       error);

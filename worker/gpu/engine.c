@@ -52,7 +52,7 @@ static const struct config_train *train_config(const struct gpu_engine *engine)
     return &engine->options.config->train;
 }
 
-/* ---- The copy ---- */
+/* --- The copy --- */
 
 static float *copy_of(const struct gpu_engine *engine, int vector)
 {
@@ -109,7 +109,7 @@ static bool flush_writes(struct gpu_engine *engine, struct error *error)
     return true;
 }
 
-/* ---- The CPU takes over ---- */
+/* --- The CPU takes over --- */
 
 static bool copy_to_cpu(struct gpu_engine *engine, struct engine *cpu, struct error *error)
 {
@@ -166,7 +166,7 @@ static bool recover(struct gpu_engine *engine, struct error *error)
     return recover_at(engine, engine->global_step, error);
 }
 
-/* ---- train ---- */
+/* --- train --- */
 
 static void prepare_updates(struct gpu_engine *engine, int64_t first_step, int steps)
 {
@@ -244,7 +244,7 @@ static bool gpu_train(struct engine *base, int64_t n, struct train_result *resul
     return result->steps == n || train_on_cpu(engine, n - result->steps, result, error);
 }
 
-/* ---- step ---- */
+/* --- step --- */
 
 /* Packs the batch into shared memory. */
 static void put_batch(const struct gpu_engine *engine, const struct batch *batch)
@@ -292,7 +292,7 @@ static bool gpu_step(struct engine *base, const struct batch *batch, const struc
     return engine->cpu->table->step(engine->cpu, batch, &rest, result, error);
 }
 
-/* ---- forward ---- */
+/* --- forward --- */
 
 static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
                            struct error *error)
@@ -324,7 +324,7 @@ static bool gpu_forward(struct engine *base, bool averaged, const uint8_t *image
     return engine->cpu->table->forward(engine->cpu, averaged, images, count, logits, error);
 }
 
-/* ---- State ---- */
+/* --- State --- */
 
 static bool gpu_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
                      struct error *error)
@@ -401,7 +401,7 @@ static void gpu_describe(const struct engine *base, char *text, size_t size)
     }
 }
 
-/* ---- Creation ---- */
+/* --- Creation --- */
 
 static void gpu_destroy(struct engine *base)
 {
@@ -505,7 +505,7 @@ bool gpu_engine_create(struct engine **out, const struct engine_options *options
     struct gpu_engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
         gpu_client_stop(client);
-        return error_set(error, "no memory for the GPU engine");
+        return error_set(error, "out of memory for the GPU engine");
     }
     engine->engine.table = &gpu_table;
     engine->client = client;

@@ -56,7 +56,7 @@ static int micro_batches(const struct towers *all)
     return all->options.config->train.micro_batches;
 }
 
-/* ---- One tower ---- */
+/* --- One tower --- */
 
 /* Sends it the store's parameters, or the averages instead, unless it has them. */
 static bool hand_over(struct tower *tower, enum store_vector vector, struct error *error)
@@ -118,7 +118,7 @@ static bool compute_all(struct towers *all, struct error *error)
     return true;
 }
 
-/* ---- train ---- */
+/* --- train --- */
 
 static bool draw(struct towers *all, int tower, int micro, int64_t step, struct error *error)
 {
@@ -200,7 +200,7 @@ static bool towers_train(struct engine *base, int64_t n, struct train_result *re
     return true;
 }
 
-/* ---- step and forward ---- */
+/* --- step and forward --- */
 
 /* Splits a batch's images among the towers; each part's gradient is weighted by its images. */
 static bool towers_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
@@ -251,7 +251,7 @@ static bool towers_forward(struct engine *base, bool averaged, const uint8_t *im
            tower->engine->table->forward(tower->engine, false, images, count, logits, error);
 }
 
-/* ---- State ---- */
+/* --- State --- */
 
 static bool towers_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
                         struct error *error)
@@ -301,7 +301,7 @@ static void towers_describe(const struct engine *base, char *text, size_t size)
     }
 }
 
-/* ---- Creation ---- */
+/* --- Creation --- */
 
 static void towers_destroy(struct engine *base)
 {
@@ -378,11 +378,11 @@ static bool create_tower(struct tower *tower, struct error *error)
     tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
     size_t batch = (size_t)tower->config.train.batch_size;
     tower->indexes = calloc(batch, sizeof *tower->indexes);
-    bool streams = all->options.streaming != NULL;
+    bool streams = all->options.streaming;
     tower->images = streams ? calloc(1, batch * (size_t)options.model->widths[0] + IDX_PADDING) : NULL;
     tower->labels = streams ? calloc(batch, sizeof *tower->labels) : NULL;
     if (!tower->gradient || !tower->indexes || (streams && (!tower->images || !tower->labels))) {
-        return error_set(error, "no memory for the gradients of %d towers", all->count);
+        return error_set(error, "out of memory for the gradients of %d towers", all->count);
     }
     if (tower->config.train.device == DEVICE_CPU) {
         return cpu_engine_create(&tower->engine, &options, error);
@@ -403,7 +403,7 @@ static bool create_parts(struct towers *all, const char *devices, struct error *
     const struct config *config = all->options.config;
     all->sum = calloc(all->options.model->float_count, sizeof *all->sum);
     if (!all->sum) {
-        return error_set(error, "no memory for the sum of the towers' gradients");
+        return error_set(error, "out of memory for the sum of the towers' gradients");
     }
     if (!read_devices(all, devices, error) || !store_create(&all->store, all->options.model, &config->train, error) ||
         !pool_create(&all->pool, all->count, error)) {
@@ -436,7 +436,7 @@ bool towers_engine_create(struct engine **out, const struct engine_options *opti
 {
     struct towers *all = calloc(1, sizeof *all);
     if (!all) {
-        return error_set(error, "no memory for towers");
+        return error_set(error, "out of memory for towers");
     }
     all->engine.table = &towers_table;
     all->options = *options;

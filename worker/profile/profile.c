@@ -87,7 +87,7 @@ static bool show_json(cJSON *members, const struct trace *trace, const struct to
         cJSON_AddNumberToObject(span, "self_us", totals[i].self_us);
         cJSON_AddNumberToObject(span, "cipher_us", totals[i].cipher_us);
     }
-    return spans != NULL;
+    return spans;
 }
 
 static bool show(const struct trace *traces, int count, bool json)
@@ -126,7 +126,7 @@ static int run_profile(const struct command_call *call)
     }
     bool done = trace_read(&traces, call->operands, count, &error) && (!out || trace_write(traces, count, out, &error));
     if (done && !show(traces, count, command_switch(call, "json"))) {
-        done = error_set(&error, "not enough memory to show the profile");
+        done = error_set(&error, "out of memory while showing the profile");
     }
     if (!done) {
         log_error("%s", error.text);

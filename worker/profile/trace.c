@@ -1,3 +1,7 @@
+/*
+ * Offsets are estimated per pair of members from pushes alone, because only they are recorded at both ends; spans of
+ * one thread nest, so self time is what remains of a span without the ones inside it.
+ */
 #include "worker/profile/trace.h"
 
 #include <errno.h>
@@ -12,7 +16,7 @@
 #include "base/profile.h"
 #include "net/spans.h"
 
-/* ---- Reading ---- */
+/* --- Reading --- */
 
 static int find_name(struct trace *trace, const char *name)
 {
@@ -221,7 +225,7 @@ static bool read_trace(struct trace *trace, const char *path, struct error *erro
     return good;
 }
 
-/* ---- Whose pushes are whose ---- */
+/* --- Whose pushes are whose --- */
 
 /* A push as its worker recorded it. */
 struct sent_push {
@@ -257,7 +261,7 @@ static struct sent_push *list_pushes(const struct trace *trace, size_t *count, s
     int send = name_index(trace, SPAN_SEND_PUSH), answer = name_index(trace, SPAN_RECEIVE_ANSWER);
     *count = 0;
     if (!pushes) {
-        error_set(error, "not enough memory for %s", trace->path);
+        error_set(error, "out of memory for %s", trace->path);
         return NULL;
     }
     for (size_t i = 0; i < trace->count; i++) {
@@ -281,7 +285,7 @@ static struct sent_push *list_pushes(const struct trace *trace, size_t *count, s
     return pushes;
 }
 
-/* ---- Aligning ---- */
+/* --- Aligning --- */
 
 /* How far the clock of a ps is ahead of a worker's. */
 struct offset {
@@ -356,7 +360,7 @@ static bool align(struct trace *traces, int count, struct error *error)
     int first = 0;
     struct offset *offsets = malloc((size_t)(count * count) * sizeof *offsets); /* [ps, worker] */
     if (!offsets) {
-        return error_set(error, "not enough memory to align %d profiles", count);
+        return error_set(error, "out of memory while aligning %d profiles", count);
     }
     for (int i = 0; i < count * count; i++) {
         offsets[i] = (struct offset){.unsure_us = -1};
@@ -387,7 +391,7 @@ static bool align(struct trace *traces, int count, struct error *error)
     return done;
 }
 
-/* ---- All of them ---- */
+/* --- All of them --- */
 
 static int compare_members(const void *a, const void *b)
 {
@@ -398,7 +402,7 @@ static int compare_members(const void *a, const void *b)
 bool trace_read(struct trace **out, char *const *paths, int count, struct error *error)
 {
     struct trace *traces = calloc((size_t)count, sizeof *traces);
-    bool done = traces || error_set(error, "not enough memory for %d profiles", count);
+    bool done = traces || error_set(error, "out of memory for %d profiles", count);
     for (int i = 0; done && i < count; i++) {
         done = read_trace(&traces[i], paths[i], error);
     }
@@ -420,7 +424,7 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
     return done;
 }
 
-/* ---- Writing ---- */
+/* --- Writing --- */
 
 static void write_names(FILE *file, const struct trace *trace)
 {

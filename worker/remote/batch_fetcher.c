@@ -277,7 +277,7 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
 {
     size_t capacity = (size_t)feed->capacity;
     feed->in_order = malloc(capacity * sizeof *feed->in_order);
-    bool there = feed->in_order != NULL;
+    bool there = feed->in_order;
     for (int i = 0; there && i < FEED_BATCHES; i++) {
         feed->parcels[i].bytes = calloc(1, batch_bytes(capacity, feed->pixels) + AFTER_IMAGES);
         feed->parcels[i].labels = malloc(capacity * sizeof *feed->parcels[i].labels);
@@ -286,7 +286,7 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
     for (int i = 0; there && i < feed->capacity; i++) {
         feed->in_order[i] = i;
     }
-    return there || error_set(error, "not enough memory for %d batches of %d images", FEED_BATCHES, feed->capacity);
+    return there || error_set(error, "out of memory for %d batches of %d images", FEED_BATCHES, feed->capacity);
 }
 
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)

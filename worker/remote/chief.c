@@ -25,7 +25,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     const struct config *config = options->config;
     struct chief *chief = calloc(1, sizeof *chief);
     if (!chief) {
-        return error_set(error, "not enough memory for the chief");
+        return error_set(error, "out of memory for the chief");
     }
     chief->options = *options;
     chief->output = config->output;
@@ -82,7 +82,7 @@ void chief_note_step(struct chief *chief, int64_t global_step)
     }
 }
 
-/* ---- The end ---- */
+/* --- The end --- */
 
 enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
 {

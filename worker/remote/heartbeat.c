@@ -228,11 +228,11 @@ static void visit_all(struct heartbeat *heartbeat, bool beat)
         struct link *link = &heartbeat->links[i];
         if (link_is_open(link)) {
             visit(heartbeat, link, beat);
-        } else if (next == NULL || link->next_try_s < next->next_try_s) {
+        } else if (!next || link->next_try_s < next->next_try_s) {
             next = link;
         }
     }
-    if (next != NULL && !atomic_load(&heartbeat->end)) {
+    if (next && !atomic_load(&heartbeat->end)) {
         visit(heartbeat, next, true);
     }
 }
@@ -276,7 +276,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
         free(new);
         free(links);
         free(ps);
-        return error_set(error, "not enough memory for heartbeats");
+        return error_set(error, "out of memory for heartbeats");
     }
     pthread_mutex_init(&new->mutex, NULL);
     new->config = config;

@@ -84,7 +84,7 @@ static void settle(void *context)
     chief_settle(((struct live_config *)context)->chief);
 }
 
-/* ---- Restarting ---- */
+/* --- Restarting --- */
 
 /*
  * Parameters and gradients, each as computed, as sent and as received; the parameters known to the ps, if differences
@@ -193,11 +193,11 @@ static void heard(void *context, uint64_t version, bool has_model)
 {
     struct live_config *live = context;
     const struct config_cluster *cluster = &live->config->cluster;
-    if (live->let_go || version != (uint64_t)live->config->fleet.version || (live->chief == NULL && !has_model)) {
+    if (live->let_go || version != (uint64_t)live->config->fleet.version || (!live->chief && !has_model)) {
         return;
     }
     const double most_s = HANDSHAKES_S * (double)cluster->worker_hosts.count;
-    const double after_s = live->chief != NULL ? 0 : most_s * (double)randombytes_uniform(1000) / 1000.0;
+    const double after_s = live->chief ? 0 : most_s * (double)randombytes_uniform(1000) / 1000.0;
     const double until_s = clock_monotonic_s() + after_s;
     live->let_go = true;
     if (until_s < atomic_load(&live->traffic->held_until_s)) {

@@ -36,7 +36,7 @@ struct trial {
     int64_t step;
 };
 
-/* ---- The folder ---- */
+/* --- The folder --- */
 
 static bool make_folders(struct trial *trial, struct error *error)
 {
@@ -56,7 +56,7 @@ static void clear(const struct trial *trial)
 {
     struct checkpoint_file *file;
     struct error ignored;
-    for (int i = 0; i < 2 * STEPS && checkpoint_folder_find(trial->run, &file, &ignored) && file != NULL; i++) {
+    for (int i = 0; i < 2 * STEPS && checkpoint_folder_find(trial->run, &file, &ignored) && file; i++) {
         char path[VERSIONS_PATH];
         snprintf(path, sizeof path, "%s", checkpoint_path(file));
         checkpoint_close(file);
@@ -64,7 +64,7 @@ static void clear(const struct trial *trial)
     }
 }
 
-/* ---- The checkpoint ---- */
+/* --- The checkpoint --- */
 
 static bool fit(struct checkpoint_file *file, struct checkpoint_state *state, const struct config *then, bool may_lose,
                 struct error *error)
@@ -88,7 +88,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
     struct checkpoint_file *file = NULL;
     model_layout(&model, &trial->then->model);
     bool done = checkpoint_folder_find(train_dir, &file, error) &&
-                (file != NULL || error_set(error, "%s holds no checkpoint to try it on", train_dir)) &&
+                (file || error_set(error, "%s holds no checkpoint to try it on", train_dir)) &&
                 checkpoint_state_create(&state, &model, &trial->then->train, error) &&
                 fit(file, &state, trial->then, may_lose, error);
     if (done) {
@@ -104,7 +104,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
     return done;
 }
 
-/* ---- The config ---- */
+/* --- The config --- */
 
 /* The same job on one machine, for a few steps, that keeps nothing else. */
 static bool write_config(struct trial *trial, struct error *error)
@@ -131,7 +131,7 @@ static bool write_config(struct trial *trial, struct error *error)
     config.output.log_format = LOG_TEXT;
     config.output.progress = false;
     char *text = config_keys_text(&config, NULL, NULL);
-    if (text == NULL) {
+    if (!text) {
         return error_set(error, "out of memory");
     }
     const struct file_part part = {text, strlen(text)};
@@ -140,14 +140,14 @@ static bool write_config(struct trial *trial, struct error *error)
     return done;
 }
 
-/* ---- The process ---- */
+/* --- The process --- */
 
 /* Nothing that speaks of this process's own place in the world. */
 static void make_environment(char *environment[MAX_ENVIRONMENT])
 {
     static const char *const not_its[] = {"TF_CONFIG=", "NOTIFY_SOCKET=", "WATCHDOG_", "TRAINER_SUPERVISOR="};
     int count = 0;
-    for (char **entry = environ; *entry != NULL && count < MAX_ENVIRONMENT - 1; entry++) {
+    for (char **entry = environ; *entry && count < MAX_ENVIRONMENT - 1; entry++) {
         bool own = false;
         for (size_t i = 0; i < sizeof not_its / sizeof *not_its; i++) {
             own = own || strncmp(*entry, not_its[i], strlen(not_its[i])) == 0;
@@ -188,7 +188,7 @@ static bool fail_by_log(const struct trial *trial, struct error *error)
         }
         const char *last = strrchr(text, '\n');
         if (size > 0) {
-            snprintf(line, sizeof line, "%.290s", last != NULL ? last + 1 : text);
+            snprintf(line, sizeof line, "%.290s", last ? last + 1 : text);
         }
         free(bytes);
     }

@@ -54,7 +54,7 @@ bool activations_measure(const struct model *model, const float *parameters, con
     }
     float *memory = malloc((size_t)2 * (size_t)widest * sizeof *memory);
     if (!memory) {
-        return error_set(error, "no memory for the activations of %d units", widest);
+        return error_set(error, "out of memory for the activations of %d units", widest);
     }
     for (int layer = 0; layer < model->layer_count; layer++) {
         histogram_clear(&histograms[layer]);

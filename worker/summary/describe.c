@@ -17,7 +17,7 @@ void describe_config(struct event *event, const struct config *config, double wa
     struct proto text = {0};
     static const char head[] = "| key | value |\n| --- | --- |\n";
     proto_raw(&text, head, sizeof head - 1);
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         char *value = config_key_text(key, config);
         config_key_path(key, path);
@@ -98,7 +98,7 @@ void describe_experiment(struct event *event, const struct config *config, doubl
     struct error error;
     bool known = config_defaults(&defaults, &error);
     proto_double(&experiment, 3, wall_s);
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (is_hyper_parameter(key)) {
             size_t info = proto_begin(&experiment, 4);
             proto_text(&experiment, 1, key->name);
@@ -142,7 +142,7 @@ static void put_value(struct proto *proto, int field, const struct config_key *k
 void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s)
 {
     struct proto start = {0};
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (is_hyper_parameter(key)) {
             size_t entry = proto_begin(&start, 1);
             proto_text(&start, 1, key->name);

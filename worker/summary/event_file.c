@@ -67,7 +67,7 @@ void event_file_add(struct event_file *file, const struct event *event)
 bool event_file_flush(struct event_file *file, struct error *error)
 {
     if (file->pending.failed) {
-        return error_set(error, "%s: not enough memory for events to be written", file->path);
+        return error_set(error, "%s: out of memory for events to be written", file->path);
     }
     for (size_t done = 0; done < file->pending.size;) {
         ssize_t written = write(file->fd, file->pending.bytes + done, file->pending.size - done);

@@ -35,7 +35,7 @@ struct summary {
     struct histogram histograms[CONFIG_MAX_LAYERS];
 };
 
-/* ---- beginning ---- */
+/* --- beginning --- */
 
 /* summary_dir, or summaries/ in train_dir; "" for none. */
 static bool choose_folder(char folder[EVENT_FILE_PATH], const struct config_output *output, struct error *error)
@@ -62,7 +62,7 @@ static bool take_memory(struct summary *summary, struct error *error)
         summary->indexes = malloc((size_t)options->config->train.batch_size * sizeof *summary->indexes);
     }
     return (summary->parameters && (!has_gradient || (summary->gradient && summary->indexes))) ||
-           error_set(error, "no memory for summaries of %zu parameters; disable them with --save_summaries_steps=0",
+           error_set(error, "out of memory for summaries of %zu parameters; disable them with --save_summaries_steps=0",
                      floats);
 }
 
@@ -136,7 +136,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
     }
     struct summary *summary = calloc(1, sizeof *summary);
     if (!summary) {
-        return error_set(error, "no memory for summaries; disable them with --save_summaries_steps=0");
+        return error_set(error, "out of memory for summaries; disable them with --save_summaries_steps=0");
     }
     summary->options = *options;
     summary->steps = output->save_summaries_steps;
@@ -153,7 +153,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
     return true;
 }
 
-/* ---- when ---- */
+/* --- when --- */
 
 void summary_retime(struct summary *summary, const struct config_output *output)
 {
@@ -177,7 +177,7 @@ int64_t summary_steps_to_due(const struct summary *summary, int64_t step)
     return summary && summary->steps > 0 ? (step / summary->steps + 1) * summary->steps - step : INT64_MAX;
 }
 
-/* ---- what ---- */
+/* --- what --- */
 
 /* l2/2 x |weights|^2, as in the loss. */
 static double l2_loss(const struct summary *summary)

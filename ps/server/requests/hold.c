@@ -72,7 +72,7 @@ static bool stage_is_free(struct session *session, int64_t unused)
 {
     struct session **user = &session->server->stage_users[session->worker];
     (void)unused;
-    return *user == NULL || *user == session;
+    return !*user || *user == session;
 }
 
 /* Whoever pushes has given up an earlier push on another connection: that one is cut off. */
@@ -81,7 +81,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
     struct server *server = session->server;
     server_lock(server);
     struct session *user = server->stage_users[session->worker];
-    if (cut && user != NULL && user != session) {
+    if (cut && user && user != session) {
         listener_cut(&user->base);
         pthread_cond_broadcast(&server->stepped);
     }

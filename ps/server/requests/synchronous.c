@@ -245,7 +245,7 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
     } else if (step == job->last_set_step) {
         taken = job->last_set;
     }
-    for (int i = 0; taken != NULL && i < job->worker_count; i++) {
+    for (int i = 0; taken && i < job->worker_count; i++) {
         if (!taken[i]) {
             continue;
         }
@@ -257,7 +257,7 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
             range_put(bytes, (*count)++, (struct range){(uint64_t)i, 1});
         }
     }
-    return taken != NULL;
+    return taken;
 }
 
 bool serve_get_aggregate(struct session *session, struct error *error)

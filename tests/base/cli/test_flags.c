@@ -26,7 +26,7 @@ static bool parse(struct parsed *parsed, const char *const *words)
     static char copies[8][64];
     char *argv[8];
     int argc = 0;
-    for (; words[argc] != NULL; argc++) {
+    for (; words[argc]; argc++) {
         argv[argc] = strcpy(copies[argc], words[argc]);
     }
     return flags_parse(flags, FLAG_COUNT, argc, argv, parsed->values, parsed->operands, &parsed->operand_count,

@@ -87,7 +87,7 @@ static void takes_live_keys_alone(void **state)
     int taken = 0;
     parse(&config, "{}");
     parse(&other, "{\"model\": {\"layers\": [784, 10]}, \"cluster\": {\"worker_hosts\": [\"a:1\"]}}");
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (key->change == CHANGE_LIVE) {
             assert_int_equal(key->scope, SCOPE_JOB);
             char *was = config_key_text(key, &config);
@@ -109,7 +109,7 @@ static void takes_live_keys_alone(void **state)
     struct config_train train = config.train;
     config_take_live_train(&train, &other.train);
     config_take_live(&config, &other);
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char *here = config_key_text(key, &config), *there = config_key_text(key, &other);
         bool named = strcmp(key->name, "layers") == 0 || strcmp(key->name, "worker_hosts") == 0;
         if ((strcmp(here, there) == 0) == named) {

@@ -13,8 +13,8 @@
 static void names_are_unique(void **state)
 {
     (void)state;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
-        for (const struct config_key *other = key + 1; other->section != NULL; other++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        for (const struct config_key *other = key + 1; other->section; other++) {
             bool same_name = strcmp(key->name, other->name) == 0;
             assert_false(same_name && strcmp(key->section, other->section) == 0);
             assert_false(same_name && !key->no_flag && !other->no_flag);
@@ -33,7 +33,7 @@ static void names_are_unique(void **state)
 static void sections_stand_together(void **state)
 {
     (void)state;
-    for (const struct config_key *key = config_keys + 1; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys + 1; key->section; key++) {
         bool begins = strcmp(key->section, key[-1].section) != 0;
         for (const struct config_key *earlier = config_keys; begins && earlier < key; earlier++) {
             assert_string_not_equal(earlier->section, key->section);
@@ -68,7 +68,7 @@ static void texts_read_back(void **state)
         assert_string_equal(text, values[i][1]);
         free(text);
     }
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         assert_true(config_key_set_text(key, &config, key->initial, &error));
         assert_true(config_key_is_default(key, &config));
     }
@@ -81,7 +81,7 @@ static void json_reads_back(void **state)
     struct config config, copy;
     struct error error;
     assert_true(config_defaults(&config, &error) && config_defaults(&copy, &error));
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         int element;
         cJSON *json = config_key_json(key, &config);
         char *printed = cJSON_PrintUnformatted(json);
@@ -124,7 +124,7 @@ static void refusal_changes_nothing(void **state)
 static void descriptions_are_for_readers(void **state)
 {
     (void)state;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         assert_non_null(key->description);
         assert_int_not_equal(key->description[strlen(key->description) - 1], '.');
         assert_true(strlen(key->description) > 8);

@@ -47,7 +47,7 @@ static void accept(struct config *config, const char *json, const char *flag, co
 {
     struct error error = {""};
     struct config_setting setting = {flag, text};
-    if (!parse(config, json, &setting, flag != NULL ? 1 : 0, &error)) {
+    if (!parse(config, json, &setting, flag ? 1 : 0, &error)) {
         fail_msg("%s", error.text);
     }
 }

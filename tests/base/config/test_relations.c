@@ -15,7 +15,7 @@ static bool load(struct config *config, const char *json, const char *const *fla
 {
     struct config_setting settings[MOST];
     int count = 0;
-    for (; flags[2 * count] != NULL; count++) {
+    for (; flags[2 * count]; count++) {
         assert_true(count < MOST);
         settings[count] = (struct config_setting){flags[2 * count], flags[2 * count + 1]};
     }

@@ -22,7 +22,7 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 
-/* --- System calls that change files, counted; the process dies before, or in, number `die_at` -------------------------- */
+/* --- System calls that change files, counted; the process dies before, or in, number `die_at` --- */
 
 enum { DIED = 77 };
 
@@ -82,7 +82,7 @@ int open(const char *path, int flags, ...)
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-/* --- Tests ------------------------------------------------------------------------------------------------------------- */
+/* --- Tests --- */
 
 static char folder[64], config_path[128];
 

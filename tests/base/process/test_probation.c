@@ -20,7 +20,7 @@ static int make_folder(void **state)
 {
     (void)state;
     strcpy(folder, "/tmp/probation-XXXXXX");
-    if (mkdtemp(folder) == NULL) {
+    if (!mkdtemp(folder)) {
         return 1;
     }
     snprintf(config_path, sizeof config_path, "%s/config.json", folder);

@@ -1,4 +1,7 @@
-/* The sampler must visit every example once an epoch, in orders that look random and have nothing to do with each other. */
+/*
+ * The sampler must visit every example once an epoch, in orders that look random and have nothing to do with each
+ * other.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

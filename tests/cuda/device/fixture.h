@@ -1,7 +1,7 @@
 /*
  * A network on both engines, for the tests of the GPU engine's device: the CPU engine's reference kernels say what is
- * right. By default the device is the fake driver's (tests/cuda/fake); TEST_LIBCUDA names another library, a real driver's
- * with `make test-gpu`.
+ * right. By default the device is the fake driver's (tests/cuda/fake); TEST_LIBCUDA names another library, a real
+ * driver's with `make test-gpu`.
  */
 #ifndef TESTS_CUDA_DEVICE_FIXTURE_H
 #define TESTS_CUDA_DEVICE_FIXTURE_H
@@ -47,7 +47,7 @@ static inline const char *library(void)
 
 static inline bool is_fake(void)
 {
-    return getenv("TEST_LIBCUDA") == NULL;
+    return !getenv("TEST_LIBCUDA");
 }
 
 static inline void set_number(const char *name, int64_t value)
@@ -57,7 +57,7 @@ static inline void set_number(const char *name, int64_t value)
     setenv(name, text, 1);
 }
 
-/* ---- a network on both engines ---- */
+/* --- a network on both engines --- */
 
 struct fixture {
     struct config config;
@@ -170,7 +170,7 @@ static inline void set_activation(struct fixture *fixture, enum activation activ
     fixture->model.activation = activation;
 }
 
-/* ---- comparing ---- */
+/* --- comparing --- */
 
 static inline double largest(const float *values, size_t count)
 {
@@ -245,7 +245,7 @@ static inline void train_both(struct fixture *fixture, int n, double tolerance)
     assert_vectors_close(fixture, tolerance);
 }
 
-/* ---- sizes ---- */
+/* --- sizes --- */
 
 static inline int pick(const int *of, int count)
 {
@@ -292,7 +292,7 @@ static inline void random_optimizer(struct fixture *fixture, int kind)
     train->ema_decay = below(2) ? 0.9 : 0.0;
 }
 
-/* ---- logits, and one gradient ---- */
+/* --- logits, and one gradient --- */
 
 /* The logits of all examples, by the averages where there are any, on both engines. */
 static inline void check_logits(struct fixture *fixture)

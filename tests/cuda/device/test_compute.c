@@ -1,7 +1,7 @@
 /* The device's gradients, logits, runs of training and loss curves are the CPU engine's, on awkward sizes. */
 #include "tests/cuda/device/fixture.h"
 
-/* ---- gradients and logits ---- */
+/* --- gradients and logits --- */
 
 static void test_gradients_are_the_cpu_engines(void **state)
 {
@@ -28,7 +28,7 @@ static void test_logits_are_the_cpu_engines(void **state)
     }
 }
 
-/* ---- training ---- */
+/* --- training --- */
 
 static void test_training_is_the_cpu_engines(void **state)
 {

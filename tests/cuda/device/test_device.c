@@ -1,7 +1,7 @@
 /* The same bits whatever the order in which threads get their turn; state that moves in and out; and faults. */
 #include "tests/cuda/device/fixture.h"
 
-/* ---- the same bits ---- */
+/* --- the same bits --- */
 
 static float *trained(const int *layers, int layer_count, uint64_t state, int64_t order, int steps_at_once)
 {
@@ -80,7 +80,7 @@ static void test_vectors_come_back_as_they_went(void **state)
     teardown(&fixture);
 }
 
-/* ---- what goes wrong ---- */
+/* --- what goes wrong --- */
 
 /* A weight that is no number: the step is not made, and what was done before it stands. */
 static void check_not_finite(const int *layers, int layer_count)
@@ -219,7 +219,7 @@ static void test_memory_that_is_not_there_is_said(void **state)
     shape.memory_limit = 0;
     if (is_fake()) {
         set_number("FAKE_CUDA_FAIL_ALLOC", 1);
-        assert_open_fails(&shape, "has no memory for the model");
+        assert_open_fails(&shape, "is out of memory for the model");
         unsetenv("FAKE_CUDA_FAIL_ALLOC");
         set_number("FAKE_CUDA_MEMORY", 1 << 20);
         assert_open_fails(&shape, "MiB, 1 MiB free");

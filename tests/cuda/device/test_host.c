@@ -1,6 +1,6 @@
 /*
- * Layers that train.placement has on the CPU (cuda/device/host.h): what comes of it is the CPU engine's, and the device has
- * no part in them, nor the host in the others.
+ * Layers that train.placement has on the CPU (cuda/device/host.h): what comes of it is the CPU engine's, and the device
+ * has no part in them, nor the host in the others.
  */
 #include "tests/cuda/device/fixture.h"
 

@@ -16,7 +16,7 @@ static double rounded(enum precision precision, double value)
     return ldexp(whole, exponent - bits);
 }
 
-/* ---- the reference ---- */
+/* --- the reference --- */
 
 struct pass {
     const struct fixture *fixture;
@@ -135,7 +135,7 @@ static double distance(const float *a, const float *b, size_t count)
     return most / (largest(b, count) + 1e-12);
 }
 
-/* ---- tests ---- */
+/* --- tests --- */
 
 /* A real GPU may have none for these formats. */
 static void skip_without_tensor_cores(void)
@@ -205,7 +205,10 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
         gradient(&pass, format, pass_number == 0 ? wanted : plain);
         end_pass(&pass);
     }
-    /* An activation whose sum was half-way may be rounded the other way: less than a unit of the format for one of many. */
+    /*
+     * An activation whose sum was half-way may be rounded the other way: less than a unit of the format for one of
+     * many.
+     */
     double unit = precision == PRECISION_TF32 ? 0x1p-11 : 0x1p-8;
     double off = distance(got, wanted, floats);
     if (!(off < unit) || distance(plain, wanted, floats) == 0) {
@@ -230,8 +233,8 @@ static void test_gradients_are_of_rounded_operands(void **state)
 }
 
 /*
- * Training goes as in float32, but for the rounding; and it does go otherwise. Always the same two runs: no bound on how
- * far apart rounding drives them in 200 steps holds for all.
+ * Training goes as in float32, but for the rounding; and it does go otherwise. Always the same two runs: no bound on
+ * how far apart rounding drives them in 200 steps holds for all.
  */
 static void test_training_follows_float32(void **state)
 {

@@ -25,7 +25,7 @@ static void test_sharded_training_is_the_cpu_engines(void **state)
     }
 }
 
-/* ---- sizes that are special ---- */
+/* --- sizes that are special --- */
 
 /* A batch that comes in several chunks, as little shared memory as that takes; and eight hidden units to a block. */
 static void test_shards_of_any_cut(void **state)

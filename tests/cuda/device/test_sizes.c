@@ -48,7 +48,10 @@ static void test_every_depth(void **state)
     }
 }
 
-/* 500 hidden units as in the network that is tuned for, few pixels so that it ends today; one image less than there may be. */
+/*
+ * 500 hidden units as in the network that is tuned for, few pixels so that it ends today; one image less than there may
+ * be.
+ */
 static void test_the_largest_batch(void **state)
 {
     (void)state;

@@ -3,7 +3,7 @@
 // take turns as a seed says.
 //
 // The environment, read by cuInit, decides what there is and what goes wrong:
-//   CUDA_VISIBLE_DEVICES           as NVIDIA's driver has it: "" or -1: none; indices or UUIDs, up to the first unknown one
+// CUDA_VISIBLE_DEVICES as NVIDIA's driver has it: "" or -1: none; indices or UUIDs, up to the first unknown one
 //   FAKE_CUDA_DEVICES=1            how many devices; 0: none
 //   FAKE_CUDA_DRIVER=13000         what cuDriverGetVersion says
 //   FAKE_CUDA_INIT=0               what cuInit returns, if not 0

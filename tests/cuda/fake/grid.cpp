@@ -133,7 +133,7 @@ char *take_stack()
     void *memory =
         mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_NONE) != 0) {
-        perror("fake CUDA: no memory for a stack");
+        perror("fake CUDA: out of memory for a stack");
         abort();
     }
     return static_cast<char *>(memory);

@@ -1,4 +1,5 @@
-// A grid of CUDA threads on one CPU thread: every CUDA thread is a fiber; blocks of a cooperative launch run interleaved.
+// A grid of CUDA threads on one CPU thread: every CUDA thread is a fiber; blocks of a cooperative launch run
+// interleaved.
 //
 // Fibers run until they wait for one another. In which order those that could go on do so is drawn from a seed, so that
 // what depends on an order that CUDA does not promise shows. A barrier that some threads of a block have left for good,
@@ -25,7 +26,8 @@ void *fake_shared_memory();
 void fake_yield();
 int fake_barrier(int value); // returns whether any thread's value was not 0
 
-// What every lane of a warp brings, at most fake_lane_bytes: [32][fake_lane_bytes]. Stays until the second exchange after.
+// What every lane of a warp brings, at most fake_lane_bytes: [32][fake_lane_bytes]. Stays until the second exchange
+// after.
 constexpr size_t fake_lane_bytes = 64;
 const char *fake_exchange(unsigned mask, const void *value, size_t bytes);
 

@@ -1,4 +1,7 @@
-/* AES-256-GCM of both libraries: the specification's vectors, one against the other on all sizes, nothing altered passes. */
+/*
+ * AES-256-GCM of both libraries: the specification's vectors, one against the other on all sizes, nothing altered
+ * passes.
+ */
 #include "net/tls/gcm.h"
 
 #include <setjmp.h>

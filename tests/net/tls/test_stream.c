@@ -57,7 +57,7 @@ static void send_record(struct connection *connection, uint8_t type, const void 
     send_raw(connection, record, record_seal(&connection->tls->out, type, record, size));
 }
 
-/* ---- New keys ---- */
+/* --- New keys --- */
 
 enum { ROUNDS = 40, BLOCK = 50000 };
 
@@ -123,7 +123,7 @@ static void peer_asks_for_new_keys(void **state)
     loopback_end(&loopback);
 }
 
-/* ---- Ends ---- */
+/* --- Ends --- */
 
 static void half_a_word(struct connection *connection, struct script *script)
 {
@@ -162,7 +162,7 @@ static void ends_alike(void **state)
     }
 }
 
-/* ---- Records against the protocol ---- */
+/* --- Records against the protocol --- */
 
 static void read_one(struct connection *connection, struct script *script)
 {
@@ -239,7 +239,7 @@ static void refused_records(void **state)
         uint8_t byte;
         cases[i].send(connection);
         assert_false(connection_read(connection, &byte, 1, soon(), &error));
-        bool reset = strstr(error.text, "lost ") != NULL; /* where the server closed before it read all we sent */
+        bool reset = strstr(error.text, "lost "); /* where the server closed before it read all we sent */
         if (!reset && !strstr(error.text, cases[i].client_says)) {
             fail_msg("the client says \"%s\", not \"%s\"", error.text, cases[i].client_says);
         }

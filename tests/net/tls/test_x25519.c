@@ -42,7 +42,10 @@ static int draw(void *context, unsigned char *bytes, size_t size)
     return 0;
 }
 
-/* number x the point with that u, or the base point if u is NULL; the status is mbedTLS's. clamp: as RFC 7748, section 5. */
+/*
+ * number x the point with that u, or the base point if u is NULL; the status is mbedTLS's. clamp: as RFC 7748, section
+ * 5.
+ */
 static int multiply(const uint8_t number[BYTES], bool clamp, const uint8_t *u, uint8_t product[BYTES])
 {
     uint8_t clamped[BYTES];
@@ -59,7 +62,7 @@ static int multiply(const uint8_t number[BYTES], bool clamp, const uint8_t *u, u
     }
     const uint8_t base[BYTES] = {9};
     assert_int_equal(mbedtls_mpi_read_binary_le(&factor, clamped, BYTES), 0);
-    assert_int_equal(mbedtls_ecp_point_read_binary(&group, &point, u != NULL ? u : base, BYTES), 0);
+    assert_int_equal(mbedtls_ecp_point_read_binary(&group, &point, u ? u : base, BYTES), 0);
     int status = mbedtls_ecp_mul(&group, &result, &factor, &point, draw, NULL);
     if (status == 0) {
         assert_int_equal(

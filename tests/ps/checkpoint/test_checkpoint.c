@@ -45,7 +45,7 @@ static const struct checkpoint_info some_info = {
 static void fill(struct checkpoint_state *state, struct test_random *random)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
-        for (int i = 0; i < state->model->variable_count && state->vectors[v] != NULL; i++) {
+        for (int i = 0; i < state->model->variable_count && state->vectors[v]; i++) {
             const struct variable *variable = &state->model->variables[i];
             for (int row = 0; row < variable->rows; row++) {
                 for (int col = 0; col < variable->cols; col++) {
@@ -60,7 +60,7 @@ static void fill(struct checkpoint_state *state, struct test_random *random)
 static bool same_values(const struct checkpoint_state *a, const struct checkpoint_state *b)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
-        for (int i = 0; i < a->model->variable_count && a->vectors[v] != NULL; i++) {
+        for (int i = 0; i < a->model->variable_count && a->vectors[v]; i++) {
             const struct variable *variable = &a->model->variables[i];
             for (int row = 0; row < variable->rows; row++) {
                 size_t at = variable->offset + (size_t)row * (size_t)variable->stride;
@@ -181,7 +181,7 @@ static void refused(const char *what, size_t where)
     struct checkpoint_file *file;
     struct error error = {""};
     enum checkpoint_status status = checkpoint_open(&file, path, &error);
-    if (status != CHECKPOINT_DAMAGED || file != NULL || strstr(error.text, path) == NULL) {
+    if (status != CHECKPOINT_DAMAGED || file || !strstr(error.text, path)) {
         fail_msg("%s %zu: status %d, \"%s\"", what, where, (int)status, error.text);
     }
 }
@@ -227,8 +227,8 @@ static void misfit(const struct fixture *here, const char *const *expected)
     struct checkpoint_state state = here->state;
     assert_false(checkpoint_read(path, &state, &info, &error));
     assert_non_null(strstr(error.text, path));
-    for (; *expected != NULL; expected++) {
-        if (strstr(error.text, *expected) == NULL) {
+    for (; *expected; expected++) {
+        if (!strstr(error.text, *expected)) {
             fail_msg("\"%s\" does not say \"%s\"", error.text, *expected);
         }
     }
@@ -354,7 +354,7 @@ static void the_largest_header_fits(void **unused)
 static int make_folder(void **unused)
 {
     (void)unused;
-    if (mkdtemp(folder) == NULL) {
+    if (!mkdtemp(folder)) {
         return -1;
     }
     snprintf(path, sizeof path, "%s/model.safetensors", folder);

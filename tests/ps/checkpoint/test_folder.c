@@ -1,4 +1,6 @@
-/* A folder of checkpoints: newest good one, damaged ones set aside, retention, best, lock, leftovers; and the writer. */
+/*
+ * A folder of checkpoints: newest good one, damaged ones set aside, retention, best, lock, leftovers; and the writer.
+ */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,10 +70,10 @@ static int tear_down(void **unused)
 {
     (void)unused;
     DIR *directory = opendir(root);
-    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
         unlinkat(dirfd(directory), entry->d_name, 0);
     }
-    if (directory != NULL) {
+    if (directory) {
         closedir(directory);
         rmdir(root);
     }
@@ -104,8 +106,8 @@ static int64_t newest(struct checkpoint_folder *folder)
     if (!checkpoint_folder_newest(folder, &file, &error)) {
         return -1;
     }
-    int64_t step = file == NULL ? -2 : checkpoint_file_info(file)->global_step;
-    if (file != NULL) {
+    int64_t step = !file ? -2 : checkpoint_file_info(file)->global_step;
+    if (file) {
         assert_true(checkpoint_load(file, &snapshot, &error));
         assert_true(snapshot.vectors[STORE_PARAMETERS][0] == (float)step);
     }
@@ -218,7 +220,7 @@ static void a_second_process_is_told(void **unused)
         char wanted[64];
         snprintf(wanted, sizeof wanted, "in use by process %ld", (long)getppid());
         bool opened = checkpoint_folder_open(&second, root, &config, &error);
-        _exit(!opened && strstr(error.text, wanted) != NULL && strstr(error.text, root) != NULL ? 0 : 1);
+        _exit(!opened && strstr(error.text, wanted) && strstr(error.text, root) ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -286,7 +288,7 @@ static void killed_at_any_moment_the_newest_is_good(void **unused)
         step = newest(&folder);
         assert_true(step >= saved && step <= saved + 1);
         char list[1024];
-        assert_true(names(list) <= 3 && strstr(list, ".tmp") == NULL && strstr(list, ".damaged") == NULL);
+        assert_true(names(list) <= 3 && !strstr(list, ".tmp") && !strstr(list, ".damaged"));
         checkpoint_folder_close(&folder);
     }
 }

@@ -116,7 +116,7 @@ static void refuses_everything_else(void **state)
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ twice"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (decode(cases[i].header, cases[i].data_bytes) || strstr(error.text, cases[i].reason) == NULL) {
+        if (decode(cases[i].header, cases[i].data_bytes) || !strstr(error.text, cases[i].reason)) {
             fail_msg("%s: \"%s\", not \"%s\"", cases[i].header, error.text, cases[i].reason);
         }
     }

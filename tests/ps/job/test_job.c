@@ -41,7 +41,7 @@ static void play(struct scene *scene)
 static bool told(struct scene *scene, const char *text)
 {
     play(scene);
-    bool found = strstr(scene->log, text) != NULL;
+    bool found = strstr(scene->log, text);
     if (!found) {
         print_error("not told: %s\nbut:\n%s", text, scene->log);
     }

@@ -28,7 +28,7 @@ static void expect(const char *from, const char *to, bool local, enum rollout_ki
     parse(&before, from);
     parse(&after, to);
     bool can = change_kind(&before, &after, local, &found, &error);
-    if (can != (message == NULL) || (!can && strstr(error.text, message) == NULL)) {
+    if (can != !message || (!can && !strstr(error.text, message))) {
         fail_msg("%s: \"%s\"", to, error.text);
     }
     if (can) {
@@ -44,7 +44,7 @@ static void every_key_is_of_its_class(void **state)
     (void)state;
     struct config before, after;
     struct error error;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         const bool number =
             key->type == KEY_SWITCH || key->type == KEY_COUNT || key->type == KEY_LONG || key->type == KEY_NUMBER;
         bool fixed = strcmp(key->name, "insecure") == 0 || strcmp(key->name, "version") == 0;

@@ -396,7 +396,7 @@ static void a_leader_that_was_away_goes_back(void **state)
     }
 }
 
-/* ---- Members that start anew ---- */
+/* --- Members that start anew --- */
 
 /* Where it is, as its report after a restart says. */
 static void is_in(struct member who, uint64_t version, bool ready, double now_s)

@@ -23,7 +23,7 @@ static int enter(void **state)
 {
     (void)state;
     snprintf(versions.folder, sizeof versions.folder, "/tmp/record.XXXXXX");
-    return mkdtemp(versions.folder) == NULL || !file_join(path, sizeof path, versions.folder, "rollout.json", &error) ||
+    return !mkdtemp(versions.folder) || !file_join(path, sizeof path, versions.folder, "rollout.json", &error) ||
            !file_join(former, sizeof former, versions.folder, "rollout", &error);
 }
 

@@ -124,7 +124,7 @@ static int set_up(void **state)
     char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
     (void)state;
     strcpy(folder, "/tmp/participant-XXXXXX");
-    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || mkdtemp(folder) == NULL) {
+    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
         return 1;
     }
     resolver_lookup = lookup;
@@ -184,7 +184,7 @@ static void says(enum rollout_phase phase, uint64_t version, const char *message
     participant_report(&participant, &report);
     assert_int_equal(report.phase, phase);
     assert_int_equal(report.version, version);
-    if (strstr(report.message, message) == NULL) {
+    if (!strstr(report.message, message)) {
         fail_msg("\"%s\", and not \"%s\"", report.message, message);
     }
 }

@@ -135,12 +135,12 @@ static void slot_names_are_tensorflows(void **state)
         const struct optimizer_vector *vector = &optimizer_vectors[i];
         int slots = optimizer_slots(vector->config.optimizer);
         for (int slot = 0; slot < OPTIMIZER_MAX_SLOTS; slot++) {
-            assert_int_equal(vector->names[slot] != NULL, slot < slots);
+            assert_int_equal(!!vector->names[slot], slot < slots);
             if (slot < slots) {
                 assert_string_equal(vector->names[slot], optimizer_slot_name(vector->config.optimizer, slot));
             }
         }
-        if (vector->names[2] != NULL) {
+        if (vector->names[2]) {
             assert_string_equal(vector->names[2], OPTIMIZER_AVERAGE_NAME);
         }
     }

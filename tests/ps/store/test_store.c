@@ -142,8 +142,8 @@ static void assert_same(const struct store *a, const struct store *b)
 {
     assert_int_equal(a->global_step, b->global_step);
     for (int v = 0; v < STORE_VECTORS; v++) {
-        assert_int_equal(a->vectors[v] == NULL, b->vectors[v] == NULL);
-        if (a->vectors[v] != NULL) {
+        assert_int_equal(!a->vectors[v], !b->vectors[v]);
+        if (a->vectors[v]) {
             assert_memory_equal(a->vectors[v], b->vectors[v], a->model->float_count * sizeof(float));
         }
     }
@@ -202,7 +202,7 @@ static void a_restored_store_goes_on_as_the_old_one(void **state)
             random_gradient(&random, &model, 6, gradient);
             if (step == 3) {
                 for (int v = 0; v < STORE_VECTORS; v++) {
-                    if (store.vectors[v] != NULL) {
+                    if (store.vectors[v]) {
                         memcpy(restored.vectors[v], store.vectors[v], model.float_count * sizeof(float));
                     }
                 }
@@ -289,7 +289,7 @@ static void memory_is_what_the_header_says(void **state)
         int vectors = 0;
         for (int v = 0; v < STORE_VECTORS; v++) {
             assert_int_equal((uintptr_t)store.vectors[v] % 64, 0);
-            vectors += store.vectors[v] != NULL;
+            vectors += !!store.vectors[v];
         }
         assert_int_equal(vectors, expected);
         /* One block: the vectors one after another, then the bytes of the rows. */

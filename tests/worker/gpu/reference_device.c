@@ -1,8 +1,10 @@
 /*
- * A device that is the CPU engine, in the GPU engine's process: what the host side of the GPU engine is tested with where
- * neither a GPU nor its kernels are. It computes bit for bit what local training computes, from what it is handed.
+ * A device that is the CPU engine, in the GPU engine's process: what the host side of the GPU engine is tested with
+ * where neither a GPU nor its kernels are. It computes bit for bit what local training computes, from what it is
+ * handed.
  *
- * REFERENCE_FAULT in the environment, "KIND VERB STEP": from that step on (or the next call after it) the verb fails so.
+ * REFERENCE_FAULT in the environment, "KIND VERB STEP": from that step on (or the next call after it) the verb fails
+ * so.
  */
 #include <math.h>
 #include <signal.h>
@@ -33,7 +35,7 @@ struct device {
 const struct driver_device plain_devices[] = {{.name = "Reference", .memory_bytes = 1000000}};
 const int plain_device_count = 1;
 
-/* ---- Faults ---- */
+/* --- Faults --- */
 
 static bool misbehave(struct device *device, const char *verb, struct error *error)
 {
@@ -56,7 +58,7 @@ static bool misbehave(struct device *device, const char *verb, struct error *err
     return error_set(error, device->lost ? "the device is lost" : "the device has no memory");
 }
 
-/* ---- Life ---- */
+/* --- Life --- */
 
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
                  struct error *error)
@@ -125,7 +127,7 @@ bool device_lost(const struct device *device)
     return device->lost;
 }
 
-/* ---- State ---- */
+/* --- State --- */
 
 bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error)
 {
@@ -157,7 +159,7 @@ bool device_read(struct device *device, enum store_vector vector, size_t first, 
     return true;
 }
 
-/* ---- Work ---- */
+/* --- Work --- */
 
 static bool load(struct device *device, bool averaged, struct error *error)
 {

@@ -1,4 +1,6 @@
-/* Towers of the CPU, which everybody has: whatever their number, the bits are those of one engine with micro-batches. */
+/*
+ * Towers of the CPU, which everybody has: whatever their number, the bits are those of one engine with micro-batches.
+ */
 #include "worker/gpu/towers.h"
 
 #include <math.h>

@@ -44,7 +44,7 @@ bool cpu_take_signatures(struct cpu_engine *engine, struct error *error)
     }
     engine->bits = calloc((size_t)engine->train->count, sizeof *engine->bits);
     if (!engine->bits) {
-        return error_set(error, "no memory for 16 bytes for each of %d images", engine->train->count);
+        return error_set(error, "out of memory for 16 bytes for each of %d images", engine->train->count);
     }
     pool_run(engine->pool, take_signatures, engine);
     return true;

@@ -2,7 +2,7 @@
 #include "base/profile.h"
 #include "worker/cpu/engine/internal.h"
 
-/* ---- the forward pass ---- */
+/* --- the forward pass --- */
 
 static bool is_regression(const struct network *network)
 {
@@ -141,7 +141,7 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
     return mean_loss(workspace->losses, workspace->correct, draw->count, right);
 }
 
-/* ---- the backward pass ---- */
+/* --- the backward pass --- */
 
 static void backward_first(const struct engine_run *run, int64_t number, const struct matrix *upper, int strip,
                            int strips, int thread, const struct gradient_sink *sink)

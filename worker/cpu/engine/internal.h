@@ -101,7 +101,7 @@ static inline int micro_batches(const struct cpu_engine *engine)
     return engine->config->train.micro_batches > 1 ? engine->config->train.micro_batches : 1;
 }
 
-/* ---- draws.c ---- */
+/* --- draws.c --- */
 
 /*
  * Puts a batch's images in the order of their labels; if samples are processed in pairs (struct sparse), then so that
@@ -146,7 +146,7 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
 void cpu_backward_clipped(const struct engine_run *run, int64_t number, struct matrix upper, int thread,
                           const struct gradient_sink *sink);
 
-/* ---- train.c, evaluate.c: of the engine's table ---- */
+/* --- train.c, evaluate.c: of the engine's table --- */
 
 bool cpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error);
 bool cpu_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,

@@ -18,7 +18,7 @@ static bool pack_parts(const struct file_part *parts, int count, enum stream_pac
     int window = packing == STREAM_ZLIB ? ZLIB_WINDOW : GZIP_WINDOW;
     assert(packing == STREAM_ZLIB || packing == STREAM_GZIP);
     if (deflateInit2(&deflater, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK) {
-        return error_set(error, "no memory to compress the images; write them plain");
+        return error_set(error, "out of memory while compressing the images; write them plain");
     }
     size_t total = 0;
     for (int i = 0; i < count; i++) {
@@ -28,7 +28,7 @@ static bool pack_parts(const struct file_part *parts, int count, enum stream_pac
     uint8_t *bytes = total <= UINT32_MAX / 2 ? malloc(bound) : NULL;
     if (!bytes) {
         deflateEnd(&deflater);
-        return error_set(error, "no memory to compress %zu bytes of images; write them plain", total);
+        return error_set(error, "out of memory while compressing %zu bytes of images; write them plain", total);
     }
     deflater.next_out = bytes;
     deflater.avail_out = (uInt)bound;

@@ -30,7 +30,7 @@ static bool check_new(const char *path, struct error *error)
     return !file_exists(path) || error_set(error, "%s: already exists; choose another folder, or remove it", path);
 }
 
-/* ---- IDX ---- */
+/* --- IDX --- */
 
 static bool write_idx_file(const char *name, const struct write_options *options, int dimensions, const uint32_t *sizes,
                            const struct file_part *elements, struct error *error)
@@ -54,7 +54,7 @@ bool write_idx(const struct examples *examples, const struct write_options *opti
     }
     uint8_t *labels = malloc(count);
     if (!labels) {
-        return error_set(error, "no memory for %zu labels", count);
+        return error_set(error, "out of memory for %zu labels", count);
     }
     for (size_t i = 0; i < count; i++) {
         labels[i] = (uint8_t)examples->labels[i];
@@ -72,7 +72,7 @@ bool write_idx(const struct examples *examples, const struct write_options *opti
     return done;
 }
 
-/* ---- TFRecord ---- */
+/* --- TFRecord --- */
 
 static bool shard_path(char path[DATA_MAX_PATH], const struct write_options *options, int shard, struct error *error)
 {
@@ -100,7 +100,7 @@ static bool write_shard(const struct examples *examples, const struct write_opti
         tell(options, ++*done, examples->count);
     }
     if (written && (record.failed || file.failed)) {
-        written = error_set(error, "%s: not enough memory to write it; make smaller files with --shards=%d", path,
+        written = error_set(error, "%s: out of memory while writing it; make smaller files with --shards=%d", path,
                             2 * options->shards);
     }
     written = written && pack_write(path, &(struct file_part){file.bytes, file.size}, 1, options->packing, error);
@@ -126,7 +126,7 @@ bool write_tfrecord(const struct examples *examples, const struct write_options 
     return true;
 }
 
-/* ---- folders of pictures ---- */
+/* --- folders of pictures --- */
 
 static bool write_picture(const char *folder, const struct examples *examples, int i, struct error *error)
 {

@@ -93,7 +93,7 @@ static bool list_pictures(struct collection *collection, struct error *error)
                     names_list(&names, folder, "*", error);
         for (int k = 0; k < names.count && done; k++) {
             done = add_picture(collection, names.items[k], i) ||
-                   error_set(error, "%s: no memory to list its pictures", folder);
+                   error_set(error, "%s: out of memory while listing its pictures", folder);
             names.items[k] = done ? NULL : names.items[k]; /* the collection's now */
         }
         names_free(&names);

@@ -54,7 +54,7 @@ static bool read_picture(const struct collection *collection, int picture, struc
     if (done && !fitted->pixels) {
         done = choose_size(fitted, &image, inputs, error);
         fitted->pixels = done ? malloc((size_t)fitted->width * (size_t)fitted->height) : NULL;
-        done = done && (fitted->pixels || error_set(error, "no memory for an image"));
+        done = done && (fitted->pixels || error_set(error, "out of memory for an image"));
     }
     done = done && image_fit(&image, fitted->width, fitted->height, fitted->pixels, error);
     image_free(&image);
@@ -74,7 +74,7 @@ static bool read_pictures(const struct collection *collection, int count, struct
     return done;
 }
 
-/* ---- Streaming: a block's offset is the number of its first picture ---- */
+/* --- Streaming: a block's offset is the number of its first picture --- */
 
 struct folders_source {
     struct example_source source;
@@ -85,7 +85,7 @@ static bool source_open(const struct example_source *source, struct example_read
 {
     *reader = malloc(sizeof **reader);
     if (!*reader) {
-        return error_set(error, "no memory to read pictures");
+        return error_set(error, "out of memory while reading pictures");
     }
     (*reader)->source = source;
     return true;
@@ -129,14 +129,14 @@ static bool make_source(struct overflow *overflow, struct collection *collection
 {
     struct folders_source *source = calloc(1, sizeof *source);
     int in_block = BLOCK_BYTES / (read->height * read->width) + 1;
-    bool done = source != NULL;
+    bool done = source;
     for (int i = overflow->held_out; i < collection->count && done; i += in_block) {
         int left = collection->count - i;
         done = blocks_add(&overflow->blocks, 0, (uint64_t)i, (uint32_t)(left < in_block ? left : in_block));
     }
     if (!done) {
         free(source);
-        return error_set(error, "%s: no memory to list its pictures", collection->path);
+        return error_set(error, "%s: out of memory while listing its pictures", collection->path);
     }
     source->source = (struct example_source){.table = &source_table,
                                              .height = read->height,

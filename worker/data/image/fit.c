@@ -149,7 +149,7 @@ bool image_fit(const struct image *image, int width, int height, uint8_t *fitted
 out:
     free(ink);
     free(light);
-    return done || error_set(error, "no memory to scale an image of %dx%d", image->width, image->height);
+    return done || error_set(error, "out of memory while scaling an image of %dx%d", image->width, image->height);
 }
 
 int image_side(int pixels)

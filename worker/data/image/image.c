@@ -39,7 +39,7 @@ bool image_create(struct image *image, uint64_t width, uint64_t height, struct e
     }
     *image = (struct image){.width = (int)width, .height = (int)height, .pixels = malloc((size_t)(width * height))};
     if (!image->pixels) {
-        return error_set(error, "no memory for an image of %dx%d", image->width, image->height);
+        return error_set(error, "out of memory for an image of %dx%d", image->width, image->height);
     }
     memset(image->pixels, 255, (size_t)(width * height));
     return true;

@@ -296,7 +296,7 @@ bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
     png.rows = malloc(2 * png.row_bytes);
     if (!png.rows || inflateInit(&png.inflate) != Z_OK) {
         free(png.rows);
-        return error_set(error, "no memory to unpack a PNG");
+        return error_set(error, "out of memory while unpacking a PNG");
     }
     png.inflate.next_in = chunk.bytes;
     png.inflate.avail_in = (uInt)chunk.size;
@@ -306,7 +306,7 @@ bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
     return done;
 }
 
-/* ---- writing ---- */
+/* --- writing --- */
 
 static void put_be32(uint8_t *bytes, uint32_t value)
 {
@@ -333,7 +333,7 @@ bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **by
     if (!raw || !file) {
         free(raw);
         free(file);
-        return error_set(error, "no memory to write an image of %dx%d", width, height);
+        return error_set(error, "out of memory while writing an image of %dx%d", width, height);
     }
     for (int y = 0; y < height; y++) {
         raw[(size_t)y * row] = 0; /* no filter */
@@ -350,7 +350,7 @@ bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **by
     free(raw);
     if (!done) {
         free(file);
-        return error_set(error, "no memory to compress an image of %dx%d", width, height);
+        return error_set(error, "out of memory while compressing an image of %dx%d", width, height);
     }
     at = seal_chunk(file, at, "IDAT", (size_t)packed);
     *size = seal_chunk(file, at, "IEND", 0);

@@ -74,7 +74,7 @@ static int64_t windows_in_epoch(const struct streaming *streaming)
     return (streaming->blocks.examples + streaming->window - 1) / streaming->window;
 }
 
-/* ---- Reading: the lane's own thread ---- */
+/* --- Reading: the lane's own thread --- */
 
 /* Moves the lane to a position in an epoch's order. */
 static bool turn_to(struct lane *lane, int64_t epoch, int64_t position, struct error *error)
@@ -86,7 +86,7 @@ static bool turn_to(struct lane *lane, int64_t epoch, int64_t position, struct e
     }
     if (lane->epoch != epoch && !blocks_order(blocks, streaming->source->forward_only, streaming->source->files,
                                               streaming->options.seed, lane->task, epoch, lane->blocks)) {
-        return error_set(error, "no memory for the order of %d blocks of data", blocks->count);
+        return error_set(error, "out of memory for the order of %d blocks of data", blocks->count);
     }
     lane->epoch = epoch;
     lane->position = position;
@@ -168,7 +168,7 @@ static void *read_on(void *context)
     return NULL;
 }
 
-/* ---- Lanes ---- */
+/* --- Lanes --- */
 
 static void lane_destroy(struct lane *lane)
 {
@@ -190,7 +190,7 @@ static bool lane_begin(struct lane *lane, struct error *error)
     struct streaming *streaming = lane->streaming;
     size_t examples = (size_t)streaming->window;
     lane->blocks = malloc((size_t)streaming->blocks.count * sizeof *lane->blocks);
-    bool there = lane->blocks != NULL;
+    bool there = lane->blocks;
     for (int i = 0; i < WINDOWS; i++) {
         lane->windows[i].number = -1;
         lane->windows[i].images = malloc(examples * streaming->pixels);
@@ -198,7 +198,8 @@ static bool lane_begin(struct lane *lane, struct error *error)
         there = there && lane->windows[i].images && lane->windows[i].labels;
     }
     if (!there) {
-        return error_set(error, "no memory for two windows of %d images; lower data.shuffle_buffer", streaming->window);
+        return error_set(error, "out of memory for two windows of %d images; lower data.shuffle_buffer",
+                         streaming->window);
     }
     if (!streaming->source->table->open(streaming->source, &lane->reader, error)) {
         return false;
@@ -220,7 +221,7 @@ static struct lane *find_lane(struct streaming *streaming, uint32_t task, struct
         lane = lane->next;
     }
     if (!lane && !(lane = calloc(1, sizeof *lane))) {
-        error_set(error, "no memory to read data");
+        error_set(error, "out of memory while reading data");
     } else if (!lane->streaming) {
         *lane = (struct lane){.streaming = streaming, .task = task, .wanted = -1, .ordered = -1, .epoch = -1};
         pthread_mutex_init(&lane->lock, NULL);
@@ -241,7 +242,7 @@ static struct lane *find_lane(struct streaming *streaming, uint32_t task, struct
     return lane;
 }
 
-/* ---- Drawing ---- */
+/* --- Drawing --- */
 
 /* Locked: waits until a window is present. Two threads that draw from one lane take turns. */
 static bool await_window(struct lane *lane, int64_t number, struct error *error)
@@ -312,7 +313,7 @@ bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, ui
     return there;
 }
 
-/* ---- Beginning and end ---- */
+/* --- Beginning and end --- */
 
 bool streaming_create(struct streaming **out, const struct streaming_options *options, struct example_source *source,
                       struct blocks *blocks, struct error *error)
@@ -321,7 +322,7 @@ bool streaming_create(struct streaming **out, const struct streaming_options *op
     if (!streaming) {
         source->table->destroy(source);
         blocks_free(blocks);
-        return error_set(error, "no memory to read data");
+        return error_set(error, "out of memory while reading data");
     }
     assert(blocks->examples > 0);
     streaming->options = *options;

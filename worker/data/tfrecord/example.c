@@ -100,7 +100,7 @@ static bool read_features(struct features *features, const struct example_names 
     return !example.damaged || error_set(error, "it is not a tf.train.Example");
 }
 
-/* ---- numbers ---- */
+/* --- numbers --- */
 
 /* Walks a list of floats or integers, packed or not. Start with zeros. */
 struct example_walk {
@@ -194,7 +194,7 @@ static bool read_label(const struct feature *feature, const char *name, int32_t 
     return true;
 }
 
-/* ---- images ---- */
+/* --- images --- */
 
 /* An optional size; 0 if missing. */
 static bool read_size(const struct feature *feature, int64_t *size, struct error *error)
@@ -242,7 +242,7 @@ static bool take_memory(struct example *example, size_t pixels, struct error *er
     if (pixels > example->capacity) {
         uint8_t *larger = realloc(example->memory, pixels);
         if (!larger) {
-            return error_set(error, "no memory for an image of %zu pixels", pixels);
+            return error_set(error, "out of memory for an image of %zu pixels", pixels);
         }
         example->memory = larger;
         example->capacity = pixels;
@@ -305,7 +305,7 @@ static bool read_floats(struct example *example, const struct features *features
     return true;
 }
 
-/* ---- records like the one before ---- */
+/* --- records like the one before --- */
 
 /* The position of the label, if it is a single number of one byte. */
 static const uint8_t *label_byte(const struct feature *label)
@@ -325,7 +325,7 @@ static void remember_frame(struct example *example, const struct features *featu
     const uint8_t *label = label_byte(&features->label);
     size_t image_size = (size_t)image->width * (size_t)image->height;
     frame->size = 0;
-    if (label == NULL || size - image_size > sizeof frame->bytes) {
+    if (!label || size - image_size > sizeof frame->bytes) {
         return;
     }
     assert(label < image->pixels || label >= image->pixels + image_size);
@@ -410,7 +410,7 @@ void example_free(struct example *example)
     *example = (struct example){.capacity = 0};
 }
 
-/* ---- writing ---- */
+/* --- writing --- */
 
 /* One entry of the map, up to the list inside; the caller puts the value and ends all three. */
 struct feature_entry {

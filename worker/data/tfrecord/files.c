@@ -64,7 +64,7 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
     reading->open = calloc((size_t)reading->names.count, sizeof *reading->open);
     reading->packed = calloc((size_t)reading->names.count, sizeof *reading->packed);
     if (!reading->readers || !reading->open || !reading->packed) {
-        return error_set(error, "no memory to read %d files", reading->names.count);
+        return error_set(error, "out of memory while reading %d files", reading->names.count);
     }
     for (int i = 0; i < reading->names.count; i++) {
         char path[DATA_MAX_PATH];
@@ -129,7 +129,8 @@ static bool keep(struct reading *reading, int file, struct error *error)
     bool noted = number >= overflow->held_out ? blocks_extend(&overflow->blocks, &reading->open[file], file, offset)
                                               : !overflow->is_at_most || blocks_add(&reading->early, file, offset, 1);
     if (!noted) {
-        return error_set(error, "no memory to record the positions of %lld images", (long long)reading->count);
+        return error_set(error, "out of memory while recording the positions of %lld images",
+                         (long long)reading->count);
     }
     if (!reading->too_large && builder_bytes(&reading->builder) > overflow->limit) {
         reading->too_large = true;
@@ -178,7 +179,7 @@ static bool read_all(struct reading *reading, struct error *error)
             if (reading->readers[i] && !take_one(reading, i, error)) {
                 return false;
             }
-            open += reading->readers[i] != NULL;
+            open += !!reading->readers[i];
         }
     }
     return true;
@@ -212,7 +213,8 @@ static bool settle(struct reading *reading, struct error *error)
     }
     blocks_free(done ? &overflow->blocks : &all);
     if (!done) {
-        return error_set(error, "no memory to record the positions of %lld images", (long long)reading->count);
+        return error_set(error, "out of memory while recording the positions of %lld images",
+                         (long long)reading->count);
     }
     overflow->blocks = all;
     return true;

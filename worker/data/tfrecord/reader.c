@@ -40,7 +40,7 @@ static bool create(struct tfrecord_reader **reader, struct stream *stream, struc
     struct tfrecord_reader *created = calloc(1, sizeof *created);
     uint8_t *buffer = malloc(BUFFER_BYTES);
     if (!created || !buffer) {
-        error_set(error, "%s: no memory to read it", stream_name(stream));
+        error_set(error, "%s: out of memory while reading it", stream_name(stream));
         free(created);
         free(buffer);
         stream_close(stream);
@@ -93,7 +93,7 @@ static bool make_ready(struct tfrecord_reader *reader, size_t size, struct error
     if (size > reader->capacity) {
         uint8_t *larger = realloc(reader->buffer, size);
         if (!larger) {
-            return error_set(error, "%s: no memory for its record of %zu bytes at byte %" PRIu64,
+            return error_set(error, "%s: out of memory for its record of %zu bytes at byte %" PRIu64,
                              stream_name(reader->stream), size, reader->offset);
         }
         reader->buffer = larger;

@@ -149,14 +149,14 @@ static bool source_open(const struct example_source *source, struct example_read
 {
     struct source_reader *opened = calloc(1, sizeof *opened);
     if (!opened) {
-        return error_set(error, "no memory to read TFRecord files");
+        return error_set(error, "out of memory while reading TFRecord files");
     }
     opened->reader.source = source;
     opened->plain = -1;
     opened->files = calloc((size_t)source->files, sizeof(struct tfrecord_reader *));
     if (!opened->files) {
         source_close(&opened->reader);
-        return error_set(error, "no memory to read %d TFRecord files", source->files);
+        return error_set(error, "out of memory while reading %d TFRecord files", source->files);
     }
     *reader = &opened->reader;
     return true;
@@ -181,7 +181,7 @@ bool tfrecord_source_create(struct example_source **out, const struct config_dat
 {
     struct tfrecord_source *source = calloc(1, sizeof *source);
     if (!source) {
-        return error_set(error, "no memory to read TFRecord files");
+        return error_set(error, "out of memory while reading TFRecord files");
     }
     source->source = (struct example_source){
         .table = &table, .height = height, .width = width, .classes = classes, .files = names->count};
@@ -191,7 +191,7 @@ bool tfrecord_source_create(struct example_source **out, const struct config_dat
     source->packed = malloc((size_t)names->count * sizeof *packed);
     if (!source->folder || !source->image_feature || !source->label_feature || !source->packed) {
         source_destroy(&source->source);
-        return error_set(error, "no memory to read %d TFRecord files", names->count);
+        return error_set(error, "out of memory while reading %d TFRecord files", names->count);
     }
     bool any = false;
     for (int i = 0; i < names->count; i++) {

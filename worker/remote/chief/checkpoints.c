@@ -34,7 +34,7 @@ static const double RATE_S = 0.2;    /* steps per second are measured over so lo
 static const double AHEAD_S = 0.3;   /* an ordered step that is so near is asked for at every look... */
 static const double ASK_S = 0.25;    /* ...and any other so often: this worker may be far behind the others */
 
-/* --- Writing ----------------------------------------------------------------------------------------------------------- */
+/* --- Writing --- */
 
 static bool chief_state_is_finite(const struct chief *chief)
 {
@@ -91,7 +91,7 @@ void chief_save_taken(struct chief *chief, int64_t global_step)
     }
 }
 
-/* --- The state of the moment ------------------------------------------------------------------------------------------ */
+/* --- The state of the moment --- */
 
 /*
  * With several shards that are not at the same step just now, one a little ahead is agreed on, or the last one, where
@@ -150,7 +150,7 @@ static void save_now(struct chief *chief)
     }
 }
 
-/* --- Orders: all locked ------------------------------------------------------------------------------------------------ */
+/* --- Orders: all locked --- */
 
 /* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
 static int64_t next_to_save(const struct chief *chief, int64_t step)
@@ -312,7 +312,7 @@ void chief_collect_last(struct chief *chief)
     drop_orders(chief);
 }
 
-/* --- The thread that saves --------------------------------------------------------------------------------------------- */
+/* --- The thread that saves --- */
 
 static void measure_rate(struct chief *chief, int64_t step)
 {
@@ -419,7 +419,7 @@ void chief_stop_saving(struct chief *chief)
     }
 }
 
-/* --- Rollouts ---------------------------------------------------------------------------------------------------------- */
+/* --- Rollouts --- */
 
 /* Takes and writes the checkpoint to go back to. Locked. */
 static bool save_to_go_back(struct chief *chief, struct error *error)

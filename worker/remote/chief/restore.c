@@ -142,7 +142,7 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
     enum push_pull_end end = PUSH_PULL_REFUSED;
     if (!status) {
-        error_set(error, "not enough memory for the chief");
+        error_set(error, "out of memory for the chief");
         return end;
     }
     chief_lock(chief);
@@ -165,7 +165,7 @@ bool chief_restore(struct chief *chief, struct error *error)
     struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
     struct chief_start start = {0};
     if (!status) {
-        return error_set(error, "not enough memory for the chief");
+        return error_set(error, "out of memory for the chief");
     }
     chief_lock(chief);
     enum push_pull_end end = transfer_status(&chief->shards, status, error);

@@ -100,7 +100,7 @@ enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *glo
     return PUSH_PULL_DONE;
 }
 
-/* ---- Restoring ---- */
+/* --- Restoring --- */
 
 /* Part of one vector, as one request. */
 static bool write_range(struct shard_part *part, enum store_vector vector, struct range range, float *values,
@@ -190,7 +190,7 @@ enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct
     return PUSH_PULL_DONE;
 }
 
-/* ---- Snapshots ---- */
+/* --- Snapshots --- */
 
 /* Asks every shard, each with what is left of the time to wait. */
 static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, double until_s,

@@ -34,7 +34,7 @@ bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype 
     size_t size = floats + halves + round_up(outbox->rows);
     uint8_t *memory = aligned_alloc(64, size);
     if (!memory) {
-        return error_set(error, "not enough memory for the gradient of %zu floats", model->float_count);
+        return error_set(error, "out of memory for the gradient of %zu floats", model->float_count);
     }
     memset(memory, 0, size); /* padding is sent along, and stays zero */
     outbox->memory = memory;

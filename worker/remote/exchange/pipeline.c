@@ -176,8 +176,7 @@ static bool create_memory(struct pipeline *pipeline, struct error *error)
     pipeline->mirror = calloc(exchange->model->float_count, sizeof(float));
     pipeline->ready = calloc(exchange->model->float_count, sizeof(float));
     if (!pipeline->errands || !pipeline->mirror || !pipeline->ready) {
-        return error_set(error, "not enough memory for cluster.pipeline_depth %d: choose a smaller one",
-                         pipeline->depth);
+        return error_set(error, "out of memory for cluster.pipeline_depth %d: choose a smaller one", pipeline->depth);
     }
     for (int i = 0; i <= pipeline->depth; i++) {
         struct outbox *shared = i > 0 ? &pipeline->errands[0].outbox : NULL;
@@ -195,7 +194,7 @@ bool pipeline_create(struct pipeline **out, struct push_pull *exchange, struct e
     struct pipeline *pipeline = calloc(1, sizeof *pipeline);
     *out = pipeline;
     if (!pipeline) {
-        return error_set(error, "not enough memory for a pipeline of pushes");
+        return error_set(error, "out of memory for a pipeline of pushes");
     }
     pipeline->exchange = exchange;
     pipeline->engine = engine;

@@ -166,7 +166,7 @@ enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *err
 {
     struct shard_part *part;
     enum push_pull_end end = PUSH_PULL_DONE;
-    while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange)) != NULL) {
+    while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange))) {
         end = push_pull_must_stop(exchange)
                   ? PUSH_PULL_STOPPED
                   : pull_part(exchange, part, part->version, exchange->global_step - 1, error);

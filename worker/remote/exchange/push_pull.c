@@ -34,7 +34,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
         !exchange->widened || (halves && !exchange->known)) {
         push_pull_destroy(exchange);
-        return error_set(error, "not enough memory for connections to %d parameter servers", cluster->ps_hosts.count);
+        return error_set(error, "out of memory for connections to %d parameter servers", cluster->ps_hosts.count);
     }
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];

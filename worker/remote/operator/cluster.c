@@ -76,7 +76,7 @@ struct cluster {
     int result;
 };
 
-/* ---- Members' command lines ---- */
+/* --- Members' command lines --- */
 
 static const char *const own_flags[] = {"job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind", "progress",
                                         "log_format", "num_threads", "fleet_key", "profile",      NULL};
@@ -136,7 +136,7 @@ static bool make_flags(struct cluster *cluster, struct error *error)
            add_flag(cluster, "log_format", log_format() == LOG_JSON ? "json" : "text", error);
 }
 
-/* ---- What a cluster needs before its members ---- */
+/* --- What a cluster needs before its members --- */
 
 /* Ports that were free a moment ago: all are held at once, so that they differ, and then released. */
 static bool choose_ports(struct cluster *cluster, struct error *error)
@@ -188,7 +188,7 @@ static bool make_query(struct cluster *cluster, struct error *error)
            status_query_create(&cluster->query, &cluster->query_config, error);
 }
 
-/* ---- Processes ---- */
+/* --- Processes --- */
 
 /* The file for a member's own profile, malloc'd; NULL without memory. */
 static char *profile_path(const struct cluster *cluster, const struct process *process)
@@ -348,7 +348,7 @@ static void reap(struct cluster *cluster)
     }
 }
 
-/* ---- What members say ---- */
+/* --- What members say --- */
 
 static bool is_done_event(const cJSON *object)
 {
@@ -442,7 +442,7 @@ static void listen_to_all(struct cluster *cluster)
     }
 }
 
-/* ---- The progress line ---- */
+/* --- The progress line --- */
 
 static void look(struct cluster *cluster)
 {
@@ -463,7 +463,7 @@ static void look(struct cluster *cluster)
     }
 }
 
-/* ---- All together ---- */
+/* --- All together --- */
 
 static bool open_cluster(struct cluster *cluster, struct error *error)
 {
@@ -510,10 +510,10 @@ static void join_profiles(struct cluster *cluster)
     struct trace *traces = NULL;
     const char *out = cluster->config->output.profile;
     char **paths = calloc((size_t)cluster->count, sizeof *paths);
-    bool done = paths || error_set(&error, "not enough memory for the profile");
+    bool done = paths || error_set(&error, "out of memory for the profile");
     for (int i = 0; done && i < cluster->count; i++) {
         paths[i] = profile_path(cluster, &cluster->processes[i]);
-        done = paths[i] || error_set(&error, "not enough memory for the profile");
+        done = paths[i] || error_set(&error, "out of memory for the profile");
     }
     if (done && trace_read(&traces, paths, cluster->count, &error) &&
         trace_write(traces, cluster->count, out, &error)) {

@@ -30,7 +30,7 @@ enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
 static const double ARRIVE_S = 10.0; /* once ps 0 answers again, what it was sent before may take this long to count */
 
-/* --- The candidate: read, compared with what the fleet runs, signed ----------------------------------------------- */
+/* --- The candidate: read, compared with what the fleet runs, signed --- */
 
 /*
  * The keys of single machines that come with the new version: those that the new file sets to something else than the
@@ -56,11 +56,11 @@ static bool candidate_load(struct config *new, const struct config *here, const 
     char *texts[MAX_SETTINGS];
     int count = 0;
     bool done = true;
-    for (const struct config_key *key = config_keys; done && key->section != NULL && count < MAX_SETTINGS; key++) {
+    for (const struct config_key *key = config_keys; done && key->section && count < MAX_SETTINGS; key++) {
         if (config_origin_of(here, key)->source == SOURCE_FLAG) {
             texts[count] = config_key_text(key, here);
             settings[count] = (struct config_setting){key->name, texts[count]};
-            done = texts[count] != NULL || error_set(error, "out of memory");
+            done = texts[count] || error_set(error, "out of memory");
             count++;
         }
     }
@@ -74,7 +74,7 @@ static bool candidate_load(struct config *new, const struct config *here, const 
 static bool differs(const struct config_key *key, const struct config *one, const struct config *other)
 {
     char *a = config_key_text(key, one), *b = config_key_text(key, other);
-    bool differ = a == NULL || b == NULL || strcmp(a, b) != 0;
+    bool differ = !a || !b || strcmp(a, b) != 0;
     free(a);
     free(b);
     return differ;
@@ -91,7 +91,7 @@ static bool comes_along(const struct config_key *key, const void *context)
 static bool candidate_local(const struct candidate_keys *keys, char **text, struct error *error)
 {
     bool any = false;
-    for (const struct config_key *key = config_keys; key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         if (!comes_along(key, keys)) {
             continue;
@@ -104,12 +104,12 @@ static bool candidate_local(const struct candidate_keys *keys, char **text, stru
         }
     }
     *text = any ? config_keys_text(keys->new, comes_along, keys) : strdup("");
-    return *text != NULL || error_set(error, "out of memory");
+    return *text || error_set(error, "out of memory");
 }
 
 static void candidate_show_local(const struct candidate_keys *keys, bool differ)
 {
-    for (const struct config_key *key = config_keys; differ && key->section != NULL; key++) {
+    for (const struct config_key *key = config_keys; differ && key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         bool comes = comes_along(key, keys);
         bool came = key->scope == SCOPE_MACHINE && config_origin_of(keys->before, key)->source == SOURCE_FILE;
@@ -119,9 +119,9 @@ static void candidate_show_local(const struct candidate_keys *keys, bool differ)
         char *before = came ? config_key_text(key, keys->before) : NULL;
         char *after = comes ? config_key_text(key, keys->new) : NULL;
         config_key_path(key, path);
-        if (before == NULL || after == NULL || strcmp(before, after) != 0) {
-            log_info("%-28s %s -> %s  (local)", path, before != NULL ? before : "each machine's own",
-                     after != NULL ? after : "each machine's own");
+        if (!before || !after || strcmp(before, after) != 0) {
+            log_info("%-28s %s -> %s  (local)", path, before ? before : "each machine's own",
+                     after ? after : "each machine's own");
         }
         free(before);
         free(after);
@@ -159,7 +159,7 @@ static void candidate_author(char author[MANIFEST_MAX_NAME + 1])
     char host[128] = "";
     const char *user = getenv("USER");
     gethostname(host, sizeof host - 1);
-    snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user != NULL ? user : "unknown", host);
+    snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user ? user : "unknown", host);
 }
 
 /* The manifest; the caller frees *bytes. */
@@ -168,7 +168,7 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
 {
     uint8_t key[OPERATOR_SECRET_KEY];
     char *target = config_job_text(both->new);
-    if (target == NULL) {
+    if (!target) {
         return error_set(error, "out of memory");
     }
     struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
@@ -191,7 +191,7 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
     return done;
 }
 
-/* --- Proposing and following -------------------------------------------------------------------------------------- */
+/* --- Proposing and following --- */
 
 /*
  * Until the outcome is known. ps 0 may be gone for a while: a restart of it is part of many rollouts. arrive_s: it
@@ -206,7 +206,7 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
     while (signals_pending() == 0) {
         double now_s = clock_monotonic_s();
         const struct message_rollout *news = rollout_client_ask(client, &error);
-        if (news != NULL) {
+        if (news) {
             heard_s = now_s;
             first_s = first_s < 0 ? now_s : first_s;
             if (strcmp(told, news->message) != 0) {
@@ -244,16 +244,16 @@ static bool confirm(const struct command_call *call, struct error *error)
     }
     printf("Roll this out? [y/N] ");
     fflush(stdout);
-    return (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y')) ||
+    return (fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y')) ||
            error_set(error, "not rolled out");
 }
 
 static void key_path(const struct command_call *call, char path[PATH_MAX])
 {
     const char *given = command_value(call, "key"), *config = call->config->path;
-    const char *slash = config != NULL ? strrchr(config, '/') : NULL;
-    snprintf(path, PATH_MAX, "%.*s%s", given == NULL && slash != NULL ? (int)(slash - config) + 1 : 0,
-             config != NULL ? config : "", given != NULL ? given : "operator.key");
+    const char *slash = config ? strrchr(config, '/') : NULL;
+    snprintf(path, PATH_MAX, "%.*s%s", !given && slash ? (int)(slash - config) + 1 : 0, config ? config : "",
+             given ? given : "operator.key");
 }
 
 /* ps 0's texts are gone with its next answer. */
@@ -266,7 +266,7 @@ static bool ask_texts(struct rollout_client *client, struct fleet_texts *texts, 
 {
     const struct message_rollout *news = rollout_client_ask(client, error);
     *texts = (struct fleet_texts){.job = NULL};
-    if (news == NULL) {
+    if (!news) {
         return false;
     }
     texts->job = strdup(news->job);
@@ -274,8 +274,7 @@ static bool ask_texts(struct rollout_client *client, struct fleet_texts *texts, 
     texts->earlier = strdup(news->earlier);
     texts->earlier_local = strdup(news->earlier_local);
     texts->highest = news->highest;
-    return (texts->job != NULL && texts->local != NULL && texts->earlier != NULL && texts->earlier_local != NULL) ||
-           error_set(error, "out of memory");
+    return (texts->job && texts->local && texts->earlier && texts->earlier_local) || error_set(error, "out of memory");
 }
 
 static void free_texts(struct fleet_texts *texts)
@@ -410,13 +409,13 @@ static int revert(const struct command_call *call, struct rollout_client *client
     return end(status, &error);
 }
 
-/* --- The other verbs ---------------------------------------------------------------------------------------------- */
+/* --- The other verbs --- */
 
 static int show_status(struct rollout_client *client)
 {
     struct error error;
     const struct message_rollout *news = rollout_client_ask(client, &error);
-    if (news == NULL) {
+    if (!news) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
@@ -449,7 +448,7 @@ static int show_history(const struct config *config)
     uint8_t *bytes;
     size_t size;
     struct error error;
-    if (config->path == NULL) {
+    if (!config->path) {
         log_error("there is no config file here, and the history is kept beside it");
         return COMMAND_FAILED;
     }
@@ -467,7 +466,7 @@ static int show_history(const struct config *config)
     return COMMAND_DONE;
 }
 
-/* --- The command -------------------------------------------------------------------------------------------------- */
+/* --- The command --- */
 
 static int misuse(const char *what)
 {
@@ -479,7 +478,7 @@ static bool read_seconds(const char *text, double *seconds)
 {
     char *end;
     *seconds = HEALTHY_S;
-    if (text != NULL) {
+    if (text) {
         *seconds = strtod(text, &end);
         return end != text && *end == '\0' && *seconds >= 0 && *seconds <= 86400;
     }
@@ -493,7 +492,7 @@ static int run_rollout(const struct command_call *call)
     struct rollout_client client;
     struct error error;
     double healthy_s;
-    if (what == NULL) {
+    if (!what) {
         return misuse("which config? Name its file, or status, history, abort or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {

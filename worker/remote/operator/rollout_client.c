@@ -94,7 +94,7 @@ enum proposal rollout_client_propose(struct rollout_client *client, const uint8_
 bool rollout_client_abort(struct rollout_client *client, const char *who, struct error *error)
 {
     const struct message_abort_rollout wish = {.who = who};
-    return rollout_client_ask(client, error) != NULL &&
+    return rollout_client_ask(client, error) &&
            channel_call(&client->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
                         clock_monotonic_s() + TIMEOUT_S, NULL, error);
 }

@@ -22,7 +22,7 @@
 
 static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
 
-/* --- The query ---------------------------------------------------------------------------------------------------- */
+/* --- The query --- */
 
 /* What one ps is asked, on a thread of its own. */
 struct member_query {
@@ -238,7 +238,7 @@ const struct status_entry *status_query_ask(struct status_query *query, double t
     return query->entries;
 }
 
-/* --- As JSON ------------------------------------------------------------------------------------------------------ */
+/* --- As JSON --- */
 
 static int missing(const struct status_entry *entries, int count)
 {
@@ -303,7 +303,7 @@ static void show_json(const struct status_entry *entries, int count)
     log_event("status", fields, NULL);
 }
 
-/* --- As a table --------------------------------------------------------------------------------------------------- */
+/* --- As a table --- */
 
 /* 1536 as "1.5K". */
 static void format_bytes(char text[16], uint64_t bytes)
@@ -372,7 +372,7 @@ static void show_table(const struct status_entry *entries, int count)
     }
 }
 
-/* --- The command -------------------------------------------------------------------------------------------------- */
+/* --- The command --- */
 
 /* A ps did not answer in time, or somebody has just joined. A second look is cheap, and tells more often than not. */
 static bool is_incomplete(const struct status_entry *entries, int count)

@@ -37,7 +37,7 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
         worker->labels = malloc(batch * sizeof *worker->labels);
     }
     return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
-           error_set(error, "not enough memory for a batch");
+           error_set(error, "out of memory for a batch");
 }
 
 /*

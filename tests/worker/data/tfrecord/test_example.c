@@ -1,4 +1,6 @@
-/* tf.train.Example: what is written reads back; every kind of image and label; what no image is refused with a reason. */
+/*
+ * tf.train.Example: what is written reads back; every kind of image and label; what no image is refused with a reason.
+ */
 #include "worker/data/tfrecord/example.h"
 
 #include <setjmp.h>

@@ -152,7 +152,7 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
     }
     free(gradient);
     usleep((useconds_t)ps->delay_ms * 1000);
-    ps->overlapped += ps->computes != NULL && atomic_load(ps->computes);
+    ps->overlapped += ps->computes && atomic_load(ps->computes);
     if (wrong && ps->error == ERROR_TOO_LATE) {
         return channel_send_error(channel, request, ERROR_TOO_LATE, fake_soon(), &error, "others are slower");
     }

@@ -1,4 +1,7 @@
-/* Push and pull against a ps that breaks connections and says no: each push counts once, and its error tells what to do. */
+/*
+ * Push and pull against a ps that breaks connections and says no: each push counts once, and its error tells what to
+ * do.
+ */
 #include "worker/remote/exchange/push_pull.h"
 
 #include <setjmp.h>
@@ -134,7 +137,9 @@ static void parameters_land(void **state)
     }
 }
 
-/* Differences that cannot be end the connection; the next one is told everything, and nothing is lost or counted twice. */
+/*
+ * Differences that cannot be end the connection; the next one is told everything, and nothing is lost or counted twice.
+ */
 static void differences_that_make_no_sense(void **state)
 {
     const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
