@@ -26,7 +26,7 @@ def body(lines):
 
 
 @pytest.mark.parametrize("check, path, good, bad", [
-    ("columns", "a.py", "#" * 120, "#" * 121),
+    ("columns", "a.mk", "#" * 120, "#" * 121),
     ("null", "base/a.c", "/* p == NULL */\nif (!p || text == \"== NULL\") {\n    q = NULL;\n", "if (p == NULL) {"),
     ("null", "base/a.c", "while (p && q) {", "while (p\n       != NULL) {"),
     ("sections", "base/a.c", "/* --- In --- */", "/* ---- In ---- */"),

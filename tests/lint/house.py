@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 # Checks that wait until the whole tree passes them.
-NOT_YET = ("columns", "size")
+NOT_YET = ("size",)
+LONG_LINES_YET = (".py",)
 
 COLUMNS = 120
 LINES = 70
@@ -59,7 +60,7 @@ class File:
 
 def columns(files):
     for file in files:
-        for number, line in enumerate(file.text.split("\n"), 1):
+        for number, line in enumerate("" if file.path.endswith(LONG_LINES_YET) else file.text.split("\n"), 1):
             if len(line) > COLUMNS:
                 yield file, number, f"{len(line)} columns; at most {COLUMNS}"
 
