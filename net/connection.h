@@ -19,9 +19,10 @@
 
 #include "base/error.h"
 #include "net/endpoint.h"
-#include "net/credentials.h"
 #include "net/member.h"
 #include "net/socket.h"
+
+struct credentials;
 
 enum {
     CONNECTION_BUFFER = 256 * 1024, /* bytes gathered into one send or receive */

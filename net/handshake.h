@@ -1,7 +1,7 @@
 /*
  * The first exchange on a connection: who are you, do we speak the same protocol, do we work on the same job?
  *
- * Whoever connected says hello; the other answers welcome or refused. All checks are made by the one that answers, and
+ * the side that connected says hello; the other answers welcome or refused. All checks are made by the one that answers, and
  * its message is shown on both sides.
  */
 #ifndef NET_HANDSHAKE_H

@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "net/frame.h"
 #include "net/message_table.h"
 
 /* MESSAGE_hello = 1, ... */

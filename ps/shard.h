@@ -109,7 +109,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 
 /*
  * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage keeps what its worker was told last.
- * stage_is_known_to says whether that is of use on this connection; to others, every value is told anew. connection:
+ * stage_is_known_to says whether that is of use on this connection; to others, every value is told in full. connection:
  * a number, not 0, that no other one ever has. stage_tell brings what is kept up to `halves`, the floats of these
  * ranges one after another, and writes how to `told`, which has room for bfloat16_told_room(floats) + ranges->count
  * bytes; returns how many it takes.
@@ -117,7 +117,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 bool stage_remembers(const struct stage *stage); /* is anything kept? */
 bool stage_is_known_to(const struct stage *stage, uint64_t connection);
 size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool anew, uint8_t *told);
+                  bool in_full, uint8_t *told);
 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one

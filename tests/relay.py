@@ -18,7 +18,7 @@ class Relay:
         self.random = random.Random(seed)
         self.delay_s = 0.0  # of every piece, each way
         self.bytes_per_s = 0  # 0: no limit
-        self.cut_after = None  # bytes until a connection is reset, chosen anew for each one: (least, most)
+        self.cut_after = None  # bytes until a connection is reset, chosen again for each one: (least, most)
         self.refuses = False
         self.cuts = self.connections = 0
         self.pairs = []

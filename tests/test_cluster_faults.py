@@ -309,7 +309,7 @@ def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
-    """Every connection goes silent at once, and nobody is told: all are opened anew after one lease, not one lease each."""
+    """Every connection goes silent at once, and nobody is told: all are opened again after one lease, not one lease each."""
     dice, steps, lease_s = generator(), 1000000, 6  # long, so that a slow machine does not look like a second lease
     flags = ("--optimizer=momentum", "--learning_rate=0.001")
     mode_flags = sync(steps) if mode == "sync" else (f"--train_steps={steps}", "--train_dir=kept")

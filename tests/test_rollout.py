@@ -298,7 +298,7 @@ def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
     assert starts[1]["global_step"] >= before and "run/model-" in starts[1]["restored_from"]
     last = fleet.goes_on()
     assert last["loss"] < 1.5 and last["learning_rate"] == 0.01
-    # The same processes, started anew in place.
+    # The same processes, restarted in place.
     assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
     assert "is used as far as it fits" in fleet.text("worker 0")
 
@@ -331,7 +331,7 @@ def is_gone(pid):
 @pytest.mark.parametrize("crowded", (True, False))
 def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
     """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along. A member that has
-    started anew is still its parent's."""
+    restarted is still its parent's."""
     cpus, own = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     if own >= 5 or len(cpus) < 2 or quota() < 2:
         pytest.skip("needs two CPUs, and to be less nice")
@@ -393,7 +393,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
 
 
 def test_another_proposal_meanwhile(open_fleet):
-    """It is refused, and what the leader finds on its disk when it starts anew is the rollout that is under way."""
+    """It is refused, and what the leader finds on its disk when it restarts is the rollout that is under way."""
     fleet = open_fleet
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train={"batch_size": 40}), "--yes",
@@ -496,7 +496,7 @@ def test_a_worker_that_is_off_holds_nothing_up(open_fleet):
     fleet.start_and_train()
     fleet.kill("worker 1")
     fleet.members["worker 1"].wait(20)
-    time.sleep(11)  # by then it is off, and not one that only starts anew
+    time.sleep(11)  # by then it is off, and not one that only restarts
     for version, train in ((2, {"learning_rate": 0.02}), (3, {"learning_rate": 0.02, "num_threads": 2})):
         result = fleet.rollout(fleet.candidate(version, train=train), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
@@ -520,7 +520,7 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
         time.sleep(0.2)
     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
     assert result.returncode == 0, text_of(result)
-    # Started anew, they run what was rolled out, still say so, and have left the file alone.
+    # Restarted, they run what was rolled out, still say so, and have left the file alone.
     deadline = time.monotonic() + 20
     while not all("drift" in member["message"] for member in fleet.status()[1].values()):
         assert time.monotonic() < deadline, fleet.status()

@@ -10,7 +10,7 @@ import pytest
 from fleets import OpenFleet, text_of
 from runs import wait_for
 
-OFF_S = 11  # by then it is off, and not one that only starts anew
+OFF_S = 11  # by then it is off, and not one that only restarts
 AWAY = "worker 2"
 
 

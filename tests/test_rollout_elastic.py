@@ -103,7 +103,7 @@ def test_one_that_can_not_says_why(fleet):
 @pytest.mark.parametrize("phase, sections", [("staging", {"learning_rate": 0.04}), ("switching to", {"learning_rate": 0.04}),
                                              ("watching", {"learning_rate": 0.04}), ("worker 0 tries", {"batch_size": 40}),
                                              ("all restart in", {"batch_size": 40}), ("watching", {"batch_size": 40}),
-                                             ("starting anew in", {"num_threads": 2})])
+                                             ("restarting in", {"num_threads": 2})])
 def test_one_goes_and_one_comes_meanwhile(fleet, full, phase, sections):
     """For ever, without a word; and a new one that has only what the fleet began with."""
     if not full and (phase, *sections) not in (("switching to", "learning_rate"), ("all restart in", "batch_size")):

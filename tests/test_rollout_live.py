@@ -29,7 +29,7 @@ def dropped(fleet):
 
 
 def test_replicas_to_aggregate_change_at_one_step_and_back(trainer, tmp_path):
-    """Two of three gradients make a step from the step on that was agreed on; no process is started anew."""
+    """Two of three gradients make a step from the step on that was agreed on; no process is restarted."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=2, workers=3, cluster={"issync": True, "lease_secs": 10}) as fleet:
         fleet.start_and_train()
         before = pids(fleet)
@@ -115,7 +115,7 @@ def test_the_end_of_a_job_moves(trainer, tmp_path):
 @pytest.mark.parametrize("keys, last", [({"train_steps": 30}, 30), ({"epochs": 0.5}, 30),
                                         ({"train_steps": 30, "batch_size": 40}, 30), ({"epochs": 0.5, "batch_size": 25}, 60)])
 def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
-    """Whichever way it is said, and whether all start anew for another key of it or not: the job goes on."""
+    """Whichever way it is said, and whether all restart for another key of it or not: the job goes on."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1) as fleet:
         if "epochs" in keys:
             del fleet.config["train"]["train_steps"]

@@ -128,7 +128,7 @@ def test_the_unit_under_systemd(machine):
         text_of(result) + machine.said("worker-1")
     go_on(machine, "worker-1")
     assert [int(machine.show(name, "NRestarts")) for name in ("ps-0", "worker-0", "worker-1")] == [0, 0, 3]
-    # And a good one, by which every process starts itself anew in place: no restart of systemd's.
+    # And a good one, by which every process restarts itself in place: no restart of systemd's.
     pid = machine.show("worker-0", "MainPID")
     result = machine.fleet.rollout(machine.fleet.candidate(3, train={"batch_size": 40}), "--yes", "--healthy_secs=1")
     assert result.returncode == 0, text_of(result)

@@ -13,7 +13,7 @@
 #include <mbedtls/x509_crt.h>
 
 #include "base/error.h"
-#include "net/credentials.h"
+#include "net/member.h"
 
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */

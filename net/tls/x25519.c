@@ -1,6 +1,6 @@
 /*
  * Key exchange on Curve25519 by libsodium. mbedTLS's own multiplication takes some twenty times as long, and was nearly
- * half of a handshake, of which a fleet that starts anew makes several for each member at once.
+ * half of a handshake, of which a restarting fleet makes several for each member at once.
  *
  * mbedTLS has a hook for the shared secret, but none for the public key before it: so the linker puts this in the place
  * of

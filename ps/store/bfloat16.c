@@ -33,9 +33,9 @@ bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values
     return loops()->feed_back(halves, remainders, values, n) != 0;
 }
 
-size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool anew)
+size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
-    return loops()->tell(told, known, halves, n, anew);
+    return loops()->tell(told, known, halves, n, in_full);
 }
 
 size_t bfloat16_learn(uint16_t *known, const uint8_t *told, size_t size, size_t n)

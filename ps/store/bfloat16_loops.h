@@ -16,7 +16,7 @@ struct bfloat16_loops {
     uint32_t (*feed_back)(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
                           size_t n);
     size_t (*tell)(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
-                   bool anew);
+                   bool in_full);
     size_t (*learn)(uint16_t *restrict known, const uint8_t *restrict told, size_t size, size_t n);
 };
 
@@ -77,7 +77,7 @@ typedef uint64_t quads __attribute__((vector_size(HALF_BLOCK * 2)));
  * bytes that a block takes at most, where the next one overwrites it.
  */
 static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known, const uint16_t *restrict halves,
-                                  bool anew)
+                                  bool in_full)
 {
     words low, high, low_change, high_change;
     memcpy(&low, halves, sizeof low);
@@ -90,9 +90,9 @@ static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known
                   (high_change << 1 ^ (words)((signed_words)high_change >> 15));
     quads either = (quads)sizes;
     uint64_t bits = either[0] | either[1] | either[2] | either[3];
-    unsigned beyond_0 = (bits != 0) | anew;
-    unsigned beyond_4 = ((bits & 0xfff0fff0fff0fff0u) != 0) | anew;
-    unsigned beyond_8 = ((bits & 0xff00ff00ff00ff00u) != 0) | anew;
+    unsigned beyond_0 = (bits != 0) | in_full;
+    unsigned beyond_4 = ((bits & 0xfff0fff0fff0fff0u) != 0) | in_full;
+    unsigned beyond_8 = ((bits & 0xff00ff00ff00ff00u) != 0) | in_full;
     octets low_bytes = __builtin_convertvector(low_change, octets);
     octets high_bytes = __builtin_convertvector(high_change, octets);
     octets nibbles = (low_bytes & 15) | high_bytes << 4;
@@ -108,18 +108,18 @@ static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known
 }
 
 static size_t loop_tell(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
-                        bool anew)
+                        bool in_full)
 {
     uint8_t *to = told;
     size_t i = 0;
     for (; n - i >= BFLOAT16_BLOCK; i += BFLOAT16_BLOCK) {
-        unsigned bits = tell_block(to + 1, known + i, halves + i, anew);
+        unsigned bits = tell_block(to + 1, known + i, halves + i, in_full);
         *to = (uint8_t)bits;
         to += 1 + bits * BFLOAT16_BLOCK / 8;
     }
     if (i < n) {
         size_t bytes = (n - i) * sizeof *halves;
-        bool changed = anew || memcmp(known + i, halves + i, bytes) != 0;
+        bool changed = in_full || memcmp(known + i, halves + i, bytes) != 0;
         *to++ = changed ? 16 : 0;
         if (changed) {
             memcpy(to, halves + i, bytes);

@@ -1,4 +1,5 @@
 /* Messages: what is encoded is decoded; what is cut, too long, out of order or out of range is refused. */
+#include "net/frame.h"
 #include "net/message.h"
 
 #include <math.h>

@@ -263,7 +263,7 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     record->restored_step = record->seen_step = global_step;
     record->applied = 0;
     record->push_count = 0;
-    bool is_first = true; /* after all were killed, generations are counted anew */
+    bool is_first = true; /* after all were killed, generations are counted from zero */
     for (int i = 0; i < oracle.ps; i++) {
         const struct ps_record *other = &records[i];
         is_first = is_first && (other == record || !other->job || !other->restored || other->generation != generation ||

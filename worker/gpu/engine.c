@@ -59,7 +59,7 @@ static float *copy_of(const struct gpu_engine *engine, int vector)
     return engine->areas->vectors[engine->kept][vector];
 }
 
-/* Makes the copy anew. */
+/* Refreshes the copy. */
 static bool refresh_copy(struct gpu_engine *engine, struct error *error)
 {
     int other = 1 - engine->kept;

@@ -66,8 +66,8 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
     if (dtype == DTYPE_DIFFERENCES) {
         wanted.packed = DTYPE_BFLOAT16;
         wanted.dtype = stage_remembers(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
-        wanted.anew = stage_remembers(stage) && !stage_is_known_to(stage, session->base.number);
-        wanted.since_version = wanted.anew ? 0 : since_version;
+        wanted.in_full = stage_remembers(stage) && !stage_is_known_to(stage, session->base.number);
+        wanted.since_version = wanted.in_full ? 0 : since_version;
     }
     return wanted;
 }
@@ -94,7 +94,7 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->anew, told);
+            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, told);
             bulk = (struct iovec){told, size};
         }
         sent = channel_send(session->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,

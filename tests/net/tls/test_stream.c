@@ -98,7 +98,7 @@ static void spent_keys_are_replaced(void **state)
     for (int i = 0; i < ROUNDS; i++) {
         swap_blocks(connection, i);
     }
-    assert_in_range(connection->tls->out.sequence, 100, 1000); /* counted anew */
+    assert_in_range(connection->tls->out.sequence, 100, 1000); /* counted from zero */
     connection_close(connection);
     loopback_end(&loopback);
 }

@@ -344,7 +344,7 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
     rollout_tick(&rollout, &vitals, now_s + ROLLOUT_SWITCH_S);
     assert_string_equal(rollout.reason, "worker 1 did not restart within 60 s");
 
-    /* Nobody waits for it while all go back, either, and the next rollout asks anew who is off. */
+    /* Nobody waits for it while all go back, either, and the next rollout asks again who is off. */
     rollout.state = ROLLOUT_IDLE;
     plan = switch_without_the_last(now_s);
     rollout_resume(&rollout, ROLLOUT_GOING_BACK, &plan, 0.5, "the loss", now_s);
@@ -395,7 +395,7 @@ static void one_that_was_off_comes_back_meanwhile(void **state)
     assert_int_equal(rollout_count_members(&rollout), PS + WORKERS - 1);
     say(last, PHASE_STAGED, 1, ++now_s);
     they_say(PHASE_NONE, 2, true, now_s);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING); /* until it has started anew */
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING); /* until it has restarted */
     say(last, PHASE_NONE, 2, ++now_s);
     they_say(PHASE_NONE, 2, true, now_s);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
@@ -421,7 +421,7 @@ static void a_job_that_would_wait_is_not_begun(void **state)
                         "worker 1 is off, and the job would restart and wait for 2 workers (min_workers), of which 1 "
                         "can come: start it, or roll out a lower cluster.min_workers first");
     assert_int_equal(rollout.target, 0); /* what is known of the one before stays */
-    plan.kind = ROLLOUT_LIVE;            /* which does not start anew */
+    plan.kind = ROLLOUT_LIVE;            /* which restarts nobody */
     begin(&plan, 100);
     rollout.state = ROLLOUT_IDLE;
     plan.kind = ROLLOUT_JOB;
@@ -490,7 +490,7 @@ static void obey(struct test_random *random, struct member who, uint64_t *versio
 }
 
 /*
- * Whatever members of a job say and however often its leader starts anew: nobody is told to start anew before all
+ * Whatever members of a job say and however often its leader restarts: nobody is told to restart before all
  * have staged it who were there, nothing is given up for the silence of one that was off, and some get through
  * without.
  */

@@ -311,7 +311,7 @@ static void a_watch_waits_for_steps_that_tell(void **state)
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }
 
-/* After a restore steps are made again that were made before: that is no standstill, and the proof begins anew. */
+/* After a restore steps are made again that were made before: that is no standstill, and the proof begins again. */
 static void steps_that_are_made_again_count(void **state)
 {
     (void)state;
@@ -396,7 +396,7 @@ static void a_leader_that_was_away_goes_back(void **state)
     }
 }
 
-/* --- Members that start anew --- */
+/* --- Members that restart --- */
 
 /* Where it is, as its report after a restart says. */
 static void is_in(struct member who, uint64_t version, bool ready, double now_s)
@@ -507,7 +507,7 @@ static void a_job_that_does_no_good_goes_back(void **state)
     assert_non_null(strstr(rollout.reason, "did not restart"));
 }
 
-/* Those who are told to start anew, now. */
+/* Those who are told to restart, now. */
 static int count_told(void)
 {
     int told = 0;

@@ -34,7 +34,7 @@ static int all_loops(const struct bfloat16_loops *loops[4])
 }
 
 /* As the header describes it, a byte at a time; memory of exactly its size. */
-static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t *halves, size_t n, bool anew)
+static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
     size_t at = 0;
     for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
@@ -46,7 +46,7 @@ static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t 
             most = change > most ? change : most;
         }
         int bits = least == 0 && most == 0 ? 0 : least >= -8 && most < 8 ? 4 : least >= -128 && most < 128 ? 8 : 16;
-        bits = anew || (bits != 0 && count < BFLOAT16_BLOCK) ? 16 : bits;
+        bits = in_full || (bits != 0 && count < BFLOAT16_BLOCK) ? 16 : bits;
         told[at++] = (uint8_t)bits;
         for (size_t j = i; bits == 16 && j < i + count; j++) {
             told[at++] = (uint8_t)halves[j];
@@ -88,14 +88,14 @@ static void differences_arrive(void **state)
             before[i] = halves[i] = (uint16_t)test_random_below(&random, 65536);
         }
         change_some(&random, halves, n);
-        bool anew = round % 7 == 0;
-        size_t size = tell_plainly(plain, before, halves, n, anew);
+        bool in_full = round % 7 == 0;
+        size_t size = tell_plainly(plain, before, halves, n, in_full);
         for (int k = 0; k < count; k++) {
             uint16_t *known = malloc(n * sizeof *known), *learnt = malloc(n * sizeof *known);
             uint8_t *told = malloc(bfloat16_told_room(n));
             memcpy(known, before, n * sizeof *known);
             memcpy(learnt, before, n * sizeof *known);
-            assert_int_equal(loops[k]->tell(told, known, halves, n, anew), size);
+            assert_int_equal(loops[k]->tell(told, known, halves, n, in_full), size);
             assert_memory_equal(told, plain, size);
             assert_memory_equal(known, halves, n * sizeof *known);
             uint8_t *exact = malloc(size); /* so that a byte too far is noticed */

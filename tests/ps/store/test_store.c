@@ -185,7 +185,7 @@ static void blocks_are_as_the_whole(void **state)
     free(gradient);
 }
 
-/* A restored store goes on with the same bits: what it remembers about rows is worked out anew. */
+/* A restored store goes on with the same bits: what it remembers about rows is worked out again. */
 static void a_restored_store_goes_on_as_the_old_one(void **state)
 {
     (void)state;
