@@ -1,7 +1,7 @@
 /*
  * The first exchange on a connection: who are you, do we speak the same protocol, do we work on the same job?
  *
- * the side that connected says hello; the other answers welcome or refused. All checks are made by the one that answers, and
+ * The side that connected says hello; the other answers welcome or refused. The side that answers makes all checks, and
  * its message is shown on both sides.
  */
 #ifndef NET_HANDSHAKE_H

@@ -57,7 +57,7 @@ static inline size_t bfloat16_told_room(size_t n)
     return n * sizeof(uint16_t) + n / BFLOAT16_BLOCK + 1 + BFLOAT16_BLOCK;
 }
 
-/* Brings `known` up to `halves`, and writes how to `told`; returns its bytes. in_full: whoever listens knows nothing. */
+/* Brings `known` up to `halves`, and writes how to `told`; returns its bytes. in_full: the listener knows nothing. */
 size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool in_full);
 
 /* The same from what was told: at most `size` bytes. Returns how many it took; 0: they make no sense. n: at least 1. */

