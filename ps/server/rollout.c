@@ -360,13 +360,25 @@ static bool check_proposal(struct rollout_coordinator *coordinator, const struct
     return can;
 }
 
+/* Has a worker that is here not said its loss yet, since it started or joined again? Locked. */
+static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
+{
+    const struct job *job = &coordinator->server->job;
+    for (int i = 0; i < job->worker_count; i++) {
+        if (job->workers[i].present && coordinator->losses[i] < 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, const struct manifest *manifest,
                   const struct rollout_plan *plan, struct error *error)
 {
     char message[256];
     server_lock(coordinator->server);
     struct rollout_vitals vitals = read_vitals(coordinator);
-    if (manifest->may_lose || vitals.waits) { /* then it may be that of a new model, which guesses */
+    if (manifest->may_lose || vitals.waits || waits_for_a_loss(coordinator)) { /* perhaps a new model, which guesses */
         vitals.loss =
             fmax(vitals.loss, log(coordinator->server->config->model.layers[coordinator->server->model.layer_count]));
     }

@@ -272,6 +272,10 @@ bool live_config_is_rolling(struct live_config *live)
 void live_config_note_joined(struct live_config *live, bool joined)
 {
     if (live) {
+        /* A loss from before a restore says nothing of the model that was restored; ps 0 must not compare with it. */
+        pthread_mutex_lock(&live->lock);
+        live->loss = NO_LOSS;
+        pthread_mutex_unlock(&live->lock);
         atomic_store(&live->joined, joined);
     }
 }
