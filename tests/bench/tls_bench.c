@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "net/channel.h"
+#include "net/credentials.h"
 
 enum { BLOCK = 1 << 20, FLOATS = 397510 };
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "net/credentials.h"
 #include "tests/net/loopback.h"
 
 static char key_folder[64];

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "net/credentials.h"
 #include "net/handshake.h"
 
 struct session {

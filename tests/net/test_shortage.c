@@ -18,6 +18,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "net/credentials.h"
 #include "tests/net/loopback.h"
 #include "tests/random.h"
 

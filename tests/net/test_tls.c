@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "net/credentials.h"
 #include "tests/net/loopback.h"
 
 static char folder[64];
