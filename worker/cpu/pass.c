@@ -174,14 +174,21 @@ static const float *biases_of(const struct network *network, const float *parame
     return parameters + network->model->variables[2 * layer + 1].offset;
 }
 
-/* Adds one pixel block times columns [col, col + n) of layer 0's weights to `out`, for the samples of one chunk. */
-static void first_block(const struct network *network, const float *parameters, const struct index_block *block,
-                        int count, int chunk, int col, int n, float *out, int out_stride)
+/*
+ * Adds one pixel block times strip `strip` of layer 0's weights to `out`, for the samples of one chunk. Three ways: a
+ * block with few zeros is a dense product; otherwise only nonzero pixels are visited, by sample, or, if the outputs are
+ * so few that the index by pixel serves both directions, by pixel.
+ */
+static void first_block(const struct pass *pass, const struct index_block *block, int chunk, int strip, float *out,
+                        int out_stride)
 {
-    const float *weights = weight_at(network, parameters, 0, block->first, col);
+    const struct network *network = pass->network;
+    const float *weights =
+        weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip));
+    int n = strip_floats(&network->strips[0], strip);
     int stride = weights_of(network, 0)->stride;
-    int first = chunk_first(count, chunk);
-    int samples = chunk_first(count, chunk + 1) - first;
+    int first = chunk_first(pass->count, chunk);
+    int samples = chunk_first(pass->count, chunk + 1) - first;
     if (block->dense) {
         struct gemm gemm = {.m = samples,
                             .n = n,
@@ -221,65 +228,61 @@ static void first_block(const struct network *network, const float *parameters, 
     }
 }
 
-/* Of one chunk, pixel blocks [block, end) x strip `strip` of layer 0, from `bias` (NULL: zero) on. */
-static void first_blocks(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int block, int end, const float *bias, int count, int chunk, struct matrix *out, int strip)
+/* Of one chunk: pixel blocks [block, end) x strip `strip` of layer 0, from its biases on if with_bias. */
+static void first_blocks(const struct pass *pass, int block, int end, bool with_bias, int chunk, struct matrix *out,
+                         int strip)
 {
+    const struct network *network = pass->network;
     const struct strips *strips = &network->strips[0];
-    int n = strip_floats(strips, strip);
+    const float *bias = with_bias ? biases_of(network, pass->parameters, 0) + strip_col(strips, strip) : NULL;
     int stride = strip_stride(out, strips);
-    int first = chunk_first(count, chunk);
-    int rows = round_up(chunk_first(count, chunk + 1) - first, 2);
+    int first = chunk_first(pass->count, chunk);
+    int rows = round_up(chunk_first(pass->count, chunk + 1) - first, 2);
     float *z = strip_row(out, strips, strip, first);
-    network->kernels->fill(rows, n, bias, z, stride);
+    network->kernels->fill(rows, strip_floats(strips, strip), bias, z, stride);
     for (int i = block; i < end; i++) {
-        first_block(network, parameters, &index->blocks[i], count, chunk, strip_col(strips, strip), n, z, stride);
+        first_block(pass, &pass->index->blocks[i], chunk, strip, z, stride);
     }
     if (network->layers > 1) {
         network->kernels->activate(network->model->activation, rows * stride, z);
     }
 }
 
-void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
-                struct matrix *out, int strip, int strips)
+void pass_first(const struct pass *pass, struct matrix *out, int strip, int strips)
 {
-    const float *biases = biases_of(network, parameters, 0);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+    for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
         for (int i = strip; i < strip + strips; i++) {
-            first_blocks(network, parameters, index, 0, index->block_count, biases + strip_col(&network->strips[0], i),
-                         count, chunk, out, i);
+            first_blocks(pass, 0, pass->index->block_count, true, chunk, out, i);
         }
     }
 }
 
-void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
-                        int count, float *partials, int capacity, int block)
+void pass_first_partial(const struct pass *pass, float *partials, int block)
 {
+    int capacity = pass->workspace->capacity;
     struct matrix out = {.values = partials + (size_t)block * (size_t)capacity * KERNEL_NARROW,
                          .capacity = capacity,
                          .pitch = KERNEL_NARROW};
-    const float *bias = block == 0 ? biases_of(network, parameters, 0) : NULL;
-    for (int strip = 0; strip < network->strips[0].count; strip++) {
-        for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-            first_blocks(network, parameters, index, block, block + 1,
-                         bias ? bias + strip_col(&network->strips[0], strip) : NULL, count, chunk, &out, strip);
+    for (int strip = 0; strip < pass->network->strips[0].count; strip++) {
+        for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
+            first_blocks(pass, block, block + 1, block == 0, chunk, &out, strip);
         }
     }
 }
 
-void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
-                  int count, struct matrix *out, int strip)
+void pass_forward(const struct pass *pass, int layer, const struct matrix *below, struct matrix *out, int strip)
 {
+    const struct network *network = pass->network;
     const struct strips *inputs = &network->strips[layer - 1];
     const struct strips *strips = &network->strips[layer];
     int col = strip_col(strips, strip);
     int n = strip_floats(strips, strip);
     int stride = strip_stride(out, strips);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int first = chunk_first(count, chunk);
-        int rows = chunk_first(count, chunk + 1) - first;
+    for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
+        int first = chunk_first(pass->count, chunk);
+        int rows = chunk_first(pass->count, chunk + 1) - first;
         float *z = strip_row(out, strips, strip, first);
-        network->kernels->fill(rows, n, biases_of(network, parameters, layer) + col, z, stride);
+        network->kernels->fill(rows, n, biases_of(network, pass->parameters, layer) + col, z, stride);
         for (int i = 0; i < inputs->count; i++) {
             struct gemm gemm = {.m = rows,
                                 .n = n,
@@ -287,7 +290,7 @@ void pass_forward(const struct network *network, const float *parameters, int la
                                 .a = strip_row(below, inputs, i, first),
                                 .a_row = strip_stride(below, inputs),
                                 .a_col = 1,
-                                .b = weight_at(network, parameters, layer, strip_col(inputs, i), col),
+                                .b = weight_at(network, pass->parameters, layer, strip_col(inputs, i), col),
                                 .b_stride = weights_of(network, layer)->stride,
                                 .c = z,
                                 .c_stride = stride,
@@ -300,9 +303,9 @@ void pass_forward(const struct network *network, const float *parameters, int la
     }
 }
 
-void pass_drop(const struct network *network, const struct workspace *workspace, int layer,
-               const struct dropout_batch *batch, const int32_t *places, int count, int strip)
+void pass_drop(const struct pass *pass, int layer, const struct dropout_batch *batch, const int32_t *places, int strip)
 {
+    const struct network *network = pass->network;
     if (network->dropout.threshold == 0) {
         return;
     }
@@ -310,32 +313,32 @@ void pass_drop(const struct network *network, const struct workspace *workspace,
     struct drop drop = {.dropout = &network->dropout,
                         .batch = *batch,
                         .layer = layer,
-                        .rows = count,
+                        .rows = pass->count,
                         .n = strip_floats(strips, strip),
                         .stride = strips->pitch,
                         .first = strip_col(strips, strip),
                         .places = places,
-                        .in = strip_row(&workspace->activations[layer], strips, strip, 0),
-                        .mask = strip_row(&workspace->masks[layer], strips, strip, 0),
-                        .out = strip_row(&workspace->outputs[layer], strips, strip, 0)};
+                        .in = strip_row(&pass->workspace->activations[layer], strips, strip, 0),
+                        .mask = strip_row(&pass->workspace->masks[layer], strips, strip, 0),
+                        .out = strip_row(&pass->workspace->outputs[layer], strips, strip, 0)};
     network->kernels->drop(&drop);
 }
 
-void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
-                  float *partials, int capacity, int strip)
+void pass_partial(const struct pass *pass, const struct matrix *below, float *partials, int strip)
 {
+    const struct network *network = pass->network;
     int layer = network->layers - 1;
     const struct strips *inputs = &network->strips[layer - 1];
-    float *sums = partials + (size_t)strip * (size_t)capacity * KERNEL_NARROW;
-    network->kernels->fill(count, KERNEL_NARROW, strip == 0 ? biases_of(network, parameters, layer) : NULL, sums,
+    float *sums = partials + (size_t)strip * (size_t)pass->workspace->capacity * KERNEL_NARROW;
+    network->kernels->fill(pass->count, KERNEL_NARROW, strip == 0 ? biases_of(network, pass->parameters, layer) : NULL, sums,
                            KERNEL_NARROW);
-    struct gemm gemm = {.m = count,
+    struct gemm gemm = {.m = pass->count,
                         .n = KERNEL_NARROW,
                         .k = strip_units(inputs, strip),
                         .a = strip_row(below, inputs, strip, 0),
                         .a_row = strip_stride(below, inputs),
                         .a_col = 1,
-                        .b = weight_at(network, parameters, layer, strip_col(inputs, strip), 0),
+                        .b = weight_at(network, pass->parameters, layer, strip_col(inputs, strip), 0),
                         .b_stride = weights_of(network, layer)->stride,
                         .c = sums,
                         .c_stride = KERNEL_NARROW,
@@ -343,70 +346,70 @@ void pass_partial(const struct network *network, const float *parameters, const 
     network->kernels->gemm(&gemm);
 }
 
-void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits)
+void pass_sum(const struct pass *pass, const float *partials, float *logits)
 {
-    memcpy(logits, partials, (size_t)count * KERNEL_NARROW * sizeof *logits);
+    const struct network *network = pass->network;
+    size_t floats = (size_t)pass->workspace->capacity * KERNEL_NARROW;
+    memcpy(logits, partials, (size_t)pass->count * KERNEL_NARROW * sizeof *logits);
     for (int i = 1; i < network->partials; i++) {
-        network->kernels->add(count * KERNEL_NARROW, partials + (size_t)i * (size_t)capacity * KERNEL_NARROW, logits);
+        network->kernels->add(pass->count * KERNEL_NARROW, partials + (size_t)i * floats, logits);
     }
 }
 
 /* delta of a strip of the layer below = upper delta x (rows of that strip)^T, times the derivative. */
-static void backward_delta(const struct network *network, const float *parameters, int layer,
-                           const struct workspace *workspace, const struct matrix *upper, int count, int strip,
-                           struct scratch *scratch)
+static void backward_delta(const struct pass *pass, int layer, const struct matrix *upper, int strip)
 {
+    const struct network *network = pass->network;
     const struct strips *lower = &network->strips[layer - 1];
     const struct strips *strips = &network->strips[layer];
-    const struct matrix *deltas = &workspace->deltas[layer - 1];
+    const struct matrix *deltas = &pass->workspace->deltas[layer - 1];
     int n = strip_floats(lower, strip);
-    const float *rows = weight_at(network, parameters, layer, strip_col(lower, strip), 0);
+    const float *rows = weight_at(network, pass->parameters, layer, strip_col(lower, strip), 0);
     for (int i = 0; i < strips->count; i++) {
         int units = strip_units(strips, i);
         network->kernels->transpose(strip_units(lower, strip), units, rows + strip_col(strips, i),
-                                    weights_of(network, layer)->stride, scratch->pack, n);
-        struct gemm gemm = {.m = count,
+                                    weights_of(network, layer)->stride, pass->scratch->pack, n);
+        struct gemm gemm = {.m = pass->count,
                             .n = n,
                             .k = units,
                             .a = strip_row(upper, strips, i, 0),
                             .a_row = strip_stride(upper, strips),
                             .a_col = 1,
-                            .b = scratch->pack,
+                            .b = pass->scratch->pack,
                             .b_stride = n,
                             .c = strip_row(deltas, lower, strip, 0),
                             .c_stride = lower->pitch,
                             .accumulate = i > 0};
         network->kernels->gemm(&gemm);
     }
-    network->kernels->derive(network->model->activation, count * lower->pitch,
-                             strip_row(&workspace->activations[layer - 1], lower, strip, 0),
+    network->kernels->derive(network->model->activation, pass->count * lower->pitch,
+                             strip_row(&pass->workspace->activations[layer - 1], lower, strip, 0),
                              strip_row(deltas, lower, strip, 0));
     if (network->dropout.threshold > 0) {
-        network->kernels->multiply(count * lower->pitch, strip_row(&workspace->masks[layer - 1], lower, strip, 0),
+        network->kernels->multiply(pass->count * lower->pitch, strip_row(&pass->workspace->masks[layer - 1], lower, strip, 0),
                                    strip_row(deltas, lower, strip, 0));
     }
 }
 
 /* The gradient of the rows of strip `strip` below x the columns of strip `i` above, through the tile into the sink. */
-static void backward_weights(const struct network *network, int layer, const struct workspace *workspace,
-                             const struct matrix *upper, int count, int strip, int i, struct scratch *scratch,
-                             const struct gradient_sink *sink)
+static void backward_weights(const struct pass *pass, int layer, const struct matrix *upper, int strip, int i)
 {
+    const struct network *network = pass->network;
     const struct strips *lower = &network->strips[layer - 1];
     const struct strips *strips = &network->strips[layer];
-    const struct matrix *outputs = &workspace->outputs[layer - 1];
+    const struct matrix *outputs = &pass->workspace->outputs[layer - 1];
     int n = strip_floats(strips, i);
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
-        int first = chunk_first(count, chunk);
+    for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
+        int first = chunk_first(pass->count, chunk);
         struct gemm gemm = {.m = strip_units(lower, strip),
                             .n = n,
-                            .k = chunk_first(count, chunk + 1) - first,
+                            .k = chunk_first(pass->count, chunk + 1) - first,
                             .a = strip_row(outputs, lower, strip, first),
                             .a_row = 1,
                             .a_col = strip_stride(outputs, lower),
                             .b = strip_row(upper, strips, i, first),
                             .b_stride = strip_stride(upper, strips),
-                            .c = scratch->tile,
+                            .c = pass->scratch->tile,
                             .c_stride = n,
                             .accumulate = chunk > 0};
         network->kernels->gemm(&gemm);
@@ -416,42 +419,39 @@ static void backward_weights(const struct network *network, int layer, const str
                                    .rows = strip_units(lower, strip),
                                    .col = strip_col(strips, i),
                                    .cols = strip_units(strips, i),
-                                   .values = scratch->tile,
+                                   .values = pass->scratch->tile,
                                    .stride = n};
-    sink->block(sink->context, &block);
+    pass->sink->block(pass->sink->context, &block);
 }
 
-void pass_backward(const struct network *network, const float *parameters, int layer, const struct workspace *workspace,
-                   const struct matrix *upper, int count, int strip, struct scratch *scratch,
-                   const struct gradient_sink *sink)
+void pass_backward(const struct pass *pass, int layer, const struct matrix *upper, int strip)
 {
-    backward_delta(network, parameters, layer, workspace, upper, count, strip, scratch);
-    for (int i = 0; i < network->strips[layer].count; i++) {
-        backward_weights(network, layer, workspace, upper, count, strip, i, scratch, sink);
+    backward_delta(pass, layer, upper, strip);
+    for (int i = 0; i < pass->network->strips[layer].count; i++) {
+        backward_weights(pass, layer, upper, strip, i);
     }
 }
 
-void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
-                 struct scratch *scratch, const struct gradient_sink *sink)
+void pass_biases(const struct pass *pass, int layer, const struct matrix *upper, int strip)
 {
+    const struct network *network = pass->network;
     const struct strips *strips = &network->strips[layer];
-    network->kernels->column_sums(count, strip_floats(strips, strip), strip_row(upper, strips, strip, 0),
-                                  strip_stride(upper, strips), scratch->tile, false);
+    network->kernels->column_sums(pass->count, strip_floats(strips, strip), strip_row(upper, strips, strip, 0),
+                                  strip_stride(upper, strips), pass->scratch->tile, false);
     struct gradient_block block = {.variable = 2 * layer + 1,
                                    .row = 0,
                                    .rows = 1,
                                    .col = strip_col(strips, strip),
                                    .cols = strip_units(strips, strip),
-                                   .values = scratch->tile,
+                                   .values = pass->scratch->tile,
                                    .stride = strip_floats(strips, strip)};
-    sink->block(sink->context, &block);
+    pass->sink->block(pass->sink->context, &block);
 }
 
 /* Through the tile into the sink: rows of one block of pixels. */
-static void emit_first(const struct network *network, const struct index_block *pixels, int strip, const float *tile,
-                       const struct gradient_sink *sink)
+static void emit_first(const struct pass *pass, const struct index_block *pixels, int strip, const float *tile)
 {
-    const struct strips *strips = &network->strips[0];
+    const struct strips *strips = &pass->network->strips[0];
     struct gradient_block block = {.variable = 0,
                                    .row = pixels->first,
                                    .rows = pixels->count,
@@ -461,31 +461,32 @@ static void emit_first(const struct network *network, const struct index_block *
                                    .stride = strip_floats(strips, strip),
                                    .present = pixels->dense ? NULL : pixels->present,
                                    .present_count = pixels->dense ? pixels->count : pixels->present_count};
-    sink->block(sink->context, &block);
-}
-
-static const float *changed_soon(const struct network *network, const float *parameters,
-                                 const struct index_block *block, int count, int strip)
-{
-    return chunk_count(count) > 1
-               ? NULL
-               : weight_at(network, parameters, 0, block->first, strip_col(&network->strips[0], strip));
+    pass->sink->block(pass->sink->context, &block);
 }
 
 /*
- * What one chunk adds to a tile, for all pixels. Where it is the only one, the rows of the weights that the sink is
- * about to change are fetched, here and below.
+ * The rows of the weights that the sink is about to update, to prefetch while the last products before that are
+ * computed; NULL if there is more than one chunk, since later chunks would evict them again.
  */
-static void first_gradient_dense(const struct network *network, const float *parameters,
-                                 const struct index_block *block, const struct matrix *upper, int count, int chunk,
-                                 int strip, float *tile)
+static const float *changed_soon(const struct pass *pass, const struct index_block *block, int strip)
 {
+    const struct network *network = pass->network;
+    return chunk_count(pass->count) > 1
+               ? NULL
+               : weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip));
+}
+
+/* What one chunk adds to a tile, for all pixels of a dense block. */
+static void first_gradient_dense(const struct pass *pass, const struct index_block *block, const struct matrix *upper,
+                                 int chunk, int strip, float *tile)
+{
+    const struct network *network = pass->network;
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
-    int first = chunk_first(count, chunk);
+    int first = chunk_first(pass->count, chunk);
     struct gemm gemm = {.m = block->count,
                         .n = n,
-                        .k = chunk_first(count, chunk + 1) - first,
+                        .k = chunk_first(pass->count, chunk + 1) - first,
                         .a = block->values + (size_t)first * (size_t)block->pitch,
                         .a_row = 1,
                         .a_col = block->pitch,
@@ -494,16 +495,16 @@ static void first_gradient_dense(const struct network *network, const float *par
                         .c = tile,
                         .c_stride = n,
                         .accumulate = chunk > 0,
-                        .ahead = changed_soon(network, parameters, block, count, strip),
+                        .ahead = changed_soon(pass, block, strip),
                         .ahead_stride = weights_of(network, 0)->stride};
     network->kernels->gemm(&gemm);
 }
 
-/* For the pixels that are present. */
-static void first_gradient_sparse(const struct network *network, const float *parameters,
-                                  const struct index_block *block, const struct matrix *upper, int count, int chunk,
-                                  int strip, float *tile)
+/* The same for a sparse block: only the pixels that are present. */
+static void first_gradient_sparse(const struct pass *pass, const struct index_block *block, const struct matrix *upper,
+                                  int chunk, int strip, float *tile)
 {
+    const struct network *network = pass->network;
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
     struct sparse sparse = {.pairs = (block->present_count + 1) / 2,
@@ -512,33 +513,31 @@ static void first_gradient_sparse(const struct network *network, const float *pa
                             .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
                             .offset = block->column_offset,
                             .value = block->column_value,
-                            .in = strip_row(upper, strips, strip, chunk_first(count, chunk)),
+                            .in = strip_row(upper, strips, strip, chunk_first(pass->count, chunk)),
                             .out = tile,
                             .out_stride = n,
                             .accumulate = chunk > 0,
-                            .ahead = changed_soon(network, parameters, block, count, strip),
+                            .ahead = changed_soon(pass, block, strip),
                             .ahead_rows = block->present,
                             .ahead_stride = weights_of(network, 0)->stride};
     network->kernels->sparse(&sparse);
 }
 
-void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int number, const struct matrix *upper, int count, int strip, int strips,
-                         struct scratch *scratch, const struct gradient_sink *sink)
+void pass_first_gradient(const struct pass *pass, int number, const struct matrix *upper, int strip, int strips)
 {
-    const struct index_block *block = &index->blocks[number];
-    assert(strips <= pass_group(count));
-    for (int chunk = 0; chunk < chunk_count(count); chunk++) {
+    const struct index_block *block = &pass->index->blocks[number];
+    assert(strips <= pass_group(pass->count));
+    for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
         for (int i = 0; i < strips; i++) {
-            float *tile = scratch->tile + i * TILE_FLOATS;
+            float *tile = pass->scratch->tile + i * TILE_FLOATS;
             if (block->dense) {
-                first_gradient_dense(network, parameters, block, upper, count, chunk, strip + i, tile);
+                first_gradient_dense(pass, block, upper, chunk, strip + i, tile);
             } else {
-                first_gradient_sparse(network, parameters, block, upper, count, chunk, strip + i, tile);
+                first_gradient_sparse(pass, block, upper, chunk, strip + i, tile);
             }
         }
     }
     for (int i = 0; i < strips; i++) {
-        emit_first(network, block, strip + i, scratch->tile + i * TILE_FLOATS, sink);
+        emit_first(pass, block, strip + i, pass->scratch->tile + i * TILE_FLOATS);
     }
 }

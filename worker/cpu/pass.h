@@ -78,49 +78,50 @@ static inline int pass_group(int count)
     return chunk_count(count) > 1 ? 4 : 1;
 }
 
+/* A batch on its way through a network: what all passes over it have in common. */
+struct pass {
+    const struct network *network;
+    const float *parameters;
+    const struct batch_index *index; /* of its images */
+    int count;                       /* its samples */
+    const struct workspace *workspace;
+    struct scratch *scratch;          /* of the calling thread; backward only */
+    const struct gradient_sink *sink; /* backward only */
+};
+
 /* Outputs (before the activation, if it is the last layer) of layer 0, strips [strip, strip + strips). */
-void pass_first(const struct network *network, const float *parameters, const struct batch_index *index, int count,
-                struct matrix *out, int strip, int strips);
+void pass_first(const struct pass *pass, struct matrix *out, int strip, int strips);
 
 /* Narrow, single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
-void pass_first_partial(const struct network *network, const float *parameters, const struct batch_index *index,
-                        int count, float *partials, int capacity, int block);
+void pass_first_partial(const struct pass *pass, float *partials, int block);
 
 /* Outputs of layer l > 0, strip `strip`, from all outputs below. */
-void pass_forward(const struct network *network, const float *parameters, int layer, const struct matrix *below,
-                  int count, struct matrix *out, int strip);
+void pass_forward(const struct pass *pass, int layer, const struct matrix *below, struct matrix *out, int strip);
 
 /*
  * Training: applies dropout to the outputs of hidden layer `layer`, strip `strip`. places: of the images in the batch.
  */
-void pass_drop(const struct network *network, const struct workspace *workspace, int layer,
-               const struct dropout_batch *batch, const int32_t *places, int count, int strip);
+void pass_drop(const struct pass *pass, int layer, const struct dropout_batch *batch, const int32_t *places, int strip);
 
 /* Narrow: what strip `strip` of the last hidden layer adds to the logits; the first strip adds the biases too. */
-void pass_partial(const struct network *network, const float *parameters, const struct matrix *below, int count,
-                  float *partials, int capacity, int strip);
+void pass_partial(const struct pass *pass, const struct matrix *below, float *partials, int strip);
 
 /* Narrow: adds up the partial sums into logits [count, KERNEL_NARROW]. */
-void pass_sum(const struct network *network, const float *partials, int capacity, int count, float *logits);
+void pass_sum(const struct pass *pass, const float *partials, float *logits);
 
 /*
  * Strip `strip` of layer - 1's outputs: their deltas, then the gradient of their rows of layer's weights, layer > 0.
  * upper: deltas of layer's outputs.
  */
-void pass_backward(const struct network *network, const float *parameters, int layer, const struct workspace *workspace,
-                   const struct matrix *upper, int count, int strip, struct scratch *scratch,
-                   const struct gradient_sink *sink);
+void pass_backward(const struct pass *pass, int layer, const struct matrix *upper, int strip);
 
 /* The gradient of strip `strip` of layer's biases. */
-void pass_biases(const struct network *network, int layer, const struct matrix *upper, int count, int strip,
-                 struct scratch *scratch, const struct gradient_sink *sink);
+void pass_biases(const struct pass *pass, int layer, const struct matrix *upper, int strip);
 
 /*
  * The gradient of layer 0's weights: pixel block `block` of column strips [strip, strip + strips), at most
- * pass_group(count) of them. parameters: only fetched.
+ * pass_group(count) of them. The parameters are only prefetched.
  */
-void pass_first_gradient(const struct network *network, const float *parameters, const struct batch_index *index,
-                         int block, const struct matrix *upper, int count, int strip, int strips,
-                         struct scratch *scratch, const struct gradient_sink *sink);
+void pass_first_gradient(const struct pass *pass, int block, const struct matrix *upper, int strip, int strips);
 
 #endif

@@ -18,6 +18,11 @@ static const float *evaluate_chunk(const struct evaluation_task *evaluation, str
 {
     const struct network *network = &evaluation->engine->network;
     struct workspace *workspace = &member->evaluation;
+    const struct pass pass = {.network = network,
+                              .parameters = evaluation->parameters,
+                              .index = &member->evaluation_index,
+                              .count = count,
+                              .workspace = workspace};
     for (int i = 0; i < member->evaluation_index.block_count; i++) {
         index_build(&member->evaluation_index, i, network->kernels, &member->index_scratch, images,
                     network->model->widths[0], NULL, count);
@@ -29,16 +34,15 @@ static const float *evaluate_chunk(const struct evaluation_task *evaluation, str
         int strips = network->strips[partial ? l - 1 : l].count;
         for (int i = 0; i < strips; i++) {
             if (l == 0) {
-                pass_first(network, evaluation->parameters, &member->evaluation_index, count, out, i, 1);
+                pass_first(&pass, out, i, 1);
             } else if (partial) {
-                pass_partial(network, evaluation->parameters, &workspace->activations[l - 1], count,
-                             workspace->partials[0], workspace->capacity, i);
+                pass_partial(&pass, &workspace->activations[l - 1], workspace->partials[0], i);
             } else {
-                pass_forward(network, evaluation->parameters, l, &workspace->activations[l - 1], count, out, i);
+                pass_forward(&pass, l, &workspace->activations[l - 1], out, i);
             }
         }
         if (partial) {
-            pass_sum(network, workspace->partials[0], workspace->capacity, count, member->scratch.logits);
+            pass_sum(&pass, workspace->partials[0], member->scratch.logits);
             *pitch = KERNEL_NARROW;
             return member->scratch.logits;
         }

@@ -24,23 +24,31 @@ static void softmax_rows(const struct cpu_engine *engine, const struct sampled_b
     engine->network.kernels->softmax(&softmax);
 }
 
+/* Batch `number` of the run; the backward pass adds scratch and sink. */
+static struct pass pass_of(struct cpu_engine *engine, int64_t number)
+{
+    return (struct pass){.network = &engine->network,
+                         .parameters = engine->store.vectors[STORE_PARAMETERS],
+                         .index = &engine->indexes[number % INDEXES],
+                         .count = engine->draws[number % DRAWS].count,
+                         .workspace = &engine->workspace};
+}
+
 /* Strips [strip, strip + strips) of the first layer, and their parts of the logits if those come next. */
 static void forward_first(const struct engine_run *run, int64_t number, int strip, int strips)
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
-    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
-    int count = engine->draws[number % DRAWS].count;
+    struct pass pass = pass_of(engine, number);
     struct matrix *out = network->layers > 1 ? &engine->workspace.activations[0] : &engine->workspace.logits;
-    pass_first(network, parameters, &engine->indexes[number % INDEXES], count, out, strip, strips);
+    pass_first(&pass, out, strip, strips);
     for (int i = strip; i < strip + strips; i++) {
         if (network->layers > 1) {
             const struct sampled_batch *draw = &engine->draws[number % DRAWS];
-            pass_drop(network, &engine->workspace, 0, &draw->dropout, draw->places, count, i);
+            pass_drop(&pass, 0, &draw->dropout, draw->places, i);
         }
         if (network->narrow && network->layers == 2) {
-            pass_partial(network, parameters, &engine->workspace.outputs[0], count,
-                         engine->workspace.partials[number % 2], engine->workspace.capacity, i);
+            pass_partial(&pass, &engine->workspace.outputs[0], engine->workspace.partials[number % 2], i);
         }
     }
 }
@@ -56,9 +64,8 @@ static int group_of(const struct cpu_engine *engine, int64_t number, int strip, 
 static void forward_regression(const struct engine_run *run, int64_t number, int block)
 {
     struct cpu_engine *engine = run->engine;
-    pass_first_partial(&engine->network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
-                       engine->draws[number % DRAWS].count, engine->workspace.partials[number % 2],
-                       engine->workspace.capacity, block);
+    struct pass pass = pass_of(engine, number);
+    pass_first_partial(&pass, engine->workspace.partials[number % 2], block);
 }
 
 void cpu_forward_begin(const struct engine_run *run, int64_t number, int thread)
@@ -85,22 +92,20 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
-    const float *parameters = engine->store.vectors[STORE_PARAMETERS];
-    int count = engine->draws[number % DRAWS].count;
+    struct pass pass = pass_of(engine, number);
     for (int l = 1; l < network->layers - network->narrow; l++) {
         pool_barrier(engine->pool);
         bool last = l + 1 == network->layers;
         struct matrix *out = last ? &workspace->logits : &workspace->activations[l];
         int strips = network->strips[l].count;
         for (int i = share_first(engine, strips, thread); i < share_first(engine, strips, thread + 1); i++) {
-            pass_forward(network, parameters, l, &workspace->outputs[l - 1], count, out, i);
+            pass_forward(&pass, l, &workspace->outputs[l - 1], out, i);
             if (!last) {
                 const struct sampled_batch *draw = &engine->draws[number % DRAWS];
-                pass_drop(network, workspace, l, &draw->dropout, draw->places, count, i);
+                pass_drop(&pass, l, &draw->dropout, draw->places, i);
             }
             if (network->narrow && l + 2 == network->layers) {
-                pass_partial(network, parameters, &workspace->outputs[l], count, workspace->partials[number % 2],
-                             workspace->capacity, i);
+                pass_partial(&pass, &workspace->outputs[l], workspace->partials[number % 2], i);
             }
         }
     }
@@ -130,7 +135,8 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
     if (network->narrow) {
         struct scratch *scratch = &engine->members[thread].scratch;
         *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
-        pass_sum(network, workspace->partials[number % 2], workspace->capacity, draw->count, scratch->logits);
+        struct pass pass = pass_of(engine, number);
+        pass_sum(&pass, workspace->partials[number % 2], scratch->logits);
         softmax_rows(engine, draw, upper, scratch->losses, scratch->correct, 0, draw->count);
         return mean_loss(scratch->losses, scratch->correct, draw->count, right);
     }
@@ -143,22 +149,27 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
 
 /* --- the backward pass --- */
 
+static struct pass backward_of(struct cpu_engine *engine, int64_t number, int thread, const struct gradient_sink *sink)
+{
+    struct pass pass = pass_of(engine, number);
+    pass.scratch = &engine->members[thread].scratch;
+    pass.sink = sink;
+    return pass;
+}
+
 static void backward_first(const struct engine_run *run, int64_t number, const struct matrix *upper, int strip,
                            int strips, int thread, const struct gradient_sink *sink)
 {
     struct cpu_engine *engine = run->engine;
-    const struct batch_index *index = &engine->indexes[number % INDEXES];
-    struct scratch *scratch = &engine->members[thread].scratch;
-    int count = engine->draws[number % DRAWS].count;
-    for (int block = 0; block < index->block_count; block++) {
+    struct pass pass = backward_of(engine, number, thread, sink);
+    for (int block = 0; block < pass.index->block_count; block++) {
         if (strip + strips == share_first(engine, engine->network.strips[0].count, thread + 1)) {
-            cpu_fetch_images(run, number + 2, block, index->block_count);
+            cpu_fetch_images(run, number + 2, block, pass.index->block_count);
         }
-        pass_first_gradient(&engine->network, engine->store.vectors[STORE_PARAMETERS], index, block, upper, count,
-                            strip, strips, scratch, sink);
+        pass_first_gradient(&pass, block, upper, strip, strips);
     }
     for (int i = strip; i < strip + strips; i++) {
-        pass_biases(&engine->network, 0, upper, count, i, scratch, sink);
+        pass_biases(&pass, 0, upper, i);
     }
 }
 
@@ -168,14 +179,12 @@ static void backward_regression(const struct engine_run *run, int64_t number, co
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
-    struct scratch *scratch = &engine->members[thread].scratch;
-    int count = engine->draws[number % DRAWS].count;
+    struct pass pass = backward_of(engine, number, thread, sink);
     for (int block = thread; block < network->partials; block += engine->threads) {
         for (int strip = 0; strip < network->strips[0].count; strip++) {
-            pass_first_gradient(network, engine->store.vectors[STORE_PARAMETERS], &engine->indexes[number % INDEXES],
-                                block, upper, count, strip, 1, scratch, sink);
+            pass_first_gradient(&pass, block, upper, strip, 1);
             if (block == 0) {
-                pass_biases(network, 0, upper, count, strip, scratch, sink);
+                pass_biases(&pass, 0, upper, strip);
             }
         }
         cpu_fetch_images(run, number + 2, block, network->partials);
@@ -190,6 +199,7 @@ static void backward_biases(const struct engine_run *run, int64_t number, int la
                             int thread, const struct gradient_sink *sink)
 {
     struct cpu_engine *engine = run->engine;
+    struct pass pass = backward_of(engine, number, thread, sink);
     int strips = engine->network.strips[layer].count;
     int first = share_first(engine, strips, thread);
     int end = share_first(engine, strips, thread + 1);
@@ -202,8 +212,7 @@ static void backward_biases(const struct engine_run *run, int64_t number, int la
                   : 0;
     }
     for (int i = first; i < end; i++) {
-        pass_biases(&engine->network, layer, upper, engine->draws[number % DRAWS].count, i,
-                    &engine->members[thread].scratch, sink);
+        pass_biases(&pass, layer, upper, i);
     }
 }
 
@@ -218,7 +227,7 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
         backward_regression(run, number, &upper, thread, sink, next);
         return;
     }
-    int count = engine->draws[number % DRAWS].count;
+    struct pass pass = backward_of(engine, number, thread, sink);
     for (int l = network->layers - 1; l >= 0; l--) {
         const struct matrix *above = l + 1 == network->layers ? &upper : &workspace->deltas[l];
         if (l > 0) {
@@ -232,8 +241,7 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
         for (int i = share_first(engine, strips, thread), group; i < end; i += group) {
             group = group_of(engine, number, i, end);
             for (int strip = i; l > 0 && strip < i + group; strip++) {
-                pass_backward(network, engine->store.vectors[STORE_PARAMETERS], l, workspace, above, count, strip,
-                              &engine->members[thread].scratch, sink);
+                pass_backward(&pass, l, above, strip);
             }
             if (l <= 1) {
                 backward_first(run, number, l == 1 ? &workspace->deltas[0] : above, i, group, thread, sink);
