@@ -17,10 +17,9 @@
 #include "ps/store/store.h"
 #include "worker/data/examples.h"
 
-/* A batch to compute on, picked from examples by index. */
+/* A batch to compute on: some examples of a set. */
 struct batch {
-    const uint8_t *images;  /* [examples, inputs] row-major, uint8 0..255, of the whole set */
-    const int32_t *labels;  /* [examples] */
+    const struct examples *examples;
     const int32_t *indexes; /* [count]: which of them */
     int count;              /* 1..batch_size of the engine */
     uint32_t task;          /* who drew it, and for which of its steps: dropout goes by that */
@@ -56,9 +55,12 @@ struct engine_table {
     bool (*step)(struct engine *engine, const struct batch *batch, const struct gradient_sink *sink,
                  struct train_result *result, struct error *error);
 
-    /* Logits of images [first, first + count) into logits [count, classes] row-major; averaged: with the averages. */
-    bool (*forward)(struct engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
-                    struct error *error);
+    /*
+     * Logits of examples [first, first + count) into logits [count, units of the last layer] row-major; averaged: with
+     * the averages.
+     */
+    bool (*forward)(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
+                    float *logits, struct error *error);
 
     /* Floats [first, first + count) of one vector of the model, in the layout of ps/store/model.h. */
     bool (*read)(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,

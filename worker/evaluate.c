@@ -76,12 +76,10 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
               struct error *error)
 {
     int chunk = chunk_images(evaluation->classes);
-    size_t pixels = (size_t)examples->height * (size_t)examples->width;
     clear(evaluation);
     for (int first = 0; first < examples->count; first += chunk) {
         int count = examples->count - first < chunk ? examples->count - first : chunk;
-        const uint8_t *images = examples->images + (size_t)first * pixels;
-        if (!engine->table->forward(engine, averaged, images, count, evaluation->logits, error)) {
+        if (!engine->table->forward(engine, averaged, examples, first, count, evaluation->logits, error)) {
             return false;
         }
         for (int i = 0; i < count; i++) {

@@ -17,8 +17,8 @@ struct bench {
     struct config config;
     struct model model;
     struct engine *engine;
-    uint8_t *images;
-    int32_t *labels, *indexes;
+    struct examples examples;
+    int32_t *indexes;
     float *taken; /* [float_count]: the gradient, as whoever sends it on would have it */
     double seconds;
     double first_s; /* of the step under way: when its first block came */
@@ -59,20 +59,20 @@ static void create(struct bench *bench)
     struct gpu_client *client;
     struct engine_options options = {.model = &bench->model, .config = &bench->config};
     model_layout(&bench->model, &bench->config.model);
-    bench->images = malloc((size_t)IMAGES * PIXELS + 64);
-    bench->labels = malloc(IMAGES * sizeof *bench->labels);
+    bench->examples.images = malloc((size_t)IMAGES * PIXELS + 64);
+    bench->examples.labels = malloc(IMAGES * sizeof *bench->examples.labels);
     bench->indexes = malloc((size_t)bench->config.train.batch_size * sizeof *bench->indexes);
     bench->taken = malloc(bench->model.float_count * sizeof *bench->taken);
-    if (!bench->images || !bench->labels || !bench->indexes || !bench->taken) {
+    if (!bench->examples.images || !bench->examples.labels || !bench->indexes || !bench->taken) {
         fail("no memory");
     }
     uint32_t random = 1;
     for (size_t i = 0; i < (size_t)IMAGES * PIXELS; i++) {
         random = random * 1664525u + 1013904223u;
-        bench->images[i] = random >> 29 == 0 ? (uint8_t)(random >> 16) : 0;
+        bench->examples.images[i] = random >> 29 == 0 ? (uint8_t)(random >> 16) : 0;
     }
     for (int i = 0; i < IMAGES; i++) {
-        bench->labels[i] = i % 10;
+        bench->examples.labels[i] = i % 10;
     }
     if (!gpu_client_start(&client, bench->config.train.gpu_timeout_secs, &error) ||
         !gpu_engine_begin(client, &options, &error) || !gpu_engine_create(&bench->engine, &options, client, &error)) {
@@ -92,8 +92,7 @@ static void measure(struct bench *bench)
     int count = 0;
     double end_s = clock_monotonic_s() + bench->seconds;
     for (int step = 0; clock_monotonic_s() < end_s && count < MOST; step++) {
-        struct batch batch = {.images = bench->images,
-                              .labels = bench->labels,
+        struct batch batch = {.examples = &bench->examples,
                               .indexes = bench->indexes,
                               .count = bench->config.train.batch_size,
                               .step = step};
@@ -144,8 +143,7 @@ int main(int count, char **arguments)
     create(&bench);
     measure(&bench);
     bench.engine->table->destroy(bench.engine);
-    free(bench.images);
-    free(bench.labels);
+    examples_free(&bench.examples);
     free(bench.indexes);
     free(bench.taken);
     return 0;

@@ -59,12 +59,13 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
     return true;
 }
 
-static bool engine_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
-                           struct error *error)
+static bool engine_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
+                           float *logits, struct error *error)
 {
     const struct odd_engine *engine = (struct odd_engine *)base;
     (void)averaged;
-    (void)images;
+    (void)examples;
+    (void)first;
     (void)error;
     memset(logits, 0, (size_t)count * (size_t)engine->model->variables[1].cols * sizeof *logits);
     return true;

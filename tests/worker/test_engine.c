@@ -302,8 +302,7 @@ static struct train_result engine_gradient(struct fixture *fixture, const int32_
 {
     struct collector collector = {.model = &fixture->model, .sum = gradient, .weight = 1.0f, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
-    struct batch batch = {.images = fixture->examples.images,
-                          .labels = fixture->examples.labels,
+    struct batch batch = {.examples = &fixture->examples,
                           .indexes = indexes,
                           .count = count,
                           .task = the_batch.task,
@@ -432,7 +431,7 @@ static void test_forward(void **state)
         float *logits = malloc((size_t)(count * classes) * sizeof *logits);
         struct error error;
         assert_true(
-            fixture.engine->table->forward(fixture.engine, round % 2, fixture.examples.images, count, logits, &error));
+            fixture.engine->table->forward(fixture.engine, round % 2, &fixture.examples, 0, count, logits, &error));
         struct naive naive = naive_create(&fixture);
         static double values[CONFIG_MAX_LAYERS][MOST_WIDTH];
         for (int i = 0; i < count; i++) {
@@ -561,12 +560,8 @@ static void test_micro_batches(void **state)
             assert_int_equal(count, step % 5 == 4 ? 10 : 20);
             struct collector collector = {.model = &fixture.model, .sum = sum, .weight = 1.0f / MICRO, .first = i == 0};
             struct gradient_sink sink = collector_sink(&collector);
-            struct batch batch = {.images = fixture.examples.images,
-                                  .labels = fixture.examples.labels,
-                                  .indexes = indexes,
-                                  .count = count,
-                                  .task = i,
-                                  .step = step};
+            struct batch batch = {
+                .examples = &fixture.examples, .indexes = indexes, .count = count, .task = i, .step = step};
             struct engine *engine = fixture.engine;
             assert_true(
                 engine->table->write(engine, STORE_PARAMETERS, 0, floats, store.vectors[STORE_PARAMETERS], &error));
@@ -680,7 +675,7 @@ static void test_steps_allocate_nothing(void **state)
     int before = atomic_load(&allocations);
     assert_true(before > 0);
     assert_true(fixture.engine->table->train(fixture.engine, 20, &result, &error));
-    assert_true(fixture.engine->table->forward(fixture.engine, false, fixture.examples.images, 90, logits, &error));
+    assert_true(fixture.engine->table->forward(fixture.engine, false, &fixture.examples, 0, 90, logits, &error));
     assert_int_equal(atomic_load(&allocations), before);
     teardown(&fixture);
 }

@@ -81,12 +81,13 @@ static bool fake_train(struct engine *engine, int64_t n, struct train_result *re
 }
 
 /* Image i carries its label in pixel 0 and i in pixel 1; the first so many are recognised. */
-static bool fake_forward(struct engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
-                         struct error *error)
+static bool fake_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
+                         float *logits, struct error *error)
 {
     (void)error;
     struct fake_engine *f = fake(engine);
     int64_t step = f->global_step < f->best_step ? f->global_step : f->best_step;
+    const uint8_t *images = examples->images + (size_t)first * PIXELS;
     f->averaged = averaged;
     for (int i = 0; i < count; i++) {
         int label = images[i * PIXELS];

@@ -133,10 +133,9 @@ static void cpu_destroy(struct engine *base)
         free(engine->draws[i].indexes);
         free(engine->draws[i].labels);
         free(engine->draws[i].places);
-        free(engine->draws[i].memory);
+        examples_free(&engine->draws[i].streamed);
     }
     free(engine->drawn);
-    free(engine->streamed_labels);
     free(engine->in_order);
     free(engine->first_of_class);
     free(engine->signatures);
@@ -175,12 +174,13 @@ static bool create_streamed(struct cpu_engine *engine, int capacity, struct erro
     if (!engine->streaming) {
         return true;
     }
-    engine->streamed_labels = calloc((size_t)capacity, sizeof *engine->streamed_labels);
     engine->in_order = calloc((size_t)capacity, sizeof *engine->in_order);
-    bool there = engine->streamed_labels && engine->in_order;
+    bool there = engine->in_order;
     for (int i = 0; i < DRAWS; i++) {
-        engine->draws[i].memory = calloc(1, bytes);
-        there = there && engine->draws[i].memory;
+        struct examples *streamed = &engine->draws[i].streamed;
+        streamed->images = calloc(1, bytes);
+        streamed->labels = calloc((size_t)capacity, sizeof *streamed->labels);
+        there = there && streamed->images && streamed->labels;
     }
     for (int i = 0; there && i < capacity; i++) {
         engine->in_order[i] = i;

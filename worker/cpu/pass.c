@@ -183,8 +183,7 @@ static void first_block(const struct pass *pass, const struct index_block *block
                         int out_stride)
 {
     const struct network *network = pass->network;
-    const float *weights =
-        weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip));
+    const float *weights = weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip));
     int n = strip_floats(&network->strips[0], strip);
     int stride = weights_of(network, 0)->stride;
     int first = chunk_first(pass->count, chunk);
@@ -330,8 +329,8 @@ void pass_partial(const struct pass *pass, const struct matrix *below, float *pa
     int layer = network->layers - 1;
     const struct strips *inputs = &network->strips[layer - 1];
     float *sums = partials + (size_t)strip * (size_t)pass->workspace->capacity * KERNEL_NARROW;
-    network->kernels->fill(pass->count, KERNEL_NARROW, strip == 0 ? biases_of(network, pass->parameters, layer) : NULL, sums,
-                           KERNEL_NARROW);
+    network->kernels->fill(pass->count, KERNEL_NARROW, strip == 0 ? biases_of(network, pass->parameters, layer) : NULL,
+                           sums, KERNEL_NARROW);
     struct gemm gemm = {.m = pass->count,
                         .n = KERNEL_NARROW,
                         .k = strip_units(inputs, strip),
@@ -386,7 +385,8 @@ static void backward_delta(const struct pass *pass, int layer, const struct matr
                              strip_row(&pass->workspace->activations[layer - 1], lower, strip, 0),
                              strip_row(deltas, lower, strip, 0));
     if (network->dropout.threshold > 0) {
-        network->kernels->multiply(pass->count * lower->pitch, strip_row(&pass->workspace->masks[layer - 1], lower, strip, 0),
+        network->kernels->multiply(pass->count * lower->pitch,
+                                   strip_row(&pass->workspace->masks[layer - 1], lower, strip, 0),
                                    strip_row(deltas, lower, strip, 0));
     }
 }

@@ -1,23 +1,48 @@
-/* Examples in memory: images with their labels. */
+/* Examples in memory, pictures or rows of a table, with what is to be learnt from them. */
 #ifndef WORKER_DATA_EXAMPLES_H
 #define WORKER_DATA_EXAMPLES_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
- * images: [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last;
- * labels: [count], 0 <= label < classes.
+ * A set of either pictures or rows. Arrays that a set has no use for are NULL.
+ *
+ * A row is what the first layer sees, preprocessed: `numbers` dense inputs, then one-hot ones, of which only the places
+ * of the ones are kept, so that a category costs 4 bytes however many there are.
  */
 struct examples {
-    uint8_t *images;
-    int32_t *labels;
     int count;
+    /* Pictures: */
+    uint8_t *images; /* [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last */
     int height, width;
-    int classes; /* 1 + the largest label */
+    /* Rows: */
+    int inputs;      /* width of the first layer: numbers, and the places of all categories; 0: pictures */
+    int numbers;     /* the first `numbers` inputs */
+    int codes;       /* most ones that a row has among the other inputs */
+    float *values;   /* [count, numbers] row-major */
+    int32_t *places; /* [count, codes]: the input that is 1, numbers <= place < inputs, each at most once; -1: none */
+    /* To be learnt, by labels or by target values: */
+    int32_t *labels;       /* [count], 0 <= label < classes; NULL: target_values */
+    int classes;           /* 1 + the largest label */
+    int targets;           /* per example, and units of the last layer */
+    float *target_values;  /* [count, targets]: 0 or 1 for sigmoid; for regression as the model computes them */
+    double *target_means;  /* [targets]: what a target value stands for is mean + scale x value ... */
+    double *target_scales; /* [targets], > 0 ... both borrowed; NULL: itself */
+    float *weights;        /* [count]: what an example counts in the loss, on average 1; NULL: all 1 */
 };
 
 /* The parts of a data set. */
 enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
+
+static inline bool examples_are_rows(const struct examples *examples)
+{
+    return examples->inputs > 0;
+}
+
+/* Examples [first, first + count) in the same memory. */
+struct examples examples_part(const struct examples *examples, int first, int count);
 
 void examples_free(struct examples *examples); /* also fine on examples that are all zeros */
 

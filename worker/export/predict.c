@@ -95,12 +95,12 @@ static void say(const struct predict *predict, const char *name, int64_t index)
     printf("\n");
 }
 
-/* images: [count, inputs], count <= BATCH; first: the index of the first one, negative for a picture. */
-static bool predict_batch(struct predict *predict, const char *name, const uint8_t *images, int count, int64_t first,
-                          struct error *error)
+/* The first `count` of predict->images; first: the index of the first one, negative for a picture. */
+static bool predict_batch(struct predict *predict, const char *name, int count, int64_t first, struct error *error)
 {
     struct engine *engine = predict->trained.engine;
-    if (!engine->table->forward(engine, false, images, count, predict->logits, error)) {
+    const struct examples examples = {.images = predict->images, .count = count};
+    if (!engine->table->forward(engine, false, &examples, 0, count, predict->logits, error)) {
         return false;
     }
     for (int i = 0; i < count; i++) {
@@ -121,7 +121,7 @@ static bool predict_picture(struct predict *predict, const char *name, const uin
     }
     bool fits = image_fit_inputs(&image, predict->inputs, predict->images, error) || error_wrap(error, "%s", name);
     image_free(&image);
-    return fits && predict_batch(predict, name, predict->images, 1, -1, error);
+    return fits && predict_batch(predict, name, 1, -1, error);
 }
 
 /* The shape of an IDX file's images, [count, height, width] or [count, pixels]. */
@@ -155,7 +155,7 @@ static bool predict_stream(struct predict *predict, struct stream *stream, struc
                                     error) ||
                    error_wrap(error, "%s", name);
         }
-        done = done && predict_batch(predict, name, predict->images, some, first, error);
+        done = done && predict_batch(predict, name, some, first, error);
     }
     free(elements);
     return done;

@@ -252,8 +252,8 @@ static void put_batch(const struct gpu_engine *engine, const struct batch *batch
     size_t pixels = (size_t)engine->options.model->widths[0];
     for (int i = 0; i < batch->count; i++) {
         size_t from = (size_t)batch->indexes[i];
-        memcpy(engine->areas->images + (size_t)i * pixels, batch->images + from * pixels, pixels);
-        engine->areas->labels[i] = batch->labels[from];
+        memcpy(engine->areas->images + (size_t)i * pixels, batch->examples->images + from * pixels, pixels);
+        engine->areas->labels[i] = batch->examples->labels[from];
     }
 }
 
@@ -311,17 +311,18 @@ static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const uint8
     return done;
 }
 
-static bool gpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
-                        struct error *error)
+static bool gpu_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
+                        float *logits, struct error *error)
 {
     struct gpu_engine *engine = of(base);
+    const uint8_t *images = examples->images + (size_t)first * (size_t)engine->options.model->widths[0];
     if (engine->client && forward_on_gpu(engine, averaged, images, count, logits, error)) {
         return true;
     }
     if (engine->client && !recover(engine, error)) {
         return false;
     }
-    return engine->cpu->table->forward(engine->cpu, averaged, images, count, logits, error);
+    return engine->cpu->table->forward(engine->cpu, averaged, examples, first, count, logits, error);
 }
 
 /* --- State --- */

@@ -22,11 +22,10 @@ struct tower {
     struct towers *all;
     struct config config; /* the job's, on this device, without what the host computes */
     struct engine *engine;
-    float *gradient;  /* [float_count], of its batch */
-    int32_t *indexes; /* [batch size] */
-    uint8_t *images;  /* [batch size, inputs], and labels [batch size]: for streaming data, else NULL */
-    int32_t *labels;
-    uint64_t version; /* of its parameters, a copy of the store's vector `has` */
+    float *gradient;          /* [float_count], of its batch */
+    int32_t *indexes;         /* [batch size] */
+    struct examples streamed; /* [batch size] of them: for streaming data, else zeros */
+    uint64_t version;         /* of its parameters, a copy of the store's vector `has` */
     enum store_vector has;
     struct batch batch; /* in progress; count 0: none */
     struct train_result result;
@@ -125,21 +124,18 @@ static bool draw(struct towers *all, int tower, int micro, int64_t step, struct 
     struct sampler sampler = all->sampler;
     struct tower *one = &all->towers[tower];
     sampler.task += (uint32_t)micro;
-    one->batch = (struct batch){.images = all->options.train->images,
-                                .labels = all->options.train->labels,
-                                .indexes = one->indexes,
-                                .task = sampler.task,
-                                .step = step};
+    one->batch =
+        (struct batch){.examples = all->options.train, .indexes = one->indexes, .task = sampler.task, .step = step};
     if (!all->options.streaming) {
         one->batch.count = sampler_draw(&sampler, step, one->indexes);
         return true;
     }
-    one->batch.images = one->images;
-    one->batch.labels = one->labels;
-    if (!streaming_draw(all->options.streaming, sampler.task, step, one->images, one->labels, &one->batch.count,
-                        error)) {
+    one->batch.examples = &one->streamed;
+    if (!streaming_draw(all->options.streaming, sampler.task, step, one->streamed.images, one->streamed.labels,
+                        &one->streamed.count, error)) {
         return false;
     }
+    one->batch.count = one->streamed.count;
     for (int i = 0; i < one->batch.count; i++) {
         one->indexes[i] = i;
     }
@@ -242,13 +238,13 @@ static bool towers_step(struct engine *base, const struct batch *batch, const st
     return true;
 }
 
-static bool towers_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
-                           struct error *error)
+static bool towers_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
+                           float *logits, struct error *error)
 {
     struct towers *all = of(base);
     struct tower *tower = &all->towers[0];
     return hand_over(tower, averaged ? STORE_AVERAGES : STORE_PARAMETERS, error) &&
-           tower->engine->table->forward(tower->engine, false, images, count, logits, error);
+           tower->engine->table->forward(tower->engine, false, examples, first, count, logits, error);
 }
 
 /* --- State --- */
@@ -314,8 +310,7 @@ static void towers_destroy(struct engine *base)
         }
         free(tower->gradient);
         free(tower->indexes);
-        free(tower->images);
-        free(tower->labels);
+        examples_free(&tower->streamed);
     }
     store_destroy(&all->store);
     free(all->sum);
@@ -379,9 +374,9 @@ static bool create_tower(struct tower *tower, struct error *error)
     size_t batch = (size_t)tower->config.train.batch_size;
     tower->indexes = calloc(batch, sizeof *tower->indexes);
     bool streams = all->options.streaming;
-    tower->images = streams ? calloc(1, batch * (size_t)options.model->widths[0] + IDX_PADDING) : NULL;
-    tower->labels = streams ? calloc(batch, sizeof *tower->labels) : NULL;
-    if (!tower->gradient || !tower->indexes || (streams && (!tower->images || !tower->labels))) {
+    tower->streamed.images = streams ? calloc(1, batch * (size_t)options.model->widths[0] + IDX_PADDING) : NULL;
+    tower->streamed.labels = streams ? calloc(batch, sizeof *tower->streamed.labels) : NULL;
+    if (!tower->gradient || !tower->indexes || (streams && (!tower->streamed.images || !tower->streamed.labels))) {
         return error_set(error, "out of memory for the gradients of %d towers", all->count);
     }
     if (tower->config.train.device == DEVICE_CPU) {

@@ -22,8 +22,8 @@ enum { AT_A_TIME = FEED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may
 static const double SLICE_S = 0.1;
 
 struct parcel {
-    uint8_t *bytes; /* as they came: labels, then images */
-    int32_t *labels;
+    uint8_t *bytes;           /* as they came: labels, then images */
+    struct examples examples; /* the images within those bytes, and labels [capacity] of its own */
     int count;
 };
 
@@ -134,10 +134,10 @@ static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t
         return false;
     }
     for (int i = 0; i < parcel->count; i++) {
-        parcel->labels[i] = get_le16(parcel->bytes + 2 * (size_t)i);
-        if (parcel->labels[i] >= feed->classes) {
+        parcel->examples.labels[i] = get_le16(parcel->bytes + 2 * (size_t)i);
+        if (parcel->examples.labels[i] >= feed->classes) {
             return error_set(error, "%s sent label %d, and the model has %d classes", feed->link.name,
-                             parcel->labels[i], feed->classes);
+                             parcel->examples.labels[i], feed->classes);
         }
     }
     return true;
@@ -257,11 +257,10 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
         pthread_mutex_lock(&feed->lock);
     }
     if (feed->fetched > 0) {
-        const struct parcel *parcel = &feed->parcels[number % FEED_BATCHES];
-        *batch = (struct batch){.images = parcel->bytes + 2 * (size_t)parcel->count,
-                                .labels = parcel->labels,
-                                .indexes = feed->in_order,
-                                .count = parcel->count};
+        struct parcel *parcel = &feed->parcels[number % FEED_BATCHES];
+        parcel->examples.images = parcel->bytes + 2 * (size_t)parcel->count;
+        parcel->examples.count = parcel->count;
+        *batch = (struct batch){.examples = &parcel->examples, .indexes = feed->in_order, .count = parcel->count};
         end = PUSH_PULL_DONE;
     } else if (feed->end != PUSH_PULL_DONE) {
         end = feed->end;
@@ -280,8 +279,8 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
     bool there = feed->in_order;
     for (int i = 0; there && i < FEED_BATCHES; i++) {
         feed->parcels[i].bytes = calloc(1, batch_bytes(capacity, feed->pixels) + AFTER_IMAGES);
-        feed->parcels[i].labels = malloc(capacity * sizeof *feed->parcels[i].labels);
-        there = feed->parcels[i].bytes && feed->parcels[i].labels;
+        feed->parcels[i].examples.labels = malloc(capacity * sizeof(int32_t));
+        there = feed->parcels[i].bytes && feed->parcels[i].examples.labels;
     }
     for (int i = 0; there && i < feed->capacity; i++) {
         feed->in_order[i] = i;
@@ -327,7 +326,7 @@ void batch_fetcher_destroy(struct batch_fetcher *feed)
     link_destroy(&feed->link);
     for (int i = 0; i < FEED_BATCHES; i++) {
         free(feed->parcels[i].bytes);
-        free(feed->parcels[i].labels);
+        free(feed->parcels[i].examples.labels);
     }
     free(feed->in_order);
     pthread_mutex_destroy(&feed->lock);

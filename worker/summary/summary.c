@@ -251,7 +251,7 @@ static bool put_gradient(struct summary *summary, int64_t step, struct error *er
     const struct examples *from = dataset->streaming ? &dataset->sample : &dataset->train;
     struct sampler sampler = {
         .seed = (uint64_t)train->seed, .examples = (uint32_t)from->count, .batch_size = (uint32_t)train->batch_size};
-    struct batch batch = {.images = from->images, .labels = from->labels, .indexes = summary->indexes, .step = step};
+    struct batch batch = {.examples = from, .indexes = summary->indexes, .step = step};
     struct collector collector = {.model = options->model, .sum = summary->gradient, .weight = 1, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
     struct train_result done;

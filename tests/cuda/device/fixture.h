@@ -305,7 +305,7 @@ static inline void check_logits(struct fixture *fixture)
     if (!device_forward(fixture->device, averaged, fixture->examples.images, count, got, &error)) {
         fail_msg("%s", error.text);
     }
-    assert_true(fixture->cpu->table->forward(fixture->cpu, averaged, fixture->examples.images, count, wanted, &error));
+    assert_true(fixture->cpu->table->forward(fixture->cpu, averaged, &fixture->examples, 0, count, wanted, &error));
     assert_close("logits", got, wanted, floats, 1e-5);
     free(wanted);
     free(got);
@@ -326,8 +326,7 @@ static inline void check_gradient(struct fixture *fixture, int count)
         memcpy(images + (size_t)i * pixels, fixture->examples.images + (size_t)indexes[i] * pixels, pixels);
         labels[i] = fixture->examples.labels[indexes[i]];
     }
-    struct batch batch = {.images = fixture->examples.images,
-                          .labels = fixture->examples.labels,
+    struct batch batch = {.examples = &fixture->examples,
                           .indexes = indexes,
                           .count = count,
                           .task = (uint32_t)below(3),

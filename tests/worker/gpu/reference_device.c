@@ -201,8 +201,7 @@ static bool train_step(struct device *device, int64_t step, const struct update 
         struct collector collector = {
             .model = &device->model, .sum = device->gradient, .weight = 1.0f / (float)micro, .first = i == 0};
         struct gradient_sink sink = collector_sink(&collector);
-        struct batch batch = {.images = device->examples.images,
-                              .labels = device->examples.labels,
+        struct batch batch = {.examples = &device->examples,
                               .indexes = indexes,
                               .count = sampler_draw(&sampler, step, indexes),
                               .task = sampler.task,
@@ -238,6 +237,15 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
     return true;
 }
 
+/* As the CPU engine wants them; it does not write to them. */
+static struct examples examples_of(const uint8_t *images, const int32_t *labels, int count)
+{
+    struct examples examples = {.count = count};
+    memcpy(&examples.images, &images, sizeof examples.images);
+    memcpy(&examples.labels, &labels, sizeof examples.labels);
+    return examples;
+}
+
 bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
                  int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
                  struct error *error)
@@ -246,8 +254,8 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
     struct gradient_sink sink = collector_sink(&collector);
     int32_t indexes[4096];
     struct train_result result;
-    struct batch batch = {
-        .images = images, .labels = labels, .indexes = indexes, .count = count, .task = task, .step = step};
+    const struct examples examples = examples_of(images, labels, count);
+    struct batch batch = {.examples = &examples, .indexes = indexes, .count = count, .task = task, .step = step};
     for (int i = 0; i < count; i++) {
         indexes[i] = i;
     }
@@ -277,6 +285,7 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
 bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
                     struct error *error)
 {
+    const struct examples examples = examples_of(images, NULL, count);
     return misbehave(device, "forward", error) && load(device, averaged, error) &&
-           device->engine->table->forward(device->engine, false, images, count, logits, error);
+           device->engine->table->forward(device->engine, false, &examples, 0, count, logits, error);
 }

@@ -214,12 +214,7 @@ static void compare_gradients(struct fixture *fixture, float *sums[2])
     int32_t indexes[] = {5, 99, 3, 3, 17};
     struct engine *both[] = {fixture->gpu, fixture->cpu};
     for (int i = 0; i < 2; i++) {
-        struct batch batch = {.images = fixture->examples.images,
-                              .labels = fixture->examples.labels,
-                              .indexes = indexes,
-                              .count = 5,
-                              .task = 3,
-                              .step = 12};
+        struct batch batch = {.examples = &fixture->examples, .indexes = indexes, .count = 5, .task = 3, .step = 12};
         /* It adds what comes twice. */
         struct collector collector = {.model = &fixture->model, .sum = sums[i], .weight = 1, .first = false};
         struct gradient_sink sink = collector_sink(&collector);
@@ -263,6 +258,7 @@ static void forward_is_the_same(void **state)
     for (int i = 0; i < COUNT * 49; i++) {
         images[i] = (uint8_t)(i % 253);
     }
+    const struct examples examples = {.images = images, .count = COUNT};
     float *logits[] = {calloc(COUNT * 5, sizeof(float)), calloc(COUNT * 5, sizeof(float))};
     static const char *const faults[] = {"none", "die forward 8"};
     for (int f = 0; f < 2; f++) {
@@ -270,8 +266,8 @@ static void forward_is_the_same(void **state)
         start(&fixture, faults[f]);
         train_both(&fixture, 9);
         for (int averaged = 0; averaged < 2; averaged++) {
-            assert_true(fixture.gpu->table->forward(fixture.gpu, averaged, images, COUNT, logits[0], &error));
-            assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, images, COUNT, logits[1], &error));
+            assert_true(fixture.gpu->table->forward(fixture.gpu, averaged, &examples, 0, COUNT, logits[0], &error));
+            assert_true(fixture.cpu->table->forward(fixture.cpu, averaged, &examples, 0, COUNT, logits[1], &error));
             assert_memory_equal(logits[0], logits[1], COUNT * 5 * sizeof(float));
         }
         end(&fixture);

@@ -105,10 +105,10 @@ static void any_number_of_towers_gives_the_same_bits(void **state)
         }
         float logits[2][20 * 5];
         for (int averaged = 1; averaged >= 0; averaged--) {
-            assert_true(fixture.towers->table->forward(fixture.towers, averaged, fixture.examples.images, 20, logits[0],
-                                                       &error));
             assert_true(
-                fixture.one->table->forward(fixture.one, averaged, fixture.examples.images, 20, logits[1], &error));
+                fixture.towers->table->forward(fixture.towers, averaged, &fixture.examples, 0, 20, logits[0], &error));
+            assert_true(
+                fixture.one->table->forward(fixture.one, averaged, &fixture.examples, 0, 20, logits[1], &error));
             assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
         }
         train_both(&fixture, 2); /* with the parameters again */
@@ -138,10 +138,7 @@ static void a_batch_is_shared_out(void **state)
         }
         for (int i = 0; i < 2; i++) {
             struct error error;
-            struct batch batch = {.images = fixture.examples.images,
-                                  .labels = fixture.examples.labels,
-                                  .indexes = indexes,
-                                  .count = count};
+            struct batch batch = {.examples = &fixture.examples, .indexes = indexes, .count = count};
             struct collector collector = {.model = &fixture.model, .sum = sums[i], .weight = 1, .first = true};
             struct gradient_sink sink = collector_sink(&collector);
             assert_true(both[i]->table->step(both[i], &batch, &sink, &results[i], &error));

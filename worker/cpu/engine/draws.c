@@ -55,18 +55,20 @@ static void signature_of(const struct cpu_engine *engine, const struct sampled_b
                          uint64_t bits[2])
 {
     size_t pixels = (size_t)engine->model->widths[0];
-    if (engine->bits && draw->images == engine->train->images) {
+    if (engine->bits && draw->examples->images == engine->train->images) {
         memcpy(bits, engine->bits[index], sizeof engine->bits[index]);
     } else {
-        take_signature(draw->images + (size_t)index * pixels, (int)pixels, bits);
+        take_signature(draw->examples->images + (size_t)index * pixels, (int)pixels, bits);
     }
 }
 
-void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count,
-                   const int32_t *labels)
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
+                   const int32_t *indexes, int count)
 {
+    const int32_t *labels = examples->labels;
     int classes = engine->model->widths[engine->network.layers];
     int32_t *first = engine->first_of_class;
+    draw->examples = examples;
     memset(first, 0, (size_t)(classes + 1) * sizeof *first);
     for (int i = 0; i < count; i++) {
         first[labels[indexes[i]] + 1]++;
@@ -101,17 +103,16 @@ void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const 
  */
 static void draw_streamed(struct cpu_engine *engine, struct sampled_batch *draw)
 {
-    static const int32_t nothing = 0;
-    int count;
-    draw->images = draw->memory;
-    if (!engine->starved && streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, draw->memory,
-                                           engine->streamed_labels, &count, &engine->starved_error)) {
-        cpu_draw_take(engine, draw, engine->in_order, count, engine->streamed_labels);
+    struct examples *streamed = &draw->streamed;
+    if (!engine->starved && streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, streamed->images,
+                                           streamed->labels, &streamed->count, &engine->starved_error)) {
+        cpu_draw_take(engine, draw, streamed, engine->in_order, streamed->count);
         return;
     }
     engine->starved = true;
-    memset(draw->memory, 0, (size_t)engine->model->widths[0]);
-    cpu_draw_take(engine, draw, &nothing, 1, &nothing);
+    memset(streamed->images, 0, (size_t)engine->model->widths[0]);
+    streamed->labels[0] = 0;
+    cpu_draw_take(engine, draw, streamed, engine->in_order, 1);
 }
 
 void cpu_draw_batch(const struct engine_run *run, int64_t number)
@@ -126,8 +127,7 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
         return;
     }
     int count = sampler_draw(&sampler, draw->dropout.step, engine->drawn);
-    draw->images = engine->train->images;
-    cpu_draw_take(engine, draw, engine->drawn, count, engine->train->labels);
+    cpu_draw_take(engine, draw, engine->train, engine->drawn, count);
 }
 
 /* Into the L2 cache, since L1 has no room; and by prefetches, which do not stall what follows. */
@@ -141,7 +141,7 @@ void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, in
     size_t pixels = (size_t)run->engine->model->widths[0];
     for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
          i++) {
-        const uint8_t *image = draw->images + (size_t)draw->indexes[i] * pixels;
+        const uint8_t *image = draw->examples->images + (size_t)draw->indexes[i] * pixels;
         for (size_t at = 0; at < pixels; at += LINE) {
             __builtin_prefetch(image + at, 0, 2);
         }
@@ -156,7 +156,7 @@ void cpu_index_batch(const struct engine_run *run, int64_t number, int thread)
     struct sampled_batch *draw = &engine->draws[number % DRAWS];
     for (int block;
          (block = atomic_fetch_add_explicit(&draw->next_block, 1, memory_order_relaxed)) < index->block_count;) {
-        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch, draw->images,
-                    engine->model->widths[0], draw->indexes, draw->count);
+        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch,
+                    draw->examples->images, engine->model->widths[0], draw->indexes, draw->count);
     }
 }

@@ -8,16 +8,18 @@
 struct evaluation_task {
     struct cpu_engine *engine;
     const float *parameters;
-    const uint8_t *images;
-    int count;
+    const struct examples *examples;
+    int first, count;
     float *logits; /* [count, classes] */
 };
 
-static const float *evaluate_chunk(const struct evaluation_task *evaluation, struct engine_thread *member,
-                                   const uint8_t *images, int count, int *pitch)
+/* The next `count` examples from `first` on, counted in the whole set. */
+static const float *evaluate_chunk(const struct evaluation_task *evaluation, struct engine_thread *member, int first,
+                                   int count, int *pitch)
 {
     const struct network *network = &evaluation->engine->network;
     struct workspace *workspace = &member->evaluation;
+    const uint8_t *images = evaluation->examples->images + (size_t)first * (size_t)network->model->widths[0];
     const struct pass pass = {.network = network,
                               .parameters = evaluation->parameters,
                               .index = &member->evaluation_index,
@@ -63,8 +65,7 @@ static void evaluate_thread(void *context, int thread)
         int count = chunk_first(evaluation->count, chunk + 1) - first;
         int pitch;
         const float *logits =
-            evaluate_chunk(evaluation, &engine->members[thread],
-                           evaluation->images + (size_t)first * (size_t)engine->model->widths[0], count, &pitch);
+            evaluate_chunk(evaluation, &engine->members[thread], evaluation->first + first, count, &pitch);
         for (int i = 0; i < count; i++) {
             memcpy(evaluation->logits + (size_t)(first + i) * (size_t)classes, logits + (size_t)i * (size_t)pitch,
                    (size_t)classes * sizeof *logits);
@@ -72,13 +73,14 @@ static void evaluate_thread(void *context, int thread)
     }
 }
 
-bool cpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
-                 struct error *error)
+bool cpu_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
+                 float *logits, struct error *error)
 {
     (void)error;
     struct cpu_engine *engine = (struct cpu_engine *)base;
     struct evaluation_task evaluation = {.engine = engine,
-                                         .images = images,
+                                         .examples = examples,
+                                         .first = first,
                                          .count = count,
                                          .logits = logits,
                                          .parameters =

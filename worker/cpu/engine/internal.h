@@ -31,13 +31,13 @@
 
 enum { INDEXES = 3, DRAWS = 4 };
 
-/* Which images a batch holds. */
+/* Which examples a batch holds. */
 struct sampled_batch {
-    const uint8_t *images; /* [.., inputs]: which the indexes refer to */
-    uint8_t *memory;       /* [capacity, inputs], if they stream; else NULL */
-    int32_t *indexes;      /* [capacity] */
-    int32_t *labels;       /* [capacity] */
-    int32_t *places;       /* [capacity]: positions before they were put in order */
+    const struct examples *examples; /* which the indexes refer to */
+    struct examples streamed;        /* [capacity] of them, if they stream; else zeros */
+    int32_t *indexes;                /* [capacity] */
+    int32_t *labels;                 /* [capacity] */
+    int32_t *places;                 /* [capacity]: positions before they were put in order */
     int count;
     atomic_int next_block; /* the next block of its index that no thread has claimed */
     struct dropout_batch dropout;
@@ -71,11 +71,11 @@ struct cpu_engine {
     struct workspace workspace;
     struct batch_index indexes[INDEXES];
     struct sampled_batch draws[DRAWS];
-    int32_t *drawn;                      /* [batch size]: a batch in the sampler's order */
-    int32_t *streamed_labels, *in_order; /* [batch size], if images stream: 0, 1, 2 ... */
-    int32_t *first_of_class;             /* [classes + 1] */
-    struct signature *signatures;        /* [batch size]: scratch for putting a batch in order */
-    uint64_t (*bits)[2];                 /* [examples]: signatures of the whole set, if in memory */
+    int32_t *drawn;               /* [batch size]: a batch in the sampler's order */
+    int32_t *in_order;            /* [batch size], if examples stream: 0, 1, 2 ... */
+    int32_t *first_of_class;      /* [classes + 1] */
+    struct signature *signatures; /* [batch size]: scratch for putting a batch in order */
+    uint64_t (*bits)[2];          /* [examples]: signatures of the whole set, if in memory */
     struct engine_thread members[POOL_MAX_THREADS];
     float *gradient; /* [float_count], if there are micro-batches: their sum */
     struct clip clip;
@@ -107,8 +107,8 @@ static inline int micro_batches(const struct cpu_engine *engine)
  * Puts a batch's images in the order of their labels; if samples are processed in pairs (struct sparse), then so that
  * the two of a pair are similar. The order depends on the images alone.
  */
-void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count,
-                   const int32_t *labels);
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
+                   const int32_t *indexes, int count);
 
 /* Computes the signatures of the training set. */
 bool cpu_take_signatures(struct cpu_engine *engine, struct error *error);
@@ -151,7 +151,7 @@ void cpu_backward_clipped(const struct engine_run *run, int64_t number, struct m
 bool cpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error);
 bool cpu_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
               struct train_result *result, struct error *error);
-bool cpu_forward(struct engine *base, bool averaged, const uint8_t *images, int count, float *logits,
-                 struct error *error);
+bool cpu_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
+                 float *logits, struct error *error);
 
 #endif

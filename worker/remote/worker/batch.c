@@ -18,12 +18,9 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
             return error_set(error, "data.data_sharding disjoint: %d images are too few for %d workers", all->count,
                              workers);
         }
-        worker->share.count = end - first;
+        worker->share = examples_part(all, first, end - first);
         if (worker->dataset.streaming) {
             streaming_take_share(worker->dataset.streaming, first, end - first);
-        } else {
-            worker->share.images += (size_t)first * (size_t)all->height * (size_t)all->width;
-            worker->share.labels += first;
         }
     }
     worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
@@ -33,11 +30,12 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
     size_t batch = (size_t)config->train.batch_size;
     worker->indexes = malloc(batch * sizeof *worker->indexes);
     if (worker->dataset.streaming) {
-        worker->images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
-        worker->labels = malloc(batch * sizeof *worker->labels);
+        worker->streamed.images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
+        worker->streamed.labels = malloc(batch * sizeof *worker->streamed.labels);
     }
-    return (worker->indexes && (!worker->dataset.streaming || (worker->images && worker->labels))) ||
-           error_set(error, "out of memory for a batch");
+    bool there =
+        worker->indexes && (!worker->dataset.streaming || (worker->streamed.images && worker->streamed.labels));
+    return there || error_set(error, "out of memory for a batch");
 }
 
 /*
@@ -53,11 +51,12 @@ static int64_t next_draw(const struct remote_worker *worker)
 /* From the files. */
 static bool draw_streamed(struct remote_worker *worker, int64_t step, struct batch *batch)
 {
-    *batch = (struct batch){.images = worker->images, .labels = worker->labels, .indexes = worker->indexes};
-    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, worker->images, worker->labels,
-                        &batch->count, &worker->training.error)) {
+    struct examples *streamed = &worker->streamed;
+    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, streamed->images, streamed->labels,
+                        &streamed->count, &worker->training.error)) {
         return training_fail(&worker->training);
     }
+    *batch = (struct batch){.examples = streamed, .indexes = worker->indexes, .count = streamed->count};
     for (int i = 0; i < batch->count; i++) {
         worker->indexes[i] = i;
     }
@@ -73,8 +72,7 @@ bool worker_draw(struct remote_worker *worker, struct batch *batch)
     } else if (worker->dataset.streaming) {
         good = draw_streamed(worker, step, batch);
     } else {
-        *batch =
-            (struct batch){.images = worker->share.images, .labels = worker->share.labels, .indexes = worker->indexes};
+        *batch = (struct batch){.examples = &worker->share, .indexes = worker->indexes};
         batch->count = sampler_draw(&worker->sampler, step, worker->indexes);
     }
     batch->task = worker->sampler.task;

@@ -45,9 +45,8 @@ struct remote_worker {
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
     struct sampler sampler;
-    int32_t *indexes; /* [batch_size] */
-    uint8_t *images;  /* [batch_size, pixels], as are the labels [batch_size]: of data that stream, else NULL */
-    int32_t *labels;
+    int32_t *indexes;         /* [batch_size] */
+    struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
     int64_t first_draw;
     double last_loss;
     uint32_t staleness;

@@ -150,8 +150,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
         worker->training.engine->table->destroy(worker->training.engine);
     }
     free(worker->indexes);
-    free(worker->images);
-    free(worker->labels);
+    examples_free(&worker->streamed);
     examples_free(&worker->test);
     dataset_free(&worker->dataset);
     identity_destroy(&worker->identity);
