@@ -38,6 +38,12 @@ static bool reserve(struct channel *channel, struct channel_buffer *buffer, size
     return true;
 }
 
+/* So much later is in time for so many bytes. */
+static double allow(double deadline_s, size_t bytes)
+{
+    return deadline_s + (double)bytes / CHANNEL_LEAST_RATE;
+}
+
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
                   const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
 {
@@ -60,6 +66,7 @@ bool channel_send(struct channel *channel, enum message_type type, uint64_t requ
                           .bulk_bytes = (uint32_t)bulk_bytes};
     frame_encode(&frame, header);
     struct iovec head[] = {{header, sizeof header}, {channel->sent.bytes, size}};
+    deadline_s = allow(deadline_s, size + bulk_bytes);
     return connection_write_more(channel->connection, head, 2, deadline_s, error) &&
            connection_write_more(channel->connection, bulk, bulk_parts, deadline_s, error) &&
            (!(flags & FRAME_LAST) || connection_flush(channel->connection, deadline_s, error));
@@ -89,8 +96,8 @@ static bool receive_frame(struct channel *channel, double deadline_s, struct err
         return error_wrap(error, "%s", connection_name(channel->connection));
     }
     if (!reserve(channel, &channel->received, channel->frame.message_bytes, error) ||
-        !connection_read(channel->connection, channel->received.bytes, channel->frame.message_bytes, deadline_s,
-                         error)) {
+        !connection_read(channel->connection, channel->received.bytes, channel->frame.message_bytes,
+                         allow(deadline_s, channel->frame.message_bytes), error)) {
         return false;
     }
     channel->bulk_left = channel->frame.bulk_bytes;
@@ -119,7 +126,7 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 {
     assert(size <= channel->bulk_left);
     channel->bulk_left -= (uint32_t)size;
-    return connection_read(channel->connection, bytes, size, deadline_s, error);
+    return connection_read(channel->connection, bytes, size, allow(deadline_s, channel->frame.bulk_bytes), error);
 }
 
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,

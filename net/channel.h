@@ -6,7 +6,7 @@
  * with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the receiver
  * to read to where it belongs, and whatever of it is still there is read and dropped by the next channel_receive.
  *
- * Rules for threads, deadlines and failure are the connection's.
+ * Rules for threads, deadlines and failure are the connection's; large frames get more time, see CHANNEL_LEAST_RATE.
  */
 #ifndef NET_CHANNEL_H
 #define NET_CHANNEL_H
@@ -19,6 +19,12 @@
 #include "net/connection.h"
 #include "net/frame.h"
 #include "net/message.h"
+
+/*
+ * A frame's time depends on its size, so that a thin link can carry a large one: whoever sends or receives it at this
+ * rate at least, in bytes a second, is in time. The size is what its header says, within the type's limit.
+ */
+enum { CHANNEL_LEAST_RATE = 64 * 1024 };
 
 struct channel {
     struct connection *connection; /* NULL: closed */

@@ -62,6 +62,40 @@ static void compact(struct connection *connection)
     connection->in_end = waiting;
 }
 
+/*
+ * True if the deadline had passed when the socket was looked at last: then that was the last time. Who looked away for
+ * long, on a busy machine, finds what came meanwhile; who keeps this socket ready does not keep its thread.
+ */
+static bool was_late(struct due *due, double deadline_s, double now_s)
+{
+    const bool late = due->late && due->deadline_s == deadline_s;
+    *due = (struct due){deadline_s, now_s >= deadline_s};
+    return late;
+}
+
+/* From here on what comes counts against this deadline. */
+static void begin_reading(struct connection *connection, double deadline_s)
+{
+    if (connection->in_due.deadline_s != deadline_s) {
+        connection->in_due = (struct due){deadline_s, false};
+    }
+}
+
+/* Has the peer had its time, or its bytes, with what it just sent? */
+static bool sends_too_long(struct connection *connection, struct error *error)
+{
+    if (was_late(&connection->in_due, connection->in_due.deadline_s, connection->heard_s)) {
+        transport_fail(connection, CONNECTION_TIMED_OUT, error, "%s was still sending when its time was over",
+                       connection->name);
+        return true;
+    }
+    if (connection->shaking && connection_bytes_in(connection) > CONNECTION_HANDSHAKE_BYTES + CONNECTION_BUFFER) {
+        transport_fail(connection, CONNECTION_BROKEN, error, "%s sends a TLS handshake without end", connection->name);
+        return true;
+    }
+    return false;
+}
+
 ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t size, struct error *error)
 {
     compact(connection);
@@ -89,6 +123,9 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
     }
     connection->heard_s = clock_monotonic_s();
     atomic_fetch_add_explicit(&connection->bytes_in, (uint64_t)got, memory_order_relaxed);
+    if (sends_too_long(connection, error)) {
+        return TRANSPORT_FAILED;
+    }
     if ((size_t)got > size) {
         connection->in_end += (size_t)got - size;
     }
@@ -153,6 +190,9 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
         ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             enum wake_result how = wait_for(connection, POLLOUT, deadline_s);
+            if (how == WAKE_READY && was_late(&connection->out_due, deadline_s, clock_monotonic_s())) {
+                how = WAKE_TIMEOUT;
+            }
             if (how != WAKE_READY) {
                 return wait_failed(connection, how, "%s takes no data, for %s now", started_s, deadline_s, error);
             }
@@ -216,8 +256,12 @@ static bool open_transport(struct connection *connection, const struct credentia
                            const struct member *expected, bool server, double deadline_s, struct error *error)
 {
     connection->transport = credentials ? &transport_tls : &transport_plain;
-    return !connection->transport->open ||
-           connection->transport->open(connection, credentials, expected, server, deadline_s, error);
+    begin_reading(connection, deadline_s);
+    connection->shaking = true;
+    const bool done = !connection->transport->open ||
+                      connection->transport->open(connection, credentials, expected, server, deadline_s, error);
+    connection->shaking = false;
+    return done;
 }
 
 bool connection_connect(struct connection **connection, const struct address *address, const struct member *expected,
@@ -305,6 +349,7 @@ bool connection_read(struct connection *connection, void *bytes, size_t size, do
     double started_s = -1.0; /* of waiting: what lies in the buffer costs no look at the clock */
     uint8_t *next = bytes;
     assert(connection->state == CONNECTION_OPEN);
+    begin_reading(connection, deadline_s);
     while (size > 0) {
         ptrdiff_t got = connection->transport->read(connection, next, size, error);
         if (got > 0) {
@@ -403,8 +448,10 @@ bool connection_write(struct connection *connection, const struct iovec *parts, 
 bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error)
 {
     assert(connection->state == CONNECTION_OPEN);
+    begin_reading(connection,
+                  INFINITY); /* this wait ends by itself: what comes may be no end of records without data */
     *ready = true;
-    for (;;) {
+    for (bool late = false;;) {
         /* Bytes in memory may be half a record, or one without data: TLS looks at them, and nothing is taken. */
         ptrdiff_t got = connection->transport->read(connection, NULL, 0, error);
         if (got == TRANSPORT_FAILED) {
@@ -413,11 +460,12 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
         if (got == TRANSPORT_END || connection->transport->pending(connection) > 0) {
             return true;
         }
-        enum wake_result how = wake_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+        enum wake_result how = late ? WAKE_TIMEOUT : wake_wait(connection->fd, POLLIN, connection->wake, deadline_s);
         if (how != WAKE_READY) {
             *ready = false;
             return true;
         }
+        late = clock_monotonic_s() >= deadline_s;
     }
 }
 

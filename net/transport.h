@@ -50,9 +50,17 @@ struct transport_table {
 
 extern const struct transport_table transport_plain, transport_tls;
 
+/* One direction's deadline, and whether the socket was looked at since it passed. */
+struct due {
+    double deadline_s;
+    bool late;
+};
+
 struct connection {
     const struct transport_table *transport;
     int fd;
+    bool shaking; /* hands: until the transport is open, a peer may send no more than CONNECTION_HANDSHAKE_BYTES */
+    struct due in_due, out_due;
     const struct wake *wake;
     enum connection_state state;
     double timeout_s; /* 0: none */
@@ -71,7 +79,8 @@ struct connection {
 /*
  * Receives what is there into `bytes`, and what `size` does not hold into the in buffer, which must be empty then; with
  * size 0 into the in buffer alone, behind what it holds, which moves to its beginning. Returns the count of both or a
- * transport_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here.
+ * transport_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here. It
+ * fails too where the deadline of the call in hand is over and a peer still sends.
  */
 ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
 

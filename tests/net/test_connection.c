@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -264,6 +265,69 @@ static void full_pipe_times_out(void **state)
     loopback_end(&loopback);
 }
 
+/* Without end, until the other side has had enough. */
+static void stream(struct connection **connection, void *context)
+{
+    static uint8_t bytes[1 << 20];
+    struct iovec part = {bytes, sizeof bytes};
+    struct error error;
+    (void)context;
+    while (connection_write(*connection, &part, 1, soon(), &error)) {
+    }
+}
+
+/* A peer that sends and sends does not move a deadline: what it owes would take ten times as long. */
+static void stream_ends_at_the_deadline(const struct credentials *credentials)
+{
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    const size_t size = 1 << 30;
+    loopback_start(&loopback, credentials, stream, NULL);
+    struct connection *connection = connect_to(&loopback, credentials);
+    uint8_t *bytes = malloc(size);
+    const double deadline_s = clock_monotonic_s() + 0.03;
+    assert_false(connection_read(connection, bytes, size, deadline_s, &error));
+    assert_true(clock_monotonic_s() >= deadline_s);
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    free(bytes);
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void streams_end_at_the_deadline(void **state)
+{
+    (void)state;
+    stream_ends_at_the_deadline(NULL);
+    stream_ends_at_the_deadline(fleet_key);
+}
+
+/* What lies there when a deadline has passed is not lost: it is looked at once, however late. */
+static void late_is_not_lost(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    uint32_t size = 1000, got = 0, end = 0;
+    uint8_t bytes[1000] = {7}, echoed[1000];
+    loopback_start(&loopback, fleet_key, echo, NULL);
+    struct connection *connection = connect_to(&loopback, fleet_key);
+    struct iovec parts[] = {{&size, sizeof size}, {bytes, sizeof bytes}};
+    const double deadline_s = clock_monotonic_s() + 0.05;
+    bool ready = false;
+    assert_true(connection_write(connection, parts, 2, soon(), &error));
+    assert_true(connection_wait(connection, soon(), &ready, &error) && ready);
+    while (clock_monotonic_s() < deadline_s) {
+        usleep(10000);
+    }
+    assert_true(connection_read(connection, &got, sizeof got, deadline_s, &error));
+    assert_true(connection_read(connection, echoed, sizeof echoed, deadline_s, &error));
+    assert_memory_equal(echoed, bytes, sizeof bytes);
+    parts[0] = (struct iovec){&end, sizeof end};
+    assert_true(connection_write(connection, parts, 1, soon(), &error));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
 static void *raise_later(void *wake)
 {
     usleep(50000);
@@ -315,6 +379,58 @@ static void half_open_handshake_ends(void **state)
     close(fd);
 }
 
+/* A client's first flight, as it comes to a server that says nothing. */
+static size_t record_hello(uint8_t *hello, size_t size)
+{
+    struct loopback client = {.listener = -1};
+    struct error error;
+    struct connection *connection;
+    char peer[ENDPOINT_TEXT];
+    enum wake_result how;
+    int fd;
+    loopback_listen(&client);
+    assert_false(
+        connection_connect(&connection, &client.address, NULL, fleet_key, NULL, clock_monotonic_s() + 0.05, &error));
+    assert_true(socket_accept(client.listener, &fd, peer, NULL, soon(), &how, &error));
+    ssize_t got = recv(fd, hello, size, 0);
+    assert_true(got > 43);
+    close(fd);
+    close(client.listener);
+    return (size_t)got;
+}
+
+/* ChangeCipherSpec records mean nothing in TLS 1.3, and a server passes over them: for a while. */
+static void handshake_without_end(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    static const uint8_t record[] = {0x14, 3, 3, 0, 1, 1};
+    uint8_t hello[1024], records[1000 * sizeof record];
+    int fd;
+    size_t size = record_hello(hello, sizeof hello);
+    for (size_t i = 0; i < sizeof records; i += sizeof record) {
+        memcpy(records + i, record, sizeof record);
+    }
+    loopback.deadline_s = clock_monotonic_s() + 0.3;
+    loopback_start(&loopback, fleet_key, NULL, NULL);
+    assert_true(socket_connect(&fd, &loopback.address, NULL, soon(), &error));
+    assert_int_equal(send(fd, hello, size, MSG_NOSIGNAL), size);
+    const double until_s = clock_monotonic_s() + 20;
+    uint64_t sent = 0;
+    bool cut = false;
+    while (!cut && clock_monotonic_s() < until_s) {
+        ssize_t taken = send(fd, records, sizeof records, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent += taken > 0 ? (uint64_t)taken : 0;
+        cut = taken < 0 && errno != EAGAIN && errno != EWOULDBLOCK;
+    }
+    assert_true(cut);
+    assert_true(sent < 64 << 20); /* what it took of that, and the sockets' buffers */
+    loopback_end(&loopback);
+    assert_false(loopback.served);
+    close(fd);
+}
+
 /* The peer is cut in the middle of what was announced. */
 static void cut_after_a_byte(struct connection **connection, void *context)
 {
@@ -357,11 +473,19 @@ static void nobody_listens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips_plain),    cmocka_unit_test(round_trips_tls),
-        cmocka_unit_test(writes_gather),        cmocka_unit_test(silent_peer_times_out),
-        cmocka_unit_test(patience_ends_a_wait), cmocka_unit_test(full_pipe_times_out),
-        cmocka_unit_test(wake_ends_waits),      cmocka_unit_test(half_open_handshake_ends),
-        cmocka_unit_test(cut_is_told),          cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(round_trips_plain),
+        cmocka_unit_test(round_trips_tls),
+        cmocka_unit_test(writes_gather),
+        cmocka_unit_test(silent_peer_times_out),
+        cmocka_unit_test(patience_ends_a_wait),
+        cmocka_unit_test(full_pipe_times_out),
+        cmocka_unit_test(wake_ends_waits),
+        cmocka_unit_test(half_open_handshake_ends),
+        cmocka_unit_test(cut_is_told),
+        cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(streams_end_at_the_deadline),
+        cmocka_unit_test(late_is_not_lost),
+        cmocka_unit_test(handshake_without_end),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
