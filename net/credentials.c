@@ -68,6 +68,57 @@ out:
     return done;
 }
 
+/* --- Passes --- */
+
+/* More keys than there is room for, of which no fleet has any use, are trusted all the same: without a pass. */
+static void add_pass_key(struct credentials *credentials, const uint8_t *secret, size_t size)
+{
+    static const char purpose[] = "trainer: keys of passes";
+    if (credentials->pass_key_count < TLS_PASS_KEYS) {
+        uint8_t *key = credentials->pass_keys[credentials->pass_key_count++];
+        crypto_generichash(key, sizeof credentials->pass_keys[0], secret, size, (const uint8_t *)purpose,
+                           sizeof purpose - 1);
+    }
+}
+
+/* Of a fleet key: of its private half. */
+static void add_pass_key_of(struct credentials *credentials, mbedtls_pk_context *key)
+{
+    uint8_t secret[MBEDTLS_ECP_MAX_BYTES];
+    size_t size = 0;
+    if (mbedtls_pk_get_type(key) == MBEDTLS_PK_ECKEY &&
+        mbedtls_ecp_write_key_ext(mbedtls_pk_ec(*key), &size, secret, sizeof secret) == 0) {
+        add_pass_key(credentials, secret, size);
+    }
+    sodium_memzero(secret, sizeof secret);
+}
+
+static void authenticate(const uint8_t key[32], const uint8_t *half, uint8_t tag[CREDENTIALS_PASS / 2])
+{
+    crypto_generichash(tag, CREDENTIALS_PASS / 2, half, CREDENTIALS_PASS / 2, key, 32);
+}
+
+void credentials_make_pass(const struct credentials *credentials, uint8_t pass[CREDENTIALS_PASS])
+{
+    randombytes_buf(pass, CREDENTIALS_PASS);
+    if (credentials->pass_key_count > 0) {
+        authenticate(credentials->pass_keys[0], pass, pass + CREDENTIALS_PASS / 2);
+    }
+}
+
+bool credentials_check_pass(const struct credentials *credentials, const uint8_t pass[CREDENTIALS_PASS])
+{
+    bool good = false;
+    for (int i = 0; i < credentials->pass_key_count; i++) {
+        uint8_t tag[CREDENTIALS_PASS / 2];
+        authenticate(credentials->pass_keys[i], pass, tag);
+        good |= sodium_memcmp(tag, pass + CREDENTIALS_PASS / 2, sizeof tag) == 0;
+    }
+    return good;
+}
+
+/* --- Loading --- */
+
 static bool append(mbedtls_x509_crt *chain, const mbedtls_x509_crt *certificate, struct error *error)
 {
     return mbedtls_x509_crt_parse_der(chain, certificate->raw.p, certificate->raw.len) == 0 ||
@@ -84,17 +135,26 @@ static bool is_self_signed(const mbedtls_x509_crt *certificate)
 static bool trust_beside(struct credentials *credentials, const char *path, const char *suffix, struct error *error)
 {
     char beside[4096];
-    mbedtls_x509_crt certificates;
+    mbedtls_x509_crt certificates, again;
+    mbedtls_pk_context key;
+    struct error ignored;
     int length = snprintf(beside, sizeof beside, "%s%s", path, suffix);
     if (length >= (int)sizeof beside || !file_exists(beside)) {
         return true;
     }
     mbedtls_x509_crt_init(&certificates);
+    mbedtls_x509_crt_init(&again);
+    mbedtls_pk_init(&key);
     bool done = read_pem(beside, &certificates, NULL, error);
     if (done && (certificates.next || !is_self_signed(&certificates))) {
         done = error_set(error, "%s: is no fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
+    if (done && read_pem(beside, &again, &key, &ignored)) { /* its private half is wanted for passes alone */
+        add_pass_key_of(credentials, &key);
+    }
+    mbedtls_pk_free(&key);
+    mbedtls_x509_crt_free(&again);
     mbedtls_x509_crt_free(&certificates);
     return done;
 }
@@ -116,6 +176,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
             return error_set(error, "%s: a fleet key has one certificate; for a second one see `trainer help keygen`",
                              path);
         }
+        add_pass_key_of(credentials, &credentials->key);
         return append(&credentials->trusted, found, error) && trust_beside(credentials, path, ".next", error) &&
                trust_beside(credentials, path, ".previous", error);
     }
@@ -126,6 +187,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
         if (!append(&credentials->trusted, next, error)) {
             return false;
         }
+        add_pass_key(credentials, next->raw.p, next->raw.len);
     }
     if (!tls_common_name(found, name, sizeof name)) {
         return error_set(error, "%s: the certificate has no common name", path);
@@ -172,6 +234,7 @@ void credentials_free(struct credentials *credentials)
     mbedtls_x509_crt_free(&credentials->own);
     mbedtls_x509_crt_free(&credentials->trusted);
     mbedtls_pk_free(&credentials->key);
+    sodium_memzero(credentials->pass_keys, sizeof credentials->pass_keys);
     free(credentials);
 }
 

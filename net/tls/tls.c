@@ -27,6 +27,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "net/credentials.h"
 #include "net/transport.h"
 #include "net/tls/aead.h"
 #include "net/tls/stream.h"
@@ -34,6 +35,8 @@
 /* What a handshake needs, and nobody after it. */
 struct handshake {
     mbedtls_ssl_context ssl;
+    mbedtls_ssl_config config; /* a copy of the credentials', that asks this handshake for random numbers */
+    bool greeted;              /* it asked for the first ones: those of the hello that is sent */
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
@@ -206,6 +209,19 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
     return (int)size;
 }
 
+/* The first random bytes that a client needs are those of its ClientHello: they are its pass. */
+static int random_with_pass(void *context, unsigned char *bytes, size_t size)
+{
+    struct handshake *handshake = context;
+    const bool greeted = handshake->greeted;
+    handshake->greeted = true;
+    if (greeted || size != CREDENTIALS_PASS) {
+        return tls_random(NULL, bytes, size);
+    }
+    credentials_make_pass(handshake->credentials, bytes);
+    return 0;
+}
+
 static int configure(mbedtls_ssl_config *config, struct credentials *credentials, int endpoint)
 {
     static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
@@ -346,7 +362,11 @@ static void take_secret(void *context, mbedtls_ssl_key_export_type type, const u
 static bool begin(struct handshake *handshake, bool server, double deadline_s, struct error *error)
 {
     const struct credentials *credentials = handshake->credentials;
-    int result = mbedtls_ssl_setup(&handshake->ssl, server ? &credentials->server : &credentials->client);
+    handshake->config = server ? credentials->server : credentials->client; /* what it points to is the credentials' */
+    if (!server) {
+        mbedtls_ssl_conf_rng(&handshake->config, random_with_pass, handshake);
+    }
+    int result = mbedtls_ssl_setup(&handshake->ssl, &handshake->config);
     if (result == 0 && !server) {
         result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks whom the certificate names */
     }

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <mbedtls/pk.h>
 #include <mbedtls/ssl.h>
@@ -15,6 +16,8 @@
 #include "base/error.h"
 #include "net/member.h"
 
+enum { TLS_PASS_KEYS = 4 };
+
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */
     struct member member;     /* whom our certificate names; MEMBER_NONE with a fleet key */
@@ -22,6 +25,8 @@ struct credentials {
     mbedtls_x509_crt own;     /* ours */
     mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
     mbedtls_ssl_config client, server;
+    uint8_t pass_keys[TLS_PASS_KEYS][32]; /* what passes are made with: [0]; and checked with: any */
+    int pass_key_count;
 };
 
 /* Must have been called before anything of mbedTLS or libsodium is used; any thread, any number of times. */

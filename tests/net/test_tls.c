@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -265,12 +266,89 @@ static void damaged_files(void **state)
     chmod(file("b.key"), 0600);
 }
 
+static bool passes(const char *from, const char *to)
+{
+    struct credentials *client = load(from), *server = load(to);
+    uint8_t pass[CREDENTIALS_PASS];
+    credentials_make_pass(client, pass);
+    const bool good = credentials_check_pass(server, pass);
+    pass[0] ^= 1;
+    assert_false(credentials_check_pass(server, pass));
+    credentials_free(client);
+    credentials_free(server);
+    return good;
+}
+
+/* A pass tells those who have the key, or a key of the same authority, from all others; also while keys change. */
+static void passes_of_members(void **state)
+{
+    (void)state;
+    struct error error;
+    assert_true(passes("a.key", "a.key"));
+    assert_false(passes("b.key", "a.key"));
+    assert_false(passes("a.key", "ps0.key"));
+    assert_true(passes("worker1.key", "ps0.key"));
+    assert_true(passes("ps0.key", "operator.key"));
+    assert_false(passes("stranger.key", "ps0.key"));
+    assert_true(credentials_create_fleet_key(file("old.key"), &error));
+    assert_true(credentials_create_fleet_key(file("old.key.next"), &error));
+    assert_true(passes("old.key.next", "old.key"));
+    assert_false(passes("a.key", "old.key"));
+}
+
+struct caller {
+    struct address address;
+    struct credentials *credentials;
+};
+
+static void *call(void *context)
+{
+    const struct caller *caller = context;
+    struct connection *connection;
+    struct error error;
+    connection_connect(&connection, &caller->address, NULL, caller->credentials, NULL, clock_monotonic_s() + 10,
+                       &error);
+    connection_close(connection);
+    return NULL;
+}
+
+/* It is the first thing that a client says. */
+static void hello_has_the_pass(void **state)
+{
+    (void)state;
+    struct loopback server = {.listener = -1};
+    struct caller caller = {.credentials = load("a.key")};
+    struct credentials *other = load("b.key");
+    struct error error;
+    char peer[ENDPOINT_TEXT];
+    enum wake_result how;
+    pthread_t thread;
+    uint8_t first[11 + CREDENTIALS_PASS];
+    int fd;
+    loopback_listen(&server);
+    caller.address = server.address;
+    assert_int_equal(pthread_create(&thread, NULL, call, &caller), 0);
+    assert_true(socket_accept(server.listener, &fd, peer, NULL, clock_monotonic_s() + 10, &how, &error));
+    assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 10), WAKE_READY);
+    assert_int_equal(recv(fd, first, sizeof first, MSG_WAITALL), sizeof first);
+    close(fd);
+    close(server.listener);
+    pthread_join(thread, NULL);
+    assert_int_equal(first[0], 0x16);
+    assert_int_equal(first[5], 1);
+    assert_true(credentials_check_pass(caller.credentials, first + 11));
+    assert_false(credentials_check_pass(other, first + 11));
+    credentials_free(caller.credentials);
+    credentials_free(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_fleet_key), cmocka_unit_test(other_fleet_key),     cmocka_unit_test(rotated_fleet_key),
-        cmocka_unit_test(named_members),  cmocka_unit_test(wrong_role_or_index), cmocka_unit_test(other_authority),
-        cmocka_unit_test(expired),        cmocka_unit_test(plain_text),          cmocka_unit_test(damaged_files),
+        cmocka_unit_test(same_fleet_key),    cmocka_unit_test(other_fleet_key),     cmocka_unit_test(rotated_fleet_key),
+        cmocka_unit_test(named_members),     cmocka_unit_test(wrong_role_or_index), cmocka_unit_test(other_authority),
+        cmocka_unit_test(expired),           cmocka_unit_test(plain_text),          cmocka_unit_test(damaged_files),
+        cmocka_unit_test(passes_of_members), cmocka_unit_test(hello_has_the_pass),
     };
     return cmocka_run_group_tests(tests, make_keys, remove_keys);
 }
