@@ -12,6 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text/printable.h"
+
+enum { LINE_BYTES = 2048 };
+
 static const char *const level_names[] = {"debug", "info", "warning", "error"};
 
 static struct {
@@ -80,20 +84,15 @@ static void write_line(int fd, const char *line, size_t size)
     pthread_mutex_unlock(&log_state.lock);
 }
 
-/* Formats prefix + text + newline into buffer, cut to fit; returns the length. Control characters become spaces. */
+/* Formats prefix + text + newline into buffer, cut to fit; returns the length. The text may quote a peer's. */
 static size_t format_line(char *buffer, size_t size, const char *prefix, const char *format, va_list arguments)
 {
+    char text[LINE_BYTES];
     size_t used = (size_t)snprintf(buffer, size, "%s", prefix);
-    int more = vsnprintf(buffer + used, size - used - 1, format, arguments);
-    used = more < 0 ? used : used + (size_t)more;
-    if (used > size - 2) {
-        used = size - 2;
+    if (vsnprintf(text, sizeof text, format, arguments) < 0) {
+        text[0] = '\0';
     }
-    for (size_t i = 0; i < used; i++) {
-        if ((unsigned char)buffer[i] < 0x20 && buffer[i] != '\t') {
-            buffer[i] = ' ';
-        }
-    }
+    used += strlen(printable(buffer + used, size - used - 1, text));
     buffer[used] = '\n';
     buffer[used + 1] = '\0';
     return used + 1;
@@ -102,6 +101,7 @@ static size_t format_line(char *buffer, size_t size, const char *prefix, const c
 static void write_json(cJSON *object)
 {
     char *text = object ? cJSON_PrintUnformatted(object) : NULL;
+    text = text ? printable_json(text) : NULL;
     if (text) {
         size_t length = strlen(text);
         text[length] = '\n'; /* replaces the terminator: the line is written by one call */
@@ -117,7 +117,7 @@ void log_message(enum log_level level, const char *format, ...)
         return;
     }
     static const char *const prefixes[] = {"debug: ", "", "trainer: warning: ", "trainer: error: "};
-    char line[2048];
+    char line[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
     size_t size = format_line(line, sizeof line, prefixes[level], format, arguments);
@@ -153,7 +153,7 @@ void log_event(const char *name, cJSON *fields, const char *text, ...)
     }
     cJSON_Delete(fields);
     if (text && log_state.lowest <= LOG_INFO) {
-        char line[2048];
+        char line[LINE_BYTES];
         va_list arguments;
         va_start(arguments, text);
         size_t size = format_line(line, sizeof line, "", text, arguments);

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/text/utf8.h"
 #include "net/bytes.h"
 
 enum field_kind {
@@ -188,6 +189,7 @@ static uint8_t *put_field(const struct field *field, const char *from, uint8_t *
         put_le32(to, (uint32_t)size);
         if (size > 0) {
             memcpy(to + 4, text, size);
+            utf8_mend(to + 4, size); /* a line that was cut, or a name of a file: peers refuse what is not UTF-8 */
         }
         to[4 + size] = 0;
         return to + 4 + size + 1;
@@ -246,6 +248,9 @@ static bool get_text(struct field_reader *reader, const struct field *field, cha
         return error_set(reader->error, "%s message: %s is no text: its zero byte is not at its end", reader->message,
                          field->name);
     }
+    if (!utf8_check(text, size)) {
+        return error_set(reader->error, "%s message: %s is not UTF-8", reader->message, field->name);
+    }
     memcpy(to, &text, sizeof text);
     reader->next += 4 + (size_t)size + 1;
     return true;
@@ -282,6 +287,17 @@ static bool check_limit(struct field_reader *reader, const struct field *field, 
                      (unsigned long long)value, field->limit);
 }
 
+/* A step, or a count of something: sums and small multiples of what is accepted do not overflow. */
+static bool get_signed(struct field_reader *reader, const struct field *field, char *to)
+{
+    const int64_t value = (int64_t)get_le64(reader->next);
+    memcpy(to, &value, sizeof value);
+    reader->next += sizeof value;
+    return (value >= -MESSAGE_MAX_SIGNED && value <= MESSAGE_MAX_SIGNED) ||
+           error_set(reader->error, "%s message: %s is %lld; at most 2^53 is allowed", reader->message, field->name,
+                     (long long)value);
+}
+
 static bool get_field(struct field_reader *reader, const struct field *field, char *to)
 {
     uint8_t size = kind_sizes[field->kind];
@@ -312,8 +328,9 @@ static bool get_field(struct field_reader *reader, const struct field *field, ch
         value = number;
         break;
     }
-    case KIND_U64:
     case KIND_I64:
+        return get_signed(reader, field, to);
+    case KIND_U64:
     case KIND_F64:
         value = get_le64(reader->next);
         memcpy(to, &value, sizeof value);

@@ -129,6 +129,8 @@ union message {
 };
 #undef MESSAGE_AS_UNION
 
+#define MESSAGE_MAX_SIGNED (INT64_C(1) << 53) /* of an I64, up and down */
+
 enum { MESSAGE_GROWTH = 4096 }; /* bytes that versions to come may append to hello and refused */
 
 bool message_known(uint16_t type);
@@ -138,14 +140,15 @@ uint32_t message_max_bulk(uint16_t type);
 
 /*
  * Bytes that the message takes; `message` points to the struct of that type. A NULL text counts as empty. What is
- * longer than its limit is our own bug, except for texts, which are cut.
+ * longer than its limit is our own bug, except for texts, which are cut. Bytes of a text that are not UTF-8 travel as
+ * question marks.
  */
 size_t message_size(uint16_t type, const void *message);
 void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t size);
 
 /*
- * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte,
- * ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused may have
+ * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte or not
+ * in UTF-8, ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused may have
  * more bytes than we know of, so that versions to come can say who they are. The message borrows from bytes.
  */
 bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,

@@ -6,7 +6,7 @@
  *     FIELD(kind, name, limit, meaning)
  *
  * Kinds: U8 U16 U32 U64 I32 I64 F32 F64: numbers, little-endian, IEEE 754; limit: the largest allowed value of an
- * unsigned number, 0 for no limit. TEXT: u32 size, that many bytes of UTF-8 without zero bytes, one zero byte; limit:
+ * unsigned number, 0 for no limit; an I64 is a step or a count, from -2^53 to 2^53. TEXT: u32 size, that many bytes of UTF-8 without zero bytes, one zero byte; limit:
  * the largest size. RANGES: u32 count, then count times (u64 first, u32 count): parts of a flat vector of floats,
  * ascending, not overlapping, none empty; limit: the largest count.
  *

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/text/utf8.h"
+
 struct scanner {
     const uint8_t *begin, *at, *end;
     int depth;
@@ -40,32 +42,6 @@ static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
         }
     }
     return place;
-}
-
-/*
- * Length of the UTF-8 character at p, 0 if invalid: by RFC 3629, so no surrogates, no overlong forms, up to U+10FFFF.
- */
-static size_t utf8_length(const uint8_t *p, const uint8_t *end)
-{
-    uint8_t first = *p;
-    if (first < 0x80) {
-        return 1;
-    }
-    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || (size_t)(end - p) < length) {
-        return 0;
-    }
-    uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-    uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-    if (p[1] < lowest || p[1] > highest) {
-        return 0;
-    }
-    for (size_t i = 2; i < length; i++) {
-        if ((p[i] & 0xC0) != 0x80) {
-            return 0;
-        }
-    }
-    return length;
 }
 
 static bool check_utf8(struct scanner *scanner)

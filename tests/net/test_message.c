@@ -156,6 +156,51 @@ static void long_texts_are_cut(void **state)
     free(bytes);
 }
 
+/* What is not UTF-8 is refused, and never sent: a peer's text goes to terminals and into JSON. */
+static void texts_are_utf8(void **state)
+{
+    static const char *const bad[] = {
+        "\x80", "a\xff", "\xc0\xaf", "\xe2\x82", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf0\x80\x80\xaf", "ok \xe2\x82"};
+    (void)state;
+    union message got;
+    struct error error;
+    size_t size;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const struct message_leave leave = {.message = bad[i]};
+        uint8_t *bytes = encode(MESSAGE_leave, &leave, &size);
+        assert_true(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+        assert_int_equal(strlen(got.leave.message), strlen(bad[i]));
+        assert_non_null(strchr(got.leave.message, '?'));
+        memcpy(bytes + 4, bad[i], strlen(bad[i]));
+        assert_false(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+        assert_string_equal(error.text, "leave message: message is not UTF-8");
+        free(bytes);
+    }
+    const struct message_leave leave = {.message = "\xe2\x82\xac \xf0\x9f\x8e\x89 z\xc3\xbcrich"};
+    uint8_t *bytes = encode(MESSAGE_leave, &leave, &size);
+    assert_true(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+    assert_string_equal(got.leave.message, leave.message);
+    free(bytes);
+}
+
+/* Steps from peers are added and subtracted. */
+static void steps_leave_room_to_count(void **state)
+{
+    static const int64_t steps[] = {MESSAGE_MAX_SIGNED,      -MESSAGE_MAX_SIGNED, MESSAGE_MAX_SIGNED + 1,
+                                    -MESSAGE_MAX_SIGNED - 1, INT64_MAX,           INT64_MIN};
+    (void)state;
+    union message got;
+    struct error error;
+    size_t size;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        const struct message_push push = {.sequence = 1, .base_step = steps[i]};
+        uint8_t *bytes = encode(MESSAGE_push, &push, &size);
+        assert_int_equal(message_decode(MESSAGE_push, bytes, size, 0, &got, &error), i < 2);
+        free(bytes);
+    }
+    assert_non_null(strstr(error.text, "push message: base_step is -9223372036854775808; at most 2^53"));
+}
+
 /* Any message with some bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
 static void damaged_messages(void **state)
 {
@@ -229,9 +274,15 @@ static void frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_round_trip), cmocka_unit_test(push_round_trip),    cmocka_unit_test(ranges_are_in_order),
-        cmocka_unit_test(limits_hold),      cmocka_unit_test(long_texts_are_cut), cmocka_unit_test(damaged_messages),
+        cmocka_unit_test(hello_round_trip),
+        cmocka_unit_test(push_round_trip),
+        cmocka_unit_test(ranges_are_in_order),
+        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(damaged_messages),
         cmocka_unit_test(frames),
+        cmocka_unit_test(texts_are_utf8),
+        cmocka_unit_test(steps_leave_room_to_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
+#include "base/text/printable.h"
 #include "base/threads.h"
 #include "net/credentials.h"
 #include "net/socket.h"
@@ -366,6 +367,7 @@ static bool show_event(struct cluster *cluster, const struct process *process, c
     }
     cJSON_AddStringToObject(object, "member", process->name);
     char *text = cJSON_PrintUnformatted(object);
+    text = text ? printable_json(text) : NULL;
     if (text && is_done_event(object)) {
         free(cluster->done_line);
         cluster->done_line = text;
@@ -382,10 +384,11 @@ static bool show_event(struct cluster *cluster, const struct process *process, c
 static void show_line(struct cluster *cluster, const struct process *process, const struct log_stream *stream,
                       const char *line)
 {
+    char shown[LINE_BYTES];
     bool is_error = stream == &process->err;
     if (log_format() == LOG_JSON) {
         if (is_error || !show_event(cluster, process, line)) {
-            fprintf(stderr, "%-9s | %s\n", process->name, line);
+            fprintf(stderr, "%-9s | %s\n", process->name, printable(shown, sizeof shown, line));
         }
     } else if (is_error) {
         log_warning("%-9s | %s", process->name, line);

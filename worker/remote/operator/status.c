@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/text/count.h"
+#include "base/text/printable.h"
 #include "worker/remote/shard_link.h"
 
 static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
@@ -321,17 +322,19 @@ static void format_bytes(char text[16], uint64_t bytes)
 static void show_entry(const struct status_entry *entry)
 {
     char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[16], out[16];
+    char host[17], device[256], message[1024];
     member_format(&entry->member, ' ', name);
     if (entry->global_step >= 0) {
         count_text(step, entry->global_step);
     }
     format_bytes(in, entry->bytes_in);
     format_bytes(out, entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16.16s %s\n", name, status_state_name(entry->state),
+    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, status_state_name(entry->state),
            step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
-           (unsigned long long)entry->retries, in, out, entry->address, entry->host, entry->device);
+           (unsigned long long)entry->retries, in, out, entry->address, printable(host, sizeof host, entry->host),
+           printable(device, sizeof device, entry->device));
     if (entry->message[0] != '\0') {
-        printf("            %s\n", entry->message);
+        printf("            %s\n", printable(message, sizeof message, entry->message));
     }
 }
 
@@ -348,12 +351,13 @@ static void show_versions(const struct status_entry *entries, int count)
         }
         if (!told) {
             member_format(&entries[i].member, ' ', name);
-            char version[24] = "-";
+            char version[24] = "-", program[256], digest[17];
             if (has_version(&entries[i])) {
                 snprintf(version, sizeof version, "%llu", (unsigned long long)entries[i].config_version);
             }
-            printf("%s, config version %s, digest %.16s: %s and all like it\n", entries[i].program, version,
-                   has_version(&entries[i]) ? entries[i].digest : "-", name);
+            printf("%s, config version %s, digest %s: %s and all like it\n",
+                   printable(program, sizeof program, entries[i].program), version,
+                   printable(digest, sizeof digest, has_version(&entries[i]) ? entries[i].digest : "-"), name);
         }
     }
 }
