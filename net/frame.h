@@ -46,4 +46,18 @@ void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
 /* Checks magic, type, flags and limits; whether the version is the right one is for the caller to say. */
 bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error);
 
+/*
+ * Generations go round, so that none is the last one, whatever somebody has chosen: one is later than another if it is
+ * less than half way round ahead of it. 0 is none, before all others.
+ */
+static inline bool generation_is_later(uint32_t generation, uint32_t than)
+{
+    return generation != 0 && (than == 0 || (generation != than && generation - than < UINT32_C(1) << 31));
+}
+
+static inline uint32_t generation_after(uint32_t generation)
+{
+    return generation == UINT32_MAX ? 1 : generation + 1;
+}
+
 #endif

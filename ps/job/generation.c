@@ -20,8 +20,8 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     if (!check_chief(worker, "begin_restore", verdict)) {
         return;
     }
-    if (generation <= job->generation) {
-        job_deny(verdict, ERROR_OLD_GENERATION, "a new generation must be above %u, not %u", job->generation,
+    if (!generation_is_later(generation, job->generation)) {
+        job_deny(verdict, ERROR_OLD_GENERATION, "a new generation must be later than %u, not %u", job->generation,
                  generation);
         return;
     }
@@ -32,7 +32,6 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     job->message[0] = '\0';
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].counts = false;
-        job->workers[i].clock = 0;
         job->workers[i].taken_step = -1;
     }
     job_say(job, LOG_INFO, "worker 0 (%s) writes the model of generation %u: %s", job->workers[0].peer, generation,
@@ -52,15 +51,25 @@ void job_write(struct job *job, int worker, uint32_t generation, struct verdict 
     }
 }
 
-void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
-                     double now_s, struct verdict *verdict)
+void job_check_restored(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                        struct verdict *verdict)
 {
     job_write(job, worker, generation, verdict);
     if (verdict->code != 0) {
         return;
     }
-    if (global_step < 0 || epoch_batches < 0) {
-        job_deny(verdict, ERROR_BAD_REQUEST, "steps and batches of a job are not negative");
+    if (global_step < 0 || global_step > JOB_MAX_STEP || epoch_batches < 0 || epoch_batches > JOB_MAX_BATCHES) {
+        job_deny(verdict, ERROR_BAD_REQUEST,
+                 "a job does not go on at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
+                 (long long)global_step, (long long)epoch_batches, (long long)JOB_MAX_STEP, (long long)JOB_MAX_BATCHES);
+    }
+}
+
+void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                     double now_s, struct verdict *verdict)
+{
+    job_check_restored(job, worker, generation, global_step, epoch_batches, verdict);
+    if (verdict->code != 0) {
         return;
     }
     job->state = JOB_TRAINING;

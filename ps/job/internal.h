@@ -7,10 +7,10 @@
 
 #include "ps/job/job.h"
 
-/* Leaves an action for the host; worker -1: of nobody. */
-struct job_action *job_act(struct job *job, enum job_action_kind kind, int worker);
+/* Leaves an action about a worker for the host: JOB_PROBE or JOB_CUT. To leave it twice is to leave it once. */
+void job_act(struct job *job, enum job_action_kind kind, int worker);
 
-/* Leaves a line for the log. */
+/* Leaves a line for the log; if there are too many, it is only counted. */
 void job_say(struct job *job, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Answers a request by an error. */

@@ -1,7 +1,6 @@
 /* The job as a whole: its life, the actions that it leaves, what is being waited for, the passing of time. */
 #include "ps/job/job.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <string.h>
 
 #include "base/config/diff.h"
+#include "base/text/printable.h"
 #include "ps/job/internal.h"
 
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
@@ -121,51 +121,68 @@ void job_schedule(struct job *job, const struct config *config, int64_t step, do
 
 /* --- Actions --- */
 
+/* A probe comes first: a worker that is being probed keeps its place, and one that is cut has lost it. */
+static void take_worker_action(struct job *job, struct job_action *action)
+{
+    int i = 0;
+    while (!job->workers[i].to_probe && !job->workers[i].to_cut) {
+        i++;
+    }
+    struct job_worker *worker = &job->workers[i];
+    *action = (struct job_action){
+        .kind = worker->to_probe ? JOB_PROBE : JOB_CUT, .worker = i, .incarnation = worker->incarnation};
+    *(worker->to_probe ? &worker->to_probe : &worker->to_cut) = false;
+    job->workers_to_act_on--;
+}
+
 bool job_next_action(struct job *job, struct job_action *action)
 {
-    if (job->action_next == job->action_count) {
-        job->action_next = job->action_count = 0;
+    if (job->workers_to_act_on > 0) {
+        take_worker_action(job, action);
+        return true;
+    }
+    if (job->line_next == job->line_count && job->unsaid == 0) {
+        job->line_next = job->line_count = 0;
         return false;
     }
-    *action = job->actions[job->action_next++];
+    *action = (struct job_action){.kind = JOB_LOG, .worker = -1, .level = LOG_WARNING};
+    if (job->line_next < job->line_count) {
+        const struct job_line *line = &job->lines[job->line_next++];
+        action->level = line->level;
+        memcpy(action->text, line->text, sizeof action->text);
+    } else {
+        snprintf(action->text, sizeof action->text, "%d more lines about workers and steps are left out", job->unsaid);
+        job->unsaid = 0;
+    }
     return true;
 }
 
 bool job_has_actions(const struct job *job)
 {
-    return job->action_next < job->action_count;
+    return job->workers_to_act_on > 0 || job->line_next < job->line_count || job->unsaid > 0;
 }
 
-struct job_action *job_act(struct job *job, enum job_action_kind kind, int worker)
+void job_act(struct job *job, enum job_action_kind kind, int worker)
 {
-    assert(job->action_count < JOB_MAX_ACTIONS);
-    struct job_action *action = &job->actions[job->action_count++];
-    *action = (struct job_action){.kind = kind, .worker = worker};
-    if (worker >= 0) {
-        action->incarnation = job->workers[worker].incarnation;
-    }
-    return action;
-}
-
-/* Texts from others may be part of a line; they shall not begin a new one. */
-static void clean(char *text)
-{
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < ' ' || *text == 0x7f) {
-            *text = '?';
-        }
-    }
+    bool *to_act = kind == JOB_PROBE ? &job->workers[worker].to_probe : &job->workers[worker].to_cut;
+    job->workers_to_act_on += !*to_act;
+    *to_act = true;
 }
 
 void job_say(struct job *job, enum log_level level, const char *format, ...)
 {
-    struct job_action *action = job_act(job, JOB_LOG, -1);
+    if (job->line_count == JOB_MAX_LINES) {
+        job->unsaid++;
+        return;
+    }
+    struct job_line *line = &job->lines[job->line_count++];
+    char text[sizeof line->text];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(action->text, sizeof action->text, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    action->level = level;
-    clean(action->text);
+    printable(line->text, sizeof line->text, text); /* it may quote others */
+    line->level = level;
 }
 
 void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)

@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "net/endpoint.h"
+#include "net/frame.h"
 #include "net/member.h"
 #include "net/message.h"
 #include "ps/job/aggregation.h"
@@ -34,13 +35,17 @@
 
 enum {
     JOB_FENCED = 16,           /* incarnations of a worker that are remembered as replaced, the latest */
-    JOB_MAX_ACTIONS = 16,      /* that one event leaves */
+    JOB_MAX_LINES = 16,        /* for the log that are kept until they are taken; more are counted */
     JOB_ASK_MS = 500,          /* who is told JOB_ASK_AGAIN does so more often than that */
     JOB_PROBE_MS = 1000,       /* a worker has so long to show that it lives, when another claims its place */
     JOB_TICK_MS = 1000,        /* ticks that are further apart than this tell of a ps that stood still */
     JOB_END_MS = 4000,         /* workers have so long to leave once the job is over */
     JOB_WAITED_FOR_MS = 10000, /* between two log lines about what is being waited for */
 };
+
+/* What a restored job may begin with, so that no sum or product of steps and batches overflows later on. */
+#define JOB_MAX_STEP    (INT64_C(1) << 52)
+#define JOB_MAX_BATCHES (INT64_C(1) << 40)
 
 /* What is known of a worker. */
 struct job_worker {
@@ -58,19 +63,21 @@ struct job_worker {
     bool lost;         /* its lease ran out */
     bool left;         /* in order */
     bool counts;       /* takes part in max_staleness: it pulled or pushed */
-    int64_t clock;     /* its pushes, on a scale that all workers share: one that joins begins where the slowest is */
+    int64_t clock;     /* its pushes, on a scale that all workers share: one that joins begins where the slowest is,
+                          and the first one anywhere */
     uint64_t sequence; /* the last push that was decided on */
     enum push_outcome outcome; /* of that push */
     int64_t staleness;         /* of that push */
     int64_t applied;
     int64_t not_finite;
-    int64_t stale;      /* synchronous: gradients that came too late for their step */
-    int64_t taken_step; /* synchronous: the last step that its gradient was part of; -1: none */
-    uint64_t newcomer;  /* an incarnation that claims the place; 0: none */
-    double probe_s;     /* since when the older one is being probed for it */
-    double asked_s;     /* when it asked last */
-    uint64_t probe;     /* counts the probes: what the pong has to repeat */
-    bool answered;      /* the older one did */
+    int64_t stale;         /* synchronous: gradients that came too late for their step */
+    int64_t taken_step;    /* synchronous: the last step that its gradient was part of; -1: none */
+    uint64_t newcomer;     /* an incarnation that claims the place; 0: none */
+    double probe_s;        /* since when the older one is being probed for it */
+    double asked_s;        /* when it asked last */
+    uint64_t probe;        /* counts the probes: what the pong has to repeat */
+    bool answered;         /* the older one did */
+    bool to_probe, to_cut; /* actions to be taken */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
@@ -84,13 +91,18 @@ struct job_worker {
 enum job_action_kind {
     JOB_LOG,   /* text at `level` */
     JOB_PROBE, /* ping every idle connection of this worker's incarnation, with job_probe_nonce */
-    JOB_CUT,   /* end every connection of this worker's incarnation */
+    JOB_CUT,   /* end every connection of this worker that is not of this incarnation */
 };
 struct job_action {
     enum job_action_kind kind;
     enum log_level level;
     int worker;
     uint64_t incarnation;
+    char text[512];
+};
+
+struct job_line {
+    enum log_level level;
     char text[512];
 };
 
@@ -127,8 +139,11 @@ struct job {
     double ticked_s; /* when job_tick was called last */
     float test_accuracy;
     char message[256]; /* of the chief's end_job */
-    struct job_action actions[JOB_MAX_ACTIONS];
-    int action_count, action_next;
+    /* Actions: what is to be done about workers stands with them, once each, so that only lines can be too many. */
+    int workers_to_act_on; /* probes and cuts that are not taken yet */
+    struct job_line lines[JOB_MAX_LINES];
+    int line_count, line_next;
+    int unsaid;    /* lines that there was no room for */
     int tick_next; /* worker that job_tick looks at next */
 };
 
@@ -221,8 +236,11 @@ bool job_has_step(const struct job *job);
 /* Between ps. At the coordinator: what a follower has; and the set of a step that is decided, if it is that one. */
 void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
                 double now_s, struct verdict *verdict);
-/* At a follower. taken: [worker_count]. */
-void job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken);
+/*
+ * At a follower. taken: [worker_count]. False: no coordinator decides so, for the set is empty, or has a gradient that
+ * is not complete here.
+ */
+bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken);
 bool job_is_follower(const struct job *job);
 
 /* Who keeps a synchronous step waiting: "waiting for worker 2 (d:2222) to push step 41, 12 s"; false: nobody, or not
@@ -244,7 +262,10 @@ bool job_initialised(const struct job *job);
 /* The chief's requests. `worker` is whoever asks: others than the chief get ERROR_NOT_ALLOWED. */
 void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
                        struct verdict *verdict);
-void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict); /* also before end_restore */
+void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
+/* May the restore end so? Asked before the shard is opened for it; job_end_restore then agrees. */
+void job_check_restored(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                        struct verdict *verdict);
 void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
                      double now_s, struct verdict *verdict);
 /* orders: of a step to come, which may be asked for while the model is being written. */

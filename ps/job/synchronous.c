@@ -327,12 +327,23 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
     job_consider(job, now_s);
 }
 
-void job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken)
+bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken)
 {
-    if (job_is_follower(job) && generation == job->generation && job->state == JOB_TRAINING &&
-        step == job->global_step) {
+    int count = 0;
+    if (!job_is_follower(job) || generation != job->generation || job->state != JOB_TRAINING ||
+        step != job->global_step) {
+        return true; /* of a step that is over */
+    }
+    for (int i = 0; i < job->worker_count; i++) {
+        if (taken[i] && aggregation_get(&job->gathered, own_shard(job), i) != PART_HERE) {
+            return false;
+        }
+        count += taken[i];
+    }
+    if (count > 0) {
         aggregation_apply_decision(&job->gathered, taken);
     }
+    return count > 0;
 }
 
 /* --- For people --- */

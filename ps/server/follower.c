@@ -3,7 +3,6 @@
  * staged here, and the decisions that come back. On a new connection each starts over; saying something twice does no
  * harm.
  */
-#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -127,7 +126,8 @@ static bool take_decision(struct server *server, const struct channel *channel, 
     }
     if (done) {
         server_lock(server);
-        job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken);
+        done = job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken) ||
+               error_set(error, "the coordinator decided on gradients that are not complete here, or on none");
         server_lead(server);
         pthread_cond_broadcast(&server->stepped);
         server_unlock(server);

@@ -10,23 +10,24 @@ void server_lock(struct server *server)
     pthread_mutex_lock(&server->lock);
 }
 
-static void for_incarnation(struct server *server, const struct job_action *action)
+static void for_worker(struct server *server, const struct job_action *action)
 {
     for (struct listener_session *base = NULL; (base = listener_next(server->listener, base));) {
         struct session *session = (struct session *)(void *)base;
-        if (session->worker != action->worker || session->incarnation != action->incarnation) {
+        if (session->worker != action->worker) {
             continue;
         }
-        if (action->kind == JOB_CUT) {
+        const bool same = session->incarnation == action->incarnation;
+        if (action->kind == JOB_CUT && !same) {
             listener_cut(base);
-        } else {
+        } else if (action->kind == JOB_PROBE && same) {
             session->ping_wanted = true;
         }
     }
 }
 
 /* Carries out what concerns the table, and gives back the lines to log once the lock is free. */
-static int take_actions(struct server *server, struct job_action lines[JOB_MAX_ACTIONS])
+static int take_actions(struct server *server, struct job_action lines[JOB_MAX_LINES + 1])
 {
     struct job_action action;
     int count = 0;
@@ -34,7 +35,7 @@ static int take_actions(struct server *server, struct job_action lines[JOB_MAX_A
         if (action.kind == JOB_LOG) {
             lines[count++] = action;
         } else {
-            for_incarnation(server, &action);
+            for_worker(server, &action);
         }
     }
     if (server->waiting > 0) {
@@ -45,7 +46,7 @@ static int take_actions(struct server *server, struct job_action lines[JOB_MAX_A
 
 void server_unlock(struct server *server)
 {
-    struct job_action lines[JOB_MAX_ACTIONS];
+    struct job_action lines[JOB_MAX_LINES + 1]; /* one says how many are left out */
     int count = take_actions(server, lines);
     pthread_mutex_unlock(&server->lock);
     for (int i = 0; i < count; i++) {

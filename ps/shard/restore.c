@@ -17,7 +17,6 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     schedule_settle(shard->schedule, shard->global_step);
     shard->generation = generation;
     atomic_store(&shard->closed, true);
-    shard->version = 0;
     shard->global_step = 0;
     for (int i = 0; i < shard->stripe_count; i++) {
         shard_walk_on(shard, i, &(struct block_walk){0}, 0);

@@ -356,8 +356,9 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
     for (int i = 0; i < heartbeat->count && !needs_rejoin; i++) {
         const struct ps_news *ps = &heartbeat->ps[i];
         needs_rejoin = ps->known && ps->heard_s > since_s && ps->job_state < JOB_DONE &&
-                       (ps->job_state != JOB_TRAINING || ps->generation > generation || ps->changed_s > since_s);
-        if (needs_rejoin && ps->generation > generation) {
+                       (ps->job_state != JOB_TRAINING || generation_is_later(ps->generation, generation) ||
+                        ps->changed_s > since_s);
+        if (needs_rejoin && generation_is_later(ps->generation, generation)) {
             snprintf(why, 256, "%.200s has generation %u of the model", heartbeat->links[i].name, ps->generation);
         } else if (needs_rejoin && ps->changed_s > since_s) {
             snprintf(why, 256, "%.200s is another process now", heartbeat->links[i].name);

@@ -109,9 +109,12 @@ bool serve_end_restore(struct session *session, struct error *error)
     struct verdict verdict;
     struct error bad;
     pthread_mutex_lock(&server->restoring);
-    ask_to_write(session, &verdict);
     server_lock(server);
-    const int64_t epoch_steps = job_epoch_steps(&server->job, &server->job.config, end->epoch_batches);
+    job_check_restored(&server->job, session->worker, session->channel->frame.generation, end->global_step,
+                       end->epoch_batches, &verdict);
+    const int64_t epoch_steps =
+        verdict.code == 0 ? job_epoch_steps(&server->job, &server->job.config, end->epoch_batches) : 0;
+    serve_tell_generation(session);
     server_unlock(server);
     if (verdict.code == 0 && !shard_end_write(server->shard, end->global_step, epoch_steps, &bad)) {
         verdict.code = ERROR_BAD_REQUEST;

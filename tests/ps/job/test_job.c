@@ -20,7 +20,7 @@ struct scene {
     double now_s;
     char log[8192]; /* all lines so far */
     int probes, cuts;
-    uint64_t last_cut;
+    uint64_t spared; /* by the last cut */
 };
 
 /* The host's part: lines are kept, other actions counted. */
@@ -34,7 +34,7 @@ static void play(struct scene *scene)
         }
         scene->probes += action.kind == JOB_PROBE;
         scene->cuts += action.kind == JOB_CUT;
-        scene->last_cut = action.kind == JOB_CUT ? action.incarnation : scene->last_cut;
+        scene->spared = action.kind == JOB_CUT ? action.incarnation : scene->spared;
     }
 }
 
@@ -188,9 +188,9 @@ static void test_only_the_chief_restores(void **state)
     assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
     job_write(&scene.job, 0, 1, &verdict); /* without begin */
     assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-    job_begin_restore(&scene.job, 0, 5, "model-7\nforged line", scene.now_s, &verdict);
+    job_begin_restore(&scene.job, 0, 5, "model-7\nforged\033line", scene.now_s, &verdict);
     assert_int_equal(verdict.code, 0);
-    assert_true(told(&scene, "generation 5: model-7?forged line"));
+    assert_true(told(&scene, "generation 5: model-7 forged\\x1bline"));
     job_write(&scene.job, 0, 4, &verdict);
     assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
     assert_int_equal(push_as(&scene, 1, 2, 5, 1, true).code, ERROR_NOT_READY);
@@ -202,6 +202,109 @@ static void test_only_the_chief_restores(void **state)
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_OLD_GENERATION);
     assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
     assert_int_equal(scene.job.global_step, 71);
+    job_destroy(&scene.job);
+}
+
+/* Nothing that the chief writes as the job's place makes the numbers that are counted from it overflow. */
+static void test_a_restored_job_has_room_to_count(void **state)
+{
+    static const int64_t bad[][2] = {{-1, 0},           {INT64_MIN, 0}, {JOB_MAX_STEP + 1, 0},    {INT64_MAX - 1, 0},
+                                     {INT64_MAX, 1000}, {0, -1},        {0, JOB_MAX_BATCHES + 1}, {0, INT64_MAX}};
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    begin(&scene, 2);
+    job_begin_restore(&scene.job, 0, 2, "", scene.now_s, &verdict);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        job_check_restored(&scene.job, 0, 2, bad[i][0], bad[i][1], &verdict);
+        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+        job_end_restore(&scene.job, 0, 2, bad[i][0], bad[i][1], scene.now_s, &verdict);
+        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+        assert_int_equal(scene.job.state, JOB_RESTORING);
+    }
+    job_check_restored(&scene.job, 1, 2, 0, 0, &verdict);
+    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    job_check_restored(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
+    assert_int_equal(verdict.code, 0);
+    job_end_restore(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    struct verdict pushed;
+    const struct job_push push = {.generation = 2, .sequence = 1, .base_step = -MESSAGE_MAX_SIGNED, .finite = true};
+    job_push(&scene.job, 1, 2, &push, scene.now_s, &pushed);
+    assert_int_equal(pushed.outcome, PUSH_APPLIED);
+    assert_true(scene.job.workers[1].staleness == JOB_MAX_STEP + MESSAGE_MAX_SIGNED);
+    job_destroy(&scene.job);
+}
+
+/* Whatever generation somebody has chosen, there is a later one. */
+static void test_generations_go_round(void **state)
+{
+    static const uint32_t chosen[] = {UINT32_MAX, 1, UINT32_C(1) << 31, UINT32_MAX - 1, 7};
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    set_up(&scene, 1);
+    come(&scene, 0, 1);
+    for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++) {
+        restore(&scene, chosen[i], 0, 0);
+        const uint32_t refused[] = {chosen[i], chosen[i] - 1, chosen[i] - (UINT32_C(1) << 31) + 1, 0};
+        for (size_t k = 0; k < sizeof refused / sizeof refused[0]; k++) {
+            job_begin_restore(&scene.job, 0, refused[k], "", scene.now_s, &verdict);
+            assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+        }
+    }
+    assert_int_equal(generation_after(UINT32_MAX), 1);
+    assert_true(generation_is_later(generation_after(UINT32_MAX), UINT32_MAX));
+    assert_false(generation_is_later(UINT32_MAX, generation_after(UINT32_MAX)));
+    assert_true(generation_is_later(UINT32_MAX, 0) && generation_is_later(1, 0) && !generation_is_later(0, 1));
+    job_destroy(&scene.job);
+}
+
+/* A host that takes no actions for long finds the probes and cuts all there, and that lines are missing. */
+static void test_actions_never_get_too_many(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error message;
+    begin(&scene, 4);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 4; i++) {
+            const uint64_t incarnation = 100 + (uint64_t)(4 * round + i);
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            scene.now_s += 0.4;
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            scene.now_s += 0.4;
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            scene.now_s += 0.4;
+            assert_int_equal(hello(&scene, i, incarnation, &message), 0);
+        }
+    }
+    assert_true(told(&scene, "more lines about workers and steps are left out"));
+    assert_int_equal(scene.probes, 4);
+    assert_int_equal(scene.cuts, 4);
+    assert_int_equal(scene.spared, 100 + 4 * 49 + 3);
+    assert_false(job_has_actions(&scene.job));
+    job_destroy(&scene.job);
+}
+
+/* Only so many replaced incarnations are remembered: connections of one's first life may end in its second. */
+static void test_an_incarnation_comes_back_when_it_is_forgotten(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 2);
+    job_hold(&scene.job, 1, 2, 1, scene.now_s);
+    for (uint64_t i = 0; i <= JOB_FENCED + 1; i++) {
+        const uint64_t incarnation = i <= JOB_FENCED ? 50 + i : 2;
+        scene.job.workers[1].connections = 0; /* as if they had all ended, but for those of the first */
+        come(&scene, 1, incarnation);
+    }
+    assert_true(job_is_current(&scene.job, 1, 2));
+    job_hold(&scene.job, 1, 2, -1, scene.now_s);
+    assert_int_equal(scene.job.workers[1].held, 0);
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    assert_int_equal(scene.job.workers[1].connections, 0);
     job_destroy(&scene.job);
 }
 
@@ -297,7 +400,7 @@ static void test_a_second_process_is_probed(void **state)
     assert_int_equal(claim(&scene, 9), 0);
     play(&scene);
     assert_int_equal(scene.cuts, 1);
-    assert_int_equal(scene.last_cut, 2);
+    assert_int_equal(scene.spared, 9);
     /* The old one is out for good, whatever it tries. */
     assert_int_equal(claim(&scene, 2), REFUSAL_REPLACED);
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
@@ -366,6 +469,7 @@ static void test_claims_are_judged_one_after_the_other(void **state)
     for (int i = 0; i <= 10; i++) {
         assert_int_equal(claim(&scene, 9), i < 10 ? JOB_ASK_AGAIN : 0);
         assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+        play(&scene);
         scene.now_s += 0.101;
     }
     play(&scene);
@@ -580,6 +684,10 @@ int main(void)
         cmocka_unit_test(test_waiting_names_who_is_awaited),
         cmocka_unit_test(test_a_worker_heard_of_again_may_be_the_one_that_was_missing),
         cmocka_unit_test(test_only_the_chief_restores),
+        cmocka_unit_test(test_a_restored_job_has_room_to_count),
+        cmocka_unit_test(test_generations_go_round),
+        cmocka_unit_test(test_actions_never_get_too_many),
+        cmocka_unit_test(test_an_incarnation_comes_back_when_it_is_forgotten),
         cmocka_unit_test(test_a_push_counts_once),
         cmocka_unit_test(test_a_ps_that_stood_still_blames_nobody),
         cmocka_unit_test(test_not_finite_is_refused_and_counted),

@@ -479,10 +479,15 @@ static void test_two_ps_agree(void **state)
     assert_int_equal(step.workers[1], 2);
     assert_true(offer_as(&scene, 1, 0, 1, 0, true)); /* too late to be in, and staged all the same */
     const bool set[MOST] = {false, true, true, false};
-    job_apply_decision(&scene.jobs[1], 1, 1, set); /* another step's, another generation's: not taken */
-    job_apply_decision(&scene.jobs[1], 2, 0, set);
+    assert_true(job_apply_decision(&scene.jobs[1], 1, 1, set)); /* another step's, another generation's: not taken */
+    assert_true(job_apply_decision(&scene.jobs[1], 2, 0, set));
     assert_int_equal(apply(&scene, 1), 0);
-    job_apply_decision(&scene.jobs[1], 1, 0, set);
+    /* No coordinator decides on nobody, nor on who is not complete here. */
+    const bool nobody[MOST] = {false}, too_many[MOST] = {false, true, true, true};
+    assert_false(job_apply_decision(&scene.jobs[1], 1, 0, nobody));
+    assert_false(job_apply_decision(&scene.jobs[1], 1, 0, too_many));
+    assert_int_equal(apply(&scene, 1), 0);
+    assert_true(job_apply_decision(&scene.jobs[1], 1, 0, set));
     assert_int_equal(apply(&scene, 1), 2);
     job_step_applied(&scene.jobs[0], &step, true, scene.now_s);
     assert_int_equal(scene.jobs[0].global_step, 1);
@@ -498,6 +503,78 @@ static void test_two_ps_agree(void **state)
     assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
     job_report(&scene.jobs[0], 7, 1, 1, none, none, scene.now_s, &verdict);
     assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    end(&scene);
+}
+
+/* All but two are lost in one tick, which has more to say besides. */
+static void test_many_are_lost_at_once(void **state)
+{
+    enum { LISTED = 40, HERE = 36 };
+    static char *many[LISTED];
+    (void)state;
+    struct scene scene;
+    struct error error;
+    begin(&scene, 1, 0, 0, 1);
+    end(&scene);
+    for (int i = 0; i < LISTED; i++) {
+        many[i] = hosts[i % MOST];
+    }
+    scene.config.cluster.worker_hosts.items = many;
+    scene.config.cluster.worker_hosts.count = LISTED;
+    assert_true(job_create(&scene.jobs[0], &scene.config, 0, scene.now_s, &error));
+    for (int i = 0; i < HERE; i++) {
+        come(&scene, i, (uint64_t)i + 1);
+    }
+    restore(&scene, 1, 0, 0);
+    for (int s = 0; s <= 21; s++) {
+        scene.now_s += 0.5;
+        hear(&scene, 0);
+        hear(&scene, 1);
+        for (int i = 2; s == 0 && i < HERE; i++) {
+            hear(&scene, i);
+        }
+        if (s < 21) {
+            assert_false(job_tick(&scene.jobs[0], scene.now_s));
+            play(&scene);
+        }
+    }
+    scene.log[0] = '\0';
+    scene.jobs[0].told_s = 0; /* and who is awaited, and who never came */
+    scene.jobs[0].told_absent = false;
+    for (int more = 1, calls = 0; more; calls++) {
+        more = job_tick(&scene.jobs[0], scene.now_s);
+        play(&scene);
+        assert_in_range(calls, 0, HERE);
+    }
+    int lost = 0;
+    for (const char *at = scene.log; (at = strstr(at, " is lost: ")); at++) {
+        lost++;
+    }
+    assert_int_equal(lost, HERE - 2);
+    assert_int_equal(job_present(&scene.jobs[0]), 2);
+    assert_non_null(strstr(scene.log, "waiting for worker 0"));
+    assert_true(told(&scene, "worker 36 (b:2222) and others are not there"));
+    end(&scene);
+}
+
+/* A gradient of a later step is in: what an earlier one of the same worker came to is another question. */
+static void test_an_earlier_push_is_not_the_one_that_was_taken(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene, 1, 4, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    offer(&scene, 3, 0);
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE);
+    for (int i = 1; i < 4; i++) {
+        offer(&scene, i, 1);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_int_equal(outcome(&scene, 3, 1), PUSH_APPLIED);
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE); /* asked for again on another connection */
     end(&scene);
 }
 
@@ -559,6 +636,8 @@ int main(void)
         cmocka_unit_test(test_lies_about_steps_are_refused),
         cmocka_unit_test(test_after_the_last_step_nothing_is_wanted),
         cmocka_unit_test(test_two_ps_agree),
+        cmocka_unit_test(test_many_are_lost_at_once),
+        cmocka_unit_test(test_an_earlier_push_is_not_the_one_that_was_taken),
         cmocka_unit_test(test_replicas_change_at_one_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

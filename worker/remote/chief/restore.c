@@ -65,18 +65,24 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     return done;
 }
 
-/* Do all shards hold the model, of one generation? newest: the highest generation any of them knows. */
+/* Do all shards hold the model, of one generation? newest: the latest generation any of them knows. */
 static bool is_whole(const struct chief *chief, const struct shard_status *status, uint32_t *newest, int64_t *step)
 {
     bool whole = true;
     *newest = 0;
     *step = 0;
     for (int i = 0; i < chief->shards.count; i++) {
-        *newest = status[i].generation > *newest ? status[i].generation : *newest;
+        *newest = generation_is_later(status[i].generation, *newest) ? status[i].generation : *newest;
         *step = status[i].global_step > *step ? status[i].global_step : *step;
         whole = whole && status[i].ready && !status[i].over && status[i].generation == status[0].generation;
     }
     return whole;
+}
+
+/* Behind what all ps forgot, too: what workers still send of it must not be taken for the new one's. */
+static uint32_t next_generation(const struct chief *chief, uint32_t newest)
+{
+    return generation_after(generation_is_later(newest, chief->generation) ? newest : chief->generation);
 }
 
 /* The steps to save are counted from `saved` on. Locked. */
@@ -123,9 +129,7 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     *start = (struct chief_start){.resumed = true};
     if (!is_whole(chief, status, &newest, &start->global_step)) {
         start->resumed = false;
-        /* Above what all ps forgot, too: what workers still send of it must not be taken for the new one's. */
-        uint32_t above = newest > chief->generation ? newest : chief->generation;
-        return write_shards(chief, above + 1, start, error);
+        return write_shards(chief, next_generation(chief, newest), start, error);
     }
     chief->order_count = newest == chief->generation ? chief->order_count : 0;
     chief->shards.generation = chief->generation = newest;
@@ -173,7 +177,7 @@ bool chief_restore(struct chief *chief, struct error *error)
         uint32_t newest;
         int64_t step;
         is_whole(chief, status, &newest, &step);
-        end = write_shards(chief, (newest > chief->generation ? newest : chief->generation) + 1, &start, error);
+        end = write_shards(chief, next_generation(chief, newest), &start, error);
     }
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start.global_step);
