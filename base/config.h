@@ -85,6 +85,24 @@ struct config_model {
     double init_bias;              /* every bias starts here */
 };
 
+/* What validation measures; METRIC_AUTO: accuracy of classes, RMSE of numbers. */
+enum metric {
+    METRIC_AUTO,
+    METRIC_LOSS,
+    METRIC_ACCURACY,
+    METRIC_BALANCED_ACCURACY,
+    METRIC_LOG_LOSS,
+    METRIC_ROC_AUC,
+    METRIC_AVERAGE_PRECISION,
+    METRIC_F1,
+    METRIC_MCC,
+    METRIC_MAE,
+    METRIC_RMSE,
+    METRIC_R2,
+    METRIC_PINBALL,
+    METRICS
+};
+
 struct config_train {
     enum optimizer_kind optimizer;
     double learning_rate;   /* 0 in the file or unset: the optimizer's own default, filled in by config_load */
@@ -110,9 +128,15 @@ struct config_train {
     double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
-    int64_t train_steps;    /* last global step, as StopAtStepHook's last_step; 0 = no limit */
-    double epochs;          /* 0 = no limit */
+    int64_t train_steps; /* last global step, as StopAtStepHook's last_step; 0 = no limit */
+    double epochs;       /* 0 = no limit */
+    enum loss_kind loss; /* LOSS_AUTO: by what is to be learnt */
+    double huber_delta;  /* errors up to this count by their square */
+    double quantile;     /* that LOSS_QUANTILE predicts, and that pinball measures */
+    char *class_weights; /* "": all 1; "balanced"; "name:weight,..." */
+    enum metric best_metric;
     double target_accuracy; /* stop once validation reaches it; 0 = never */
+    double target_metric;   /* the same of best_metric; 0 = never */
     int patience;           /* stop after this many validations without a new best; 0 = never */
     int64_t seed;
     char *warm_start; /* checkpoint to initialize a new run from; "" = none */
@@ -256,6 +280,8 @@ double config_default_learning_rate(enum optimizer_kind kind);
 /* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
+const char *config_loss_name(enum loss_kind loss);
+const char *config_metric_name(enum metric metric);
 const char *config_precision_name(enum precision precision);
 
 #endif

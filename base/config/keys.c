@@ -15,6 +15,10 @@ static const char *const job_names[] = {"local", "ps", "worker", "evaluator", NU
 static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl", NULL};
+static const char *const losses[] = {"auto", "softmax", "sigmoid", "mse", "mae", "huber", "quantile", NULL};
+static const char *const metrics[] = {
+    "auto", "loss", "accuracy", "balanced_accuracy", "log_loss", "roc_auc", "average_precision", "f1", "mcc",
+    "mae",  "rmse", "r2",       "pinball",           NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "neon", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
@@ -134,6 +138,19 @@ const struct config_key config_keys[] = {
     {"train", "l1", KEY_NUMBER, AT(train.l1), .maximum = 1000, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "L1 strength of optimizer ftrl, which drives parameters to exact zeros"},
+    {"train", "loss", KEY_WORD, AT(train.loss), .words = losses, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "what training minimises; auto = softmax for classes, sigmoid for several yes/no targets, mse for "
+                    "numbers"},
+    {"train", "huber_delta", KEY_NUMBER, AT(train.huber_delta), .maximum = 1e6, .above_minimum = true, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "error, in standard deviations of the target, from which loss huber grows linearly"},
+    {"train", "quantile", KEY_NUMBER, AT(train.quantile), .maximum = 1, .above_minimum = true, .below_maximum = true,
+     .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "quantile that loss quantile predicts and that metric pinball measures"},
+    {"train", "class_weights", KEY_TEXT, AT(train.class_weights), .initial = "",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "weights of a table's classes in the loss: balanced, or name:weight,...; empty = all alike"},
     {"train", "label_smoothing", KEY_NUMBER, AT(train.label_smoothing), .maximum = 1, .below_maximum = true,
      .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of the target probability that is spread evenly over all classes"},
@@ -166,6 +183,12 @@ const struct config_key config_keys[] = {
     {"train", "target_accuracy", KEY_NUMBER, AT(train.target_accuracy), .maximum = 1, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once validation accuracy reaches this, such as 0.97; 0 = never"},
+    {"train", "best_metric", KEY_WORD, AT(train.best_metric), .words = metrics, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "validation metric that decides which model is best; auto = accuracy for classes, rmse for numbers"},
+    {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "stop once best_metric is this good on validation data; 0 = never"},
     {"train", "patience", KEY_COUNT, AT(train.patience), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop after this many validations without a new best; 0 = never"},
@@ -341,6 +364,16 @@ const char *config_optimizer_name(enum optimizer_kind kind)
 const char *config_activation_name(enum activation activation)
 {
     return activations[activation];
+}
+
+const char *config_loss_name(enum loss_kind loss)
+{
+    return losses[loss];
+}
+
+const char *config_metric_name(enum metric metric)
+{
+    return metrics[metric];
 }
 
 const char *config_precision_name(enum precision precision)

@@ -138,6 +138,24 @@ static bool check_devices(const struct config *config, struct error *error)
     return true;
 }
 
+/* target_accuracy is a target_metric for best_metric accuracy: with another one it would say something else. */
+static bool check_target(const struct config *config, struct error *error)
+{
+    const struct config_train *train = &config->train;
+    if (train->target_accuracy == 0) {
+        return true;
+    }
+    if (train->target_metric > 0) {
+        error_set(error, "and target_metric cannot be combined; remove one of the two");
+    } else if (train->best_metric != METRIC_AUTO && train->best_metric != METRIC_ACCURACY) {
+        error_set(error, "cannot be combined with best_metric=%s; set target_metric instead",
+                  config_metric_name(train->best_metric));
+    } else {
+        return true;
+    }
+    return blame(config, "train", "target_accuracy", error);
+}
+
 /* Early stopping is decided on validation images; without any it would never happen. */
 static bool check_validation(const struct config *config, struct error *error)
 {
@@ -147,6 +165,10 @@ static bool check_validation(const struct config *config, struct error *error)
     if (config->train.target_accuracy > 0) {
         error_set(error, "needs validation images; set validation_size above 0");
         return blame(config, "train", "target_accuracy", error);
+    }
+    if (config->train.target_metric > 0) {
+        error_set(error, "needs validation examples; set validation_size above 0");
+        return blame(config, "train", "target_metric", error);
     }
     if (config->train.patience > 0) {
         error_set(error, "counts validations; set validation_size above 0");
@@ -231,8 +253,8 @@ static bool check_elastic(const struct config *config, struct error *error)
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
-           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
-           check_elastic(config, error);
+           check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
+           check_synchronous(config, error) && check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

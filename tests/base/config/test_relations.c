@@ -79,6 +79,12 @@ static void what_early_stopping_needs(void **state)
            "--target_accuracy: needs validation images; set validation_size above 0");
     refuse("{\"data\": {\"validation_size\": 0}, \"train\": {\"patience\": 3}}", NO_FLAGS,
            "config.json:1:56: train.patience: counts validations; set validation_size above 0");
+    refuse("{\"data\": {\"validation_size\": 0}}", FLAGS("target_metric", "0.9", "best_metric", "roc_auc"),
+           "--target_metric: needs validation examples; set validation_size above 0");
+    refuse("{}", FLAGS("target_accuracy", "0.97", "best_metric", "f1"),
+           "--target_accuracy: cannot be combined with best_metric=f1; set target_metric instead");
+    refuse("{}", FLAGS("target_accuracy", "0.97", "target_metric", "0.97"),
+           "--target_accuracy: and target_metric cannot be combined; remove one of the two");
     accept(&config, "{\"data\": {\"validation_size\": 0}}", NO_FLAGS);
     config_free(&config);
     accept(&config, "{\"data\": {\"validation_size\": \"auto\"}}", FLAGS("target_accuracy", "0.97"));
