@@ -44,32 +44,39 @@ static double allow(double deadline_s, size_t bytes)
     return deadline_s + (double)bytes / CHANNEL_LEAST_RATE;
 }
 
-bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
-                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
+bool channel_send_frame(struct channel *channel, const struct outgoing *outgoing, double deadline_s,
+                        struct error *error)
 {
     uint8_t header[FRAME_HEADER];
-    size_t bulk_bytes = 0, size = message_size(type, message);
-    for (int i = 0; i < bulk_parts; i++) {
-        bulk_bytes += bulk[i].iov_len;
+    size_t bulk_bytes = 0, size = message_size(outgoing->type, outgoing->message);
+    for (int i = 0; i < outgoing->bulk_parts; i++) {
+        bulk_bytes += outgoing->bulk[i].iov_len;
     }
-    assert(bulk_bytes <= message_max_bulk(type));
+    assert(bulk_bytes <= message_max_bulk(outgoing->type));
     if (!reserve(channel, &channel->sent, size, error)) {
         return false;
     }
-    message_encode(type, message, channel->sent.bytes, size);
+    message_encode(outgoing->type, outgoing->message, channel->sent.bytes, size);
     struct frame frame = {.version = channel->version,
-                          .type = (uint16_t)type,
-                          .request = request,
+                          .type = (uint16_t)outgoing->type,
+                          .request = outgoing->request,
                           .generation = channel->generation,
-                          .flags = flags,
+                          .flags = outgoing->more ? 0 : FRAME_LAST,
                           .message_bytes = (uint32_t)size,
                           .bulk_bytes = (uint32_t)bulk_bytes};
     frame_encode(&frame, header);
     struct iovec head[] = {{header, sizeof header}, {channel->sent.bytes, size}};
     deadline_s = allow(deadline_s, size + bulk_bytes);
     return connection_write_more(channel->connection, head, 2, deadline_s, error) &&
-           connection_write_more(channel->connection, bulk, bulk_parts, deadline_s, error) &&
-           (!(flags & FRAME_LAST) || connection_flush(channel->connection, deadline_s, error));
+           connection_write_more(channel->connection, outgoing->bulk, outgoing->bulk_parts, deadline_s, error) &&
+           (outgoing->more || connection_flush(channel->connection, deadline_s, error));
+}
+
+bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,
+                  double deadline_s, struct error *error)
+{
+    const struct outgoing outgoing = {.type = type, .request = request, .message = message};
+    return channel_send_frame(channel, &outgoing, deadline_s, error);
 }
 
 static bool drop_bulk(struct channel *channel, double deadline_s, struct error *error)
@@ -136,7 +143,7 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
     if (code) {
         *code = 0;
     }
-    if (!channel_send(channel, type, request, FRAME_LAST, message, NULL, 0, deadline_s, error)) {
+    if (!channel_send(channel, type, request, message, deadline_s, error)) {
         return false;
     }
     do {
@@ -170,5 +177,5 @@ bool channel_send_error(struct channel *channel, uint64_t request, enum error_co
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     struct message_error message = {.code = (uint16_t)code, .message = text};
-    return channel_send(channel, MESSAGE_error, request, FRAME_LAST, &message, NULL, 0, deadline_s, error);
+    return channel_send(channel, MESSAGE_error, request, &message, deadline_s, error);
 }

@@ -44,13 +44,22 @@ struct channel {
 void channel_open(struct channel *channel, struct connection *connection);
 void channel_close(struct channel *channel); /* also fine on one that is closed, or all zeros */
 
-/*
- * Sends one frame. bulk: its parts in order, NULL with bulk_parts 0. With FRAME_LAST in flags the frame is on its way
- * when this returns; without it, it may wait for more in the connection's buffer.
- */
-bool channel_send(struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
-                  const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s,
-                  struct error *error);
+/* Sends a frame of its own: a whole request or answer without bulk. */
+bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,
+                  double deadline_s, struct error *error);
+
+/* A frame to send; it borrows what it points to. */
+struct outgoing {
+    enum message_type type;
+    uint64_t request;
+    const void *message;
+    const struct iovec *bulk; /* its parts in order; NULL without */
+    int bulk_parts;
+    bool more; /* frames of the same request or answer follow: this one may wait in the connection's buffer for them */
+};
+
+bool channel_send_frame(struct channel *channel, const struct outgoing *outgoing, double deadline_s,
+                        struct error *error);
 
 /* Receives the next frame into channel->frame and channel->message. */
 bool channel_receive(struct channel *channel, double deadline_s, struct error *error);

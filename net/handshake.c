@@ -67,8 +67,7 @@ static bool send_hello(struct channel *channel, const struct hello_identity *ide
         .digest = identity->digest,
         .job = identity->job,
     };
-    return channel_send(channel, MESSAGE_hello, ++channel->next_request, FRAME_LAST, &hello, NULL, 0, deadline_s,
-                        error);
+    return channel_send(channel, MESSAGE_hello, ++channel->next_request, &hello, deadline_s, error);
 }
 
 bool handshake_connect(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
@@ -183,8 +182,7 @@ static bool send_refused(struct channel *channel, uint16_t reason, const char *m
 {
     struct message_refused refused = {
         .reason = reason, .message = message, .version_min = PROTOCOL_VERSION_MIN, .version_max = PROTOCOL_VERSION_MAX};
-    return channel_send(channel, MESSAGE_refused, channel->frame.request, FRAME_LAST, &refused, NULL, 0, deadline_s,
-                        error);
+    return channel_send(channel, MESSAGE_refused, channel->frame.request, &refused, deadline_s, error);
 }
 
 static bool send_welcome(struct channel *channel, const struct hello_identity *identity, double deadline_s,
@@ -198,8 +196,7 @@ static bool send_welcome(struct channel *channel, const struct hello_identity *i
                                       .fleet_version = identity->fleet_version,
                                       .digest = identity->digest,
                                       .lease_ms = identity->lease_ms};
-    return channel_send(channel, MESSAGE_welcome, channel->frame.request, FRAME_LAST, &welcome, NULL, 0, deadline_s,
-                        error);
+    return channel_send(channel, MESSAGE_welcome, channel->frame.request, &welcome, deadline_s, error);
 }
 
 bool handshake_accept(struct channel *channel, const struct hello_identity *identity,

@@ -154,7 +154,7 @@ bool link_receive_any(struct link *link, bool *pinged, struct error *error)
     }
     *pinged = channel->frame.type == MESSAGE_ping;
     struct message_pong pong = {channel->message.ping.nonce};
-    return !*pinged || channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0,
+    return !*pinged || channel_send(channel, MESSAGE_pong, channel->frame.request, &pong,
                                     clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 

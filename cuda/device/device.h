@@ -86,15 +86,22 @@ bool device_read(struct device *device, enum store_vector vector, size_t first, 
 bool device_train(struct device *device, int64_t first_step, int n, const struct update (*updates)[2],
                   struct device_outcome *outcome, struct error *error);
 
+/* A batch that the host drew, borrowed. */
+struct device_batch {
+    const uint8_t *images; /* [count, widths[0]], packed */
+    const int32_t *labels; /* [count] */
+    int count;             /* 1..batch_size */
+    uint32_t task;         /* what dropout draws as */
+    int64_t step;
+};
+
 /*
- * Computes the gradient of one batch at the current parameters into gradient [float_count], padding zero. images,
- * labels: packed, [count], 1..batch_size of them. ready (may be NULL): number of leading floats of the gradient that
- * are final, stored with release order as it grows, so that they can be sent meanwhile; must be 0 before the call.
- * gradient and ready may lie in memory passed to device_share.
+ * Computes the gradient of one batch at the current parameters into gradient [float_count], padding zero. ready (may be
+ * NULL): number of leading floats of the gradient that are final, stored with release order as it grows, so that they
+ * can be sent meanwhile; must be 0 before the call. gradient and ready may lie in memory passed to device_share.
  */
-bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
-                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
-                 struct error *error);
+bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
+                 struct device_outcome *outcome, struct error *error);
 
 /*
  * Computes logits [count, classes] of images [count, widths[0]], any count. averaged: with the moving averages, if

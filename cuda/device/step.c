@@ -90,21 +90,21 @@ static bool gather_gradient(struct device *device, const uint8_t *images, struct
            send_piece(device, pieces, 0, 0, 0, device->model.float_count, gradient, error);
 }
 
-bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
-                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
-                 struct error *error)
+bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
+                 struct device_outcome *outcome, struct error *error)
 {
-    assert(count >= 1 && count <= device->shape.batch_size);
+    assert(batch->count >= 1 && batch->count <= device->shape.batch_size);
     struct kernel_network *network = &device->network;
     struct pieces pieces = {.count = 0};
     int micro_batches = network->micro_batches;
     *outcome = (struct device_outcome){.finite = 1};
-    if (!memory_take_gradient(device, error) || !stage(device, images, labels, count, task, error) ||
-        !memory_begin(device, step, error)) {
+    if (!memory_take_gradient(device, error) ||
+        !stage(device, batch->images, batch->labels, batch->count, batch->task, error) ||
+        !memory_begin(device, batch->step, error)) {
         return false;
     }
     network->micro_batches = 1; /* the caller decides what to do with this batch */
-    bool launched = (device->host ? host_batch(device, &device->staged, images, error)
+    bool launched = (device->host ? host_batch(device, &device->staged, batch->images, error)
                                   : launch_batch(device, &device->staged, error)) &&
                     memory_fetch_progress(device, error);
     network->micro_batches = micro_batches;
@@ -112,7 +112,7 @@ bool device_step(struct device *device, const uint8_t *images, const int32_t *la
         return false;
     }
     DEVICE_TRY(device, error, event_record, (device->known, device->stream));
-    if (device->host ? !gather_gradient(device, images, &pieces, gradient, error)
+    if (device->host ? !gather_gradient(device, batch->images, &pieces, gradient, error)
                      : !send_gradient(device, &pieces, gradient, error)) {
         return false;
     }

@@ -173,8 +173,9 @@ static bool step(struct helper_server *server, const struct protocol_command *co
     if (command->images < 1 || command->images > server->shape.batch_size || !images || !labels || !gradient) {
         return out_of_bounds(&reply->error);
     }
-    return device_step(server->device, images, labels, command->images, command->task, command->step, gradient,
-                       &server->header->ready, &reply->outcome, &reply->error);
+    const struct device_batch batch = {
+        .images = images, .labels = labels, .count = command->images, .task = command->task, .step = command->step};
+    return device_step(server->device, &batch, gradient, &server->header->ready, &reply->outcome, &reply->error);
 }
 
 static bool forward(struct helper_server *server, const struct protocol_command *command, struct error *error)

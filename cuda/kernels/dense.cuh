@@ -141,14 +141,14 @@ static __device__ __forceinline__ void forward_layer(const struct kernel_network
                 training ? under.outputs : under.activations, under.pitch, count, layer.in
             }
         };
-        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
+        product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
     } else if (number == 0) {
         const struct images_by_row below = {source.images, network.indexes, network.image_stride, count, layer.in};
-        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
+        product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
     } else {
         const struct kernel_layer &under = network.layer[number - 1];
         const struct matrix_by_row below = {training ? under.outputs : under.activations, under.pitch, count, layer.in};
-        product_tile<S>(network.precision, row, col, count, layer.out, layer.in, below, weights, finish);
+        product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
     }
 }
 
@@ -190,7 +190,7 @@ template <class S> static __device__ __forceinline__ void delta_layer(const stru
     const struct matrix_by_row deltas = {above.deltas, above.pitch, count, above.out};
     const struct matrix_by_row weights = {network.vectors.parameters + above.weights, above.stride, above.in,
                                           above.out};
-    product_tile<S>(network.precision, row, col, count, above.in, above.out, deltas, weights, finish);
+    product_tile<S>(network.precision, {row, col}, count, above.in, above.out, deltas, weights, finish);
 }
 
 /* --- gradients --- */
@@ -241,14 +241,14 @@ static __device__ __forceinline__ void gradient_tile(const struct kernel_network
                 under.outputs, under.pitch, count, layer.in
             }
         };
-        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+        product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
     } else if (number == 0) {
         const struct images_by_pixel below = {source.images, network.indexes, network.image_stride, count, layer.in};
-        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+        product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
     } else {
         const struct kernel_layer &under = network.layer[number - 1];
         const struct matrix_and_one below = {under.outputs, under.pitch, count, layer.in};
-        product_tile<S>(network.precision, row, col, layer.in + 1, layer.out, count, below, deltas, finish);
+        product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
     }
 }
 

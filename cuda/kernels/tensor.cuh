@@ -86,10 +86,15 @@ static __device__ __forceinline__ void tensor_multiply_all(int precision, const 
     }
 }
 
+/* Where a tile begins in its product. */
+struct tile_corner {
+    int row, col;
+};
+
 /* As gemm_tile, whose operands and `finish` it takes; with gemm_tensor::BYTES of shared memory. */
 template <class A, class B, class Finish>
-static __device__ __forceinline__ void tensor_tile(int precision, int first_row, int first_col, int rows, int cols,
-                                                   int depth, const A &a, const B &b, const Finish &finish)
+static __device__ __forceinline__ void tensor_tile(int precision, tile_corner first, int rows, int cols, int depth,
+                                                   const A &a, const B &b, const Finish &finish)
 {
     typedef gemm_tensor S;
     float *shared = (float *)shared_memory();
@@ -109,8 +114,8 @@ static __device__ __forceinline__ void tensor_tile(int precision, int first_row,
 #pragma unroll 1
     for (int turn = 0; turn <= turns; turn++) { /* as in gemm_tile */
         if (turn < turns) {
-            next_a.load(a, thread, first_row, turn * S::DEPTH, depth);
-            next_b.load(b, thread, first_col, turn * S::DEPTH, depth);
+            next_a.load(a, thread, first.row, turn * S::DEPTH, depth);
+            next_b.load(b, thread, first.col, turn * S::DEPTH, depth);
         }
         if (turn > 0) {
             const float *buffer = shared + (turn - 1) % 2 * S::BUFFER_FLOATS;
@@ -134,8 +139,8 @@ static __device__ __forceinline__ void tensor_tile(int precision, int first_row,
     __syncthreads();
 #pragma unroll 1
     for (int e = thread; e < S::ROWS * S::COLS; e += S::THREADS) {
-        int m = first_row + e / S::COLS;
-        int n = first_col + e % S::COLS;
+        int m = first.row + e / S::COLS;
+        int n = first.col + e % S::COLS;
         if (m < rows && n < cols) {
             finish(m, n, shared[e]);
         }
@@ -144,15 +149,15 @@ static __device__ __forceinline__ void tensor_tile(int precision, int first_row,
 
 /* A tile of whichever kind S is. */
 template <class S, class A, class B, class Finish>
-static __device__ __forceinline__ void product_tile(int precision, int first_row, int first_col, int rows, int cols,
-                                                    int depth, const A &a, const B &b, const Finish &finish)
+static __device__ __forceinline__ void product_tile(int precision, tile_corner first, int rows, int cols, int depth,
+                                                    const A &a, const B &b, const Finish &finish)
 {
     if constexpr (S::TENSOR) {
         if constexpr (TENSOR_CORES) {
-            tensor_tile(precision, first_row, first_col, rows, cols, depth, a, b, finish);
+            tensor_tile(precision, first, rows, cols, depth, a, b, finish);
         }
     } else {
-        gemm_tile<S>(first_row, first_col, rows, cols, depth, a, b, finish);
+        gemm_tile<S>(first.row, first.col, rows, cols, depth, a, b, finish);
     }
 }
 

@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "net/endpoint.h"
 #include "net/frame.h"
+#include "net/handshake.h"
 #include "net/member.h"
 #include "net/message.h"
 #include "ps/job/aggregation.h"
@@ -157,13 +158,11 @@ bool job_next_action(struct job *job, struct job_action *action);
 bool job_has_actions(const struct job *job);
 
 /*
- * Somebody says hello. Returns 0 (welcome: the connection counts from now on, and job_disconnected must follow), an
- * enum refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
+ * Somebody says hello, from an address. Returns 0 (welcome: the connection counts from now on, and job_disconnected
+ * must follow), an enum refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
  */
 enum { JOB_ASK_AGAIN = 0xffff };
-uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
-                   const char *program, const char *digest, uint64_t fleet_version, double now_s,
-                   struct error *message);
+uint16_t job_hello(struct job *job, const struct peer *who, const char *address, double now_s, struct error *message);
 void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
 
 /* What a ping to this worker is to carry, so that its pong tells a probe that it lives. */

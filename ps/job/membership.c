@@ -134,39 +134,40 @@ static void welcome(struct job *job, int index, const char *peer, double now_s)
     job_start_if_complete(job);
 }
 
-uint16_t job_hello(struct job *job, const struct member *who, uint64_t incarnation, const char *peer,
-                   const char *program, const char *digest, uint64_t fleet_version, double now_s, struct error *message)
+uint16_t job_hello(struct job *job, const struct peer *who, const char *address, double now_s, struct error *message)
 {
     char name[MEMBER_TEXT];
-    if (who->role == MEMBER_OPERATOR) {
+    const struct member *member = &who->member;
+    if (member->role == MEMBER_OPERATOR) {
         return 0;
     }
     bool decides = job->synchronous && job->coordinator == job->identity.index;
     bool leads_rollouts = job->identity.index == 0;
-    if (who->role == MEMBER_PS && (decides || leads_rollouts) && who->index < job->config.cluster.ps_hosts.count &&
-        who->index != job->identity.index) {
+    if (member->role == MEMBER_PS && (decides || leads_rollouts) &&
+        member->index < job->config.cluster.ps_hosts.count && member->index != job->identity.index) {
         return 0;
     }
-    if (who->role != MEMBER_WORKER) {
-        member_format(who, ' ', name);
+    if (member->role != MEMBER_WORKER) {
+        member_format(member, ' ', name);
         error_set(message, "ps %d expects workers here, not %s", job->identity.index, name);
         return REFUSAL_MEMBER;
     }
-    if (who->index < 0 || who->index >= job->worker_count) {
-        error_set(message, "there is no worker %d: worker_hosts lists %d", who->index,
+    if (member->index < 0 || member->index >= job->worker_count) {
+        error_set(message, "there is no worker %d: worker_hosts lists %d", member->index,
                   job->config.cluster.worker_hosts.count);
         return REFUSAL_MEMBER;
     }
-    uint16_t refusal = incarnation == 0 ? REFUSAL_MEMBER : join(job, who->index, incarnation, peer, now_s, message);
-    if (incarnation == 0) {
+    if (who->incarnation == 0) {
         error_set(message, "0 is not a valid incarnation");
+        return REFUSAL_MEMBER;
     }
+    uint16_t refusal = join(job, member->index, who->incarnation, address, now_s, message);
     if (refusal == 0) {
-        struct job_worker *worker = &job->workers[who->index];
-        snprintf(worker->program, sizeof worker->program, "%s", program);
-        snprintf(worker->digest, sizeof worker->digest, "%s", digest);
-        worker->fleet_version = fleet_version;
-        welcome(job, who->index, peer, now_s);
+        struct job_worker *worker = &job->workers[member->index];
+        snprintf(worker->program, sizeof worker->program, "%s", who->program);
+        snprintf(worker->digest, sizeof worker->digest, "%s", who->digest);
+        worker->fleet_version = who->fleet_version;
+        welcome(job, member->index, address, now_s);
     }
     return refusal;
 }

@@ -731,8 +731,9 @@ bool serve_report(struct session *session, struct error *error)
     told.earlier = texts.earlier;
     told.earlier_local = texts.earlier_local;
     struct iovec bulk = {manifest, size};
-    bool sent = channel_send(channel, MESSAGE_rollout, request, FRAME_LAST, &told, &bulk, manifest ? 1 : 0,
-                             serve_deadline(), error);
+    const struct outgoing frame = {
+        .type = MESSAGE_rollout, .request = request, .message = &told, .bulk = &bulk, .bulk_parts = manifest ? 1 : 0};
+    bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
     free(manifest);
     free_texts(&texts);
     return sent;

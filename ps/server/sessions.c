@@ -105,8 +105,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     const bool guest = is_guest(peer);
     server_lock(server);
     while (!guest) {
-        refusal = job_hello(&server->job, &peer->member, peer->incarnation, base->peer, peer->program, peer->digest,
-                            peer->fleet_version, clock_monotonic_s(), message);
+        refusal = job_hello(&server->job, peer, base->peer, clock_monotonic_s(), message);
         if (refusal != JOB_ASK_AGAIN || server->leaving) {
             break;
         }

@@ -127,8 +127,13 @@ static bool initialise(struct worker *worker)
             struct message_write write = {.ranges = {bytes, 1}};
             struct iovec bulk = {zeros, range.count * sizeof *zeros};
             range_put(bytes, 0, range);
-            done = channel_send(channel, MESSAGE_write, ++channel->next_request, 0, &write, &bulk, 1, soon(),
-                                &worker->error);
+            const struct outgoing frame = {.type = MESSAGE_write,
+                                           .request = ++channel->next_request,
+                                           .more = true,
+                                           .message = &write,
+                                           .bulk = &bulk,
+                                           .bulk_parts = 1};
+            done = channel_send_frame(channel, &frame, soon(), &worker->error);
         }
     }
     free(zeros);
@@ -167,8 +172,13 @@ static bool send_push(struct worker *worker, uint64_t request, const struct mess
         }
         struct iovec bulk = {values, floats * float_bytes};
         values += bulk.iov_len;
-        if (!channel_send(&worker->channel, MESSAGE_push, request, next == load->range_count ? FRAME_LAST : 0, &push,
-                          &bulk, 1, soon(), &worker->error)) {
+        const struct outgoing frame = {.type = MESSAGE_push,
+                                       .request = request,
+                                       .more = next < load->range_count,
+                                       .message = &push,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1};
+        if (!channel_send_frame(&worker->channel, &frame, soon(), &worker->error)) {
             return false;
         }
     }

@@ -73,8 +73,9 @@ static void *serve_push(void *argument)
         struct iovec bulk = {floats, channel.bulk_left};
         uint64_t request = channel.frame.request;
         check(channel_read_bulk(&channel, floats, channel.bulk_left, bench->deadline_s, &error));
-        check(
-            channel_send(&channel, MESSAGE_pushed, request, FRAME_LAST, &pushed, &bulk, 1, bench->deadline_s, &error));
+        const struct outgoing frame = {
+            .type = MESSAGE_pushed, .request = request, .message = &pushed, .bulk = &bulk, .bulk_parts = 1};
+        check(channel_send_frame(&channel, &frame, bench->deadline_s, &error));
     }
     channel_close(&channel);
     free(floats);
@@ -118,7 +119,9 @@ static void push(const struct bench *bench, struct connection *connection, doubl
     struct iovec part = {floats, FLOATS * sizeof *floats};
     double started_s = clock_monotonic_s();
     for (; clock_monotonic_s() - started_s < seconds; rounds++) {
-        check(channel_send(&channel, MESSAGE_push, 1, FRAME_LAST, &push_message, &part, 1, bench->deadline_s, &error));
+        const struct outgoing frame = {
+            .type = MESSAGE_push, .request = 1, .message = &push_message, .bulk = &part, .bulk_parts = 1};
+        check(channel_send_frame(&channel, &frame, bench->deadline_s, &error));
         check(channel_receive(&channel, bench->deadline_s, &error));
         check(channel_read_bulk(&channel, floats, channel.bulk_left, bench->deadline_s, &error));
     }

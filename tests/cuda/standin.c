@@ -138,21 +138,19 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
     return true;
 }
 
-bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
-                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
-                 struct error *error)
+bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
+                 struct device_outcome *outcome, struct error *error)
 {
-    (void)task;
-    if (step == STANDIN_FAULT_STEP && !misbehave(device, error)) {
+    if (batch->step == STANDIN_FAULT_STEP && !misbehave(device, error)) {
         return false;
     }
     for (size_t i = 0; i < STANDIN_FLOATS; i++) {
-        gradient[i] = (float)images[0] + (float)i;
+        gradient[i] = (float)batch->images[0] + (float)i;
         if (ready && i % 16 == 15) {
             atomic_store(ready, i + 1);
         }
     }
-    *outcome = (struct device_outcome){.steps = 1, .images = count, .finite = 1, .correct = labels[0]};
+    *outcome = (struct device_outcome){.steps = 1, .images = batch->count, .finite = 1, .correct = batch->labels[0]};
     return true;
 }
 

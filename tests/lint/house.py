@@ -16,7 +16,7 @@ LONG_LINES_YET = (".py",)
 
 COLUMNS = 120
 LINES = 70
-PARAMETERS = 10  # 8 is meant: the passes of the CPU engine, channel_send and job_hello still have 9 or 10
+PARAMETERS = 10  # 8 is meant: passes of the CPU engine still have 9 or 10
 
 # Somebody else's interface, which we implement or declare: mbedTLS calls it, the CUDA driver or intel-ipsec-mb has it.
 FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")

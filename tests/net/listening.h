@@ -83,8 +83,7 @@ static inline void listening_serve(struct listener_session *base)
            channel_receive(channel, clock_monotonic_s() + 5, &error)) {
         struct message_pong pong = {channel->message.ping.nonce};
         good = channel->frame.type == MESSAGE_ping &&
-               channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0,
-                            clock_monotonic_s() + 5, &error);
+               channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, clock_monotonic_s() + 5, &error);
     }
 }
 

@@ -36,8 +36,10 @@ static bool answer_push(struct channel *channel, struct error *error)
     struct message_pushed pushed = {.sequence = channel->message.push.sequence, .ranges = channel->message.push.ranges};
     uint64_t request = channel->frame.request;
     struct iovec bulk = {malloc(channel->bulk_left + 1), channel->bulk_left};
+    const struct outgoing frame = {
+        .type = MESSAGE_pushed, .request = request, .message = &pushed, .bulk = &bulk, .bulk_parts = 1};
     bool done = bulk.iov_base && channel_read_bulk(channel, bulk.iov_base, bulk.iov_len, soon(), error) &&
-                channel_send(channel, MESSAGE_pushed, request, FRAME_LAST, &pushed, &bulk, 1, soon(), error);
+                channel_send_frame(channel, &frame, soon(), error);
     free(bulk.iov_base);
     return done;
 }
@@ -48,7 +50,7 @@ static bool answer(struct channel *channel, struct error *error)
     struct message_pong pong = {.nonce = channel->message.ping.nonce};
     switch (channel->frame.type) {
     case MESSAGE_ping:
-        return channel_send(channel, MESSAGE_pong, request, FRAME_LAST, &pong, NULL, 0, soon(), error);
+        return channel_send(channel, MESSAGE_pong, request, &pong, soon(), error);
     case MESSAGE_push:
         return answer_push(channel, error);
     default:

@@ -58,7 +58,7 @@ static void serve(struct connection **connection, void *context)
     while (service->accepted && channel_receive(&channel, soon(), &error)) {
         struct message_pong pong = {.nonce = channel.message.ping.nonce};
         if (channel.frame.type == MESSAGE_ping) {
-            channel_send(&channel, MESSAGE_pong, channel.frame.request, FRAME_LAST, &pong, NULL, 0, soon(), &error);
+            channel_send(&channel, MESSAGE_pong, channel.frame.request, &pong, soon(), &error);
         } else {
             channel_send_error(&channel, channel.frame.request, ERROR_NOT_READY, soon(), &error, "no %s yet", "model");
         }

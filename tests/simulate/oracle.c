@@ -3,7 +3,7 @@
  * kept here beside it.
  *
  *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply,
- *    channel_send);
+ *    channel_send_frame);
  *  - a gradient has one number, however often it is sent, and was computed on what that very shard had;
  *  - within a generation no ps's global step goes back, and it is the step restored and what was accepted since;
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
@@ -443,16 +443,16 @@ static void check_answer(const struct channel *channel, const struct message_pus
     }
 }
 
-WRAP(bool, channel_send, struct channel *channel, enum message_type type, uint64_t request, uint32_t flags,
-     const void *message, const struct iovec *bulk, int bulk_parts, double deadline_s, struct error *error)
+WRAP(bool, channel_send_frame, struct channel *channel, const struct outgoing *outgoing, double deadline_s,
+     struct error *error)
 {
-    if (type == MESSAGE_pushed && world.here->number < oracle.ps) {
-        check_answer(channel, message);
+    if (outgoing->type == MESSAGE_pushed && world.here->number < oracle.ps) {
+        check_answer(channel, outgoing->message);
     }
-    if (type == MESSAGE_push && world.here->number >= oracle.ps) {
-        check_push(channel, message);
+    if (outgoing->type == MESSAGE_push && world.here->number >= oracle.ps) {
+        check_push(channel, outgoing->message);
     }
-    return __real_channel_send(channel, type, request, flags, message, bulk, bulk_parts, deadline_s, error);
+    return __real_channel_send_frame(channel, outgoing, deadline_s, error);
 }
 
 /* It computes again, perhaps the same. */

@@ -63,8 +63,7 @@ static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint6
     struct channel *channel = &feed->link.channel;
     struct message_get_batches message = {.first = first, .count = count};
     *request = ++channel->next_request;
-    return channel_send(channel, MESSAGE_get_batches, *request, FRAME_LAST, &message, NULL, 0,
-                        clock_monotonic_s() + LINK_ANSWER_S, error);
+    return channel_send(channel, MESSAGE_get_batches, *request, &message, clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
 /* The next frame of an answer. */

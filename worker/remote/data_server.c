@@ -113,8 +113,7 @@ static bool send_batches(struct data_session *session, struct error *error)
                                   .validation = (uint32_t)server->dataset->validation.count,
                                   .description = server->dataset->description};
     if (asked.count == 0) {
-        return channel_send(session->channel, MESSAGE_batch, request, FRAME_LAST, &batch, NULL, 0, frame_deadline(),
-                            error);
+        return channel_send(session->channel, MESSAGE_batch, request, &batch, frame_deadline(), error);
     }
     if (asked.first < 0 || asked.first > INT64_MAX - asked.count) {
         channel_send_error(session->channel, request, ERROR_BAD_REQUEST, frame_deadline(), error,
@@ -131,8 +130,13 @@ static bool send_batches(struct data_session *session, struct error *error)
             return false;
         }
         struct iovec bulk = {session->bytes, batch_bytes(batch.examples, server->pixels)};
-        if (!channel_send(session->channel, MESSAGE_batch, request, i + 1 == asked.count ? FRAME_LAST : 0, &batch,
-                          &bulk, 1, frame_deadline(), error)) {
+        const struct outgoing frame = {.type = MESSAGE_batch,
+                                       .request = request,
+                                       .more = i + 1 < asked.count,
+                                       .message = &batch,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1};
+        if (!channel_send_frame(session->channel, &frame, frame_deadline(), error)) {
             return false;
         }
     }
@@ -147,8 +151,7 @@ static bool answer(struct data_session *session, struct error *error)
         return send_batches(session, error);
     case MESSAGE_ping: {
         struct message_pong pong = {channel->message.ping.nonce};
-        return channel_send(channel, MESSAGE_pong, channel->frame.request, FRAME_LAST, &pong, NULL, 0, frame_deadline(),
-                            error);
+        return channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, frame_deadline(), error);
     }
     default:
         return channel_send_error(channel, channel->frame.request, ERROR_NOT_ALLOWED, frame_deadline(), error,

@@ -83,7 +83,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
                                      .message = message};
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();
-    return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, FRAME_LAST, &beat, NULL, 0,
+    return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, &beat,
                         clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
@@ -136,7 +136,7 @@ static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct e
         }
         if (link->channel.frame.type == MESSAGE_ping) {
             struct message_pong pong = {link->channel.message.ping.nonce};
-            if (!channel_send(&link->channel, MESSAGE_pong, link->channel.frame.request, FRAME_LAST, &pong, NULL, 0,
+            if (!channel_send(&link->channel, MESSAGE_pong, link->channel.frame.request, &pong,
                               clock_monotonic_s() + LINK_ANSWER_S, error)) {
                 return false;
             }

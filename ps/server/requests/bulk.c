@@ -97,8 +97,15 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
             size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, told);
             bulk = (struct iovec){told, size};
         }
-        sent = channel_send(session->channel, type, request, cut.next == all.count ? FRAME_LAST : 0, message, &bulk,
-                            floats > 0, deadline_s, error);
+        const struct outgoing frame = {
+            .type = type,
+            .request = request,
+            .message = message,
+            .bulk = &bulk,
+            .bulk_parts = floats > 0 ? 1 : 0,
+            .more = cut.next != all.count,
+        };
+        sent = channel_send_frame(session->channel, &frame, deadline_s, error);
         values += bytes;
     } while (sent && cut.next < all.count);
     *ranges = (struct ranges){NULL, 0};

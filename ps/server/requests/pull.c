@@ -32,8 +32,13 @@ static bool send_range(struct session *session, const struct message_read *read,
         range.count -= part.count;
         range_put(bytes, 0, part);
         struct iovec bulk = {(void *)(uintptr_t)from, part.count * sizeof *from};
-        if (!channel_send(session->channel, MESSAGE_values, request, last && range.count == 0 ? FRAME_LAST : 0, &values,
-                          &bulk, 1, deadline_s, error)) {
+        const struct outgoing frame = {.type = MESSAGE_values,
+                                       .request = request,
+                                       .more = !last || range.count > 0,
+                                       .message = &values,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1};
+        if (!channel_send_frame(session->channel, &frame, deadline_s, error)) {
             return false;
         }
     }

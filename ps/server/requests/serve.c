@@ -22,7 +22,7 @@ void serve_tell_generation(struct session *session)
 bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
                 struct error *error)
 {
-    return channel_send(session->channel, type, request, FRAME_LAST, message, NULL, 0, serve_deadline(), error);
+    return channel_send(session->channel, type, request, message, serve_deadline(), error);
 }
 
 bool serve_send_done(struct session *session, uint64_t request, int64_t global_step, struct error *error)

@@ -102,6 +102,13 @@ static int next_shown(struct server *server, int index)
     return index;
 }
 
+static bool send_status(struct session *session, uint64_t request, const struct message_status *status, bool more,
+                        double deadline_s, struct error *error)
+{
+    const struct outgoing frame = {.type = MESSAGE_status, .request = request, .message = status, .more = more};
+    return channel_send_frame(session->channel, &frame, deadline_s, error);
+}
+
 bool serve_get_status(struct session *session, struct error *error)
 {
     const uint64_t request = session->channel->frame.request;
@@ -115,8 +122,7 @@ bool serve_get_status(struct session *session, struct error *error)
     server_lock(server);
     describe_self(server, &status, host, message, digest);
     server_unlock(server);
-    if (!channel_send(session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
-                      deadline_s, error)) {
+    if (!send_status(session, request, &status, next < workers, deadline_s, error)) {
         return false;
     }
     while (next < workers) {
@@ -128,8 +134,7 @@ bool serve_get_status(struct session *session, struct error *error)
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
         server_unlock(server);
         next = next_shown(server, i + 1);
-        if (!channel_send(session->channel, MESSAGE_status, request, next >= workers ? FRAME_LAST : 0, &status, NULL, 0,
-                          deadline_s, error)) {
+        if (!send_status(session, request, &status, next < workers, deadline_s, error)) {
             return false;
         }
     }

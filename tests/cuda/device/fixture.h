@@ -342,7 +342,9 @@ static inline void check_gradient(struct fixture *fixture, int count)
     if (below(2)) {
         device_share(fixture->device, got, floats * sizeof *got);
     }
-    if (!device_step(fixture->device, images, labels, count, batch.task, batch.step, got, &ready, &gpu, &error)) {
+    const struct device_batch packed = {
+        .images = images, .labels = labels, .count = count, .task = batch.task, .step = batch.step};
+    if (!device_step(fixture->device, &packed, got, &ready, &gpu, &error)) {
         fail_msg("%s", error.text);
     }
     assert_int_equal(ready, floats);

@@ -194,7 +194,8 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
     float *got = calloc(floats, sizeof *got), *wanted = calloc(floats, sizeof *wanted);
     float *plain = calloc(floats, sizeof *plain);
     const struct examples *examples = &fixture.examples;
-    if (!device_step(fixture.device, examples->images, examples->labels, count, 0, 0, got, NULL, &outcome, &error)) {
+    const struct device_batch batch = {.images = examples->images, .labels = examples->labels, .count = count};
+    if (!device_step(fixture.device, &batch, got, NULL, &outcome, &error)) {
         fail_msg("%s", error.text);
     }
     for (int pass_number = 0; pass_number < 2; pass_number++) {

@@ -51,10 +51,10 @@ static bool told(struct scene *scene, const char *text)
 
 static uint16_t hello(struct scene *scene, int worker, uint64_t incarnation, struct error *message)
 {
-    const struct member who = {MEMBER_WORKER, worker};
-    char peer[32];
-    snprintf(peer, sizeof peer, "10.0.0.%d:%d", worker, (int)incarnation);
-    return job_hello(&scene->job, &who, incarnation, peer, "trainer", "", 0, scene->now_s, message);
+    const struct peer who = {.member = {MEMBER_WORKER, worker}, .incarnation = incarnation, .program = "trainer"};
+    char address[32];
+    snprintf(address, sizeof address, "10.0.0.%d:%d", worker, (int)incarnation);
+    return job_hello(&scene->job, &who, address, scene->now_s, message);
 }
 
 static void come(struct scene *scene, int worker, uint64_t incarnation)
@@ -491,9 +491,13 @@ static void test_a_process_that_is_gone_is_replaced_at_once(void **state)
     assert_int_equal(hello(&scene, 1, 9, &message), 0);
     assert_int_equal(scene.probes, 0);
     assert_int_equal(hello(&scene, 5, 9, &message), REFUSAL_MEMBER);
-    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_PS, 1}, 3, "x", "", "", 0, 0, &message),
-                     REFUSAL_MEMBER);
-    assert_int_equal(job_hello(&scene.job, &(struct member){MEMBER_OPERATOR, -1}, 3, "x", "", "", 0, 0, &message), 0);
+    const struct peer ps = {.member = {MEMBER_PS, 1}, .incarnation = 3};
+    const struct peer person = {.member = {MEMBER_OPERATOR, -1}, .incarnation = 3};
+    const struct peer nobody = {.member = {MEMBER_WORKER, 0}};
+    assert_int_equal(job_hello(&scene.job, &ps, "x", 0, &message), REFUSAL_MEMBER);
+    assert_int_equal(job_hello(&scene.job, &person, "x", 0, &message), 0);
+    assert_int_equal(job_hello(&scene.job, &nobody, "x", 0, &message), REFUSAL_MEMBER);
+    assert_non_null(strstr(message.text, "incarnation"));
     job_destroy(&scene.job);
 }
 

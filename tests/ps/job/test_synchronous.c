@@ -51,13 +51,12 @@ static bool told(struct scene *scene, const char *text)
 
 static void come(struct scene *scene, int worker, uint64_t incarnation)
 {
-    const struct member who = {MEMBER_WORKER, worker};
+    const struct peer who = {.member = {MEMBER_WORKER, worker}, .incarnation = incarnation, .program = "trainer"};
     struct error message;
-    char peer[32];
-    snprintf(peer, sizeof peer, "10.0.0.%d:1", worker);
+    char address[32];
+    snprintf(address, sizeof address, "10.0.0.%d:1", worker);
     for (int ps = 0; ps < scene->ps_count; ps++) {
-        assert_int_equal(job_hello(&scene->jobs[ps], &who, incarnation, peer, "trainer", "", 0, scene->now_s, &message),
-                         0);
+        assert_int_equal(job_hello(&scene->jobs[ps], &who, address, scene->now_s, &message), 0);
         play(scene);
     }
 }

@@ -246,21 +246,24 @@ static struct examples examples_of(const uint8_t *images, const int32_t *labels,
     return examples;
 }
 
-bool device_step(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
-                 int64_t step, float *gradient, _Atomic uint64_t *ready, struct device_outcome *outcome,
-                 struct error *error)
+bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
+                 struct device_outcome *outcome, struct error *error)
 {
     struct collector collector = {.model = &device->model, .sum = device->gradient, .weight = 1, .first = true};
     struct gradient_sink sink = collector_sink(&collector);
     int32_t indexes[4096];
     struct train_result result;
-    const struct examples examples = examples_of(images, labels, count);
-    struct batch batch = {.examples = &examples, .indexes = indexes, .count = count, .task = task, .step = step};
-    for (int i = 0; i < count; i++) {
+    const struct examples examples = examples_of(batch->images, batch->labels, batch->count);
+    struct batch drawn = {.examples = &examples,
+                          .indexes = indexes,
+                          .count = batch->count,
+                          .task = batch->task,
+                          .step = batch->step};
+    for (int i = 0; i < batch->count; i++) {
         indexes[i] = i;
     }
-    device->step = step;
-    if (!load(device, false, error) || !device->engine->table->step(device->engine, &batch, &sink, &result, error)) {
+    device->step = batch->step;
+    if (!load(device, false, error) || !device->engine->table->step(device->engine, &drawn, &sink, &result, error)) {
         return false;
     }
     *outcome = (struct device_outcome){.steps = result.steps,

@@ -113,8 +113,9 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     struct iovec bulk = {values, range.count * sizeof *values};
     uint64_t request = ++channel->next_request;
     *code = 0;
-    if (!channel_send(channel, MESSAGE_write, request, FRAME_LAST, &write, &bulk, 1, soon(), error) ||
-        !link_receive(&part->link, error)) {
+    const struct outgoing frame = {
+        .type = MESSAGE_write, .request = request, .message = &write, .bulk = &bulk, .bulk_parts = 1};
+    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
         return false;
     }
     if (channel->frame.type == MESSAGE_error) {
@@ -337,7 +338,7 @@ static enum push_pull_end read_part(struct push_pull *exchange, struct shard_par
         struct message_read read = {.vector = (uint8_t)v, .snapshot = number};
         uint64_t request = ++channel->next_request;
         code = 0;
-        if (!channel_send(channel, MESSAGE_read, request, FRAME_LAST, &read, NULL, 0, soon(), error) ||
+        if (!channel_send(channel, MESSAGE_read, request, &read, soon(), error) ||
             !receive_vector(exchange, part, request, state->vectors[v], &code, error)) {
             end = failed(exchange, part, code, error);
         }

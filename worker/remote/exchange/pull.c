@@ -136,8 +136,7 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
                                     .wait_ms = after_step >= 0 ? STEP_WAIT_MS : 0};
         uint64_t request = ++channel->next_request;
         channel->generation = exchange->generation;
-        if (channel_send(channel, MESSAGE_pull, request, FRAME_LAST, &pull, NULL, 0,
-                         clock_monotonic_s() + LINK_ANSWER_S, error) &&
+        if (channel_send(channel, MESSAGE_pull, request, &pull, clock_monotonic_s() + LINK_ANSWER_S, error) &&
             receive_values(exchange, part, request, &code, error)) {
             return PUSH_PULL_DONE;
         }

@@ -22,8 +22,13 @@ static bool send_frame(struct push_pull *exchange, struct shard_part *part, stru
                        struct push_frame *frame, bool last, struct error *error)
 {
     push->ranges = (struct ranges){exchange->ranges, frame->ranges};
-    bool sent = channel_send(&part->link.channel, MESSAGE_push, part->request, last ? FRAME_LAST : 0, push,
-                             exchange->bulk, (int)frame->ranges, clock_monotonic_s() + LINK_ANSWER_S, error);
+    const struct outgoing outgoing = {.type = MESSAGE_push,
+                                      .request = part->request,
+                                      .more = !last,
+                                      .message = push,
+                                      .bulk = exchange->bulk,
+                                      .bulk_parts = (int)frame->ranges};
+    bool sent = channel_send_frame(&part->link.channel, &outgoing, clock_monotonic_s() + LINK_ANSWER_S, error);
     *frame = (struct push_frame){0};
     return sent;
 }

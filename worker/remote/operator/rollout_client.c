@@ -75,8 +75,9 @@ enum proposal rollout_client_propose(struct rollout_client *client, const uint8_
     const struct message_propose proposal = {.healthy_s = healthy_s};
     struct iovec bulk = {(void *)(uintptr_t)bytes, size};
     const uint64_t request = ++channel->next_request;
-    if (!channel_send(channel, MESSAGE_propose, request, FRAME_LAST, &proposal, &bulk, 1, deadline_s, error) ||
-        !channel_receive(channel, deadline_s, error)) {
+    const struct outgoing frame = {
+        .type = MESSAGE_propose, .request = request, .message = &proposal, .bulk = &bulk, .bulk_parts = 1};
+    if (!channel_send_frame(channel, &frame, deadline_s, error) || !channel_receive(channel, deadline_s, error)) {
         link_close(&client->link);
         return PROPOSAL_UNANSWERED;
     }

@@ -91,7 +91,8 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
         told[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : told[0];
     }
-    bool sent = channel_send(channel, type, request, FRAME_LAST, message, &bulk, 1, fake_soon(), &error);
+    const struct outgoing frame = {.type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
+    bool sent = channel_send_frame(channel, &frame, fake_soon(), &error);
     free(told);
     free(halves);
     return sent;
@@ -173,7 +174,13 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
         struct iovec bulk = {garbage, sizeof garbage};
         pushed.ranges = (struct ranges){bytes, 1};
         pushed.dtype = DTYPE_FLOAT32;
-        channel_send(channel, MESSAGE_pushed, request, 0, &pushed, &bulk, 1, fake_soon(), &error);
+        const struct outgoing frame = {.type = MESSAGE_pushed,
+                                       .request = request,
+                                       .message = &pushed,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1,
+                                       .more = true};
+        channel_send_frame(channel, &frame, fake_soon(), &error);
         connection_flush(channel->connection, fake_soon(), &error);
         return false;
     }
@@ -195,7 +202,7 @@ static inline bool fake_answer(struct fake_ps *ps, struct channel *channel)
                                       .vectors = 1,
                                       .global_step = ps->steps,
                                       .message = ""};
-        return channel_send(channel, MESSAGE_model, request, FRAME_LAST, &model, NULL, 0, fake_soon(), &error);
+        return channel_send(channel, MESSAGE_model, request, &model, fake_soon(), &error);
     }
     if (channel->frame.type == MESSAGE_pull) {
         struct message_values values = {.dtype = channel->message.pull.dtype,
