@@ -18,12 +18,14 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/optimizer.h"
 #include "ps/shard.h"
+#include "ps/shard/internal.h"
 #include "tests/random.h"
 
 enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };
 
-/* Rows of several blocks, one block, and several rows to a block. */
-static const int shapes[][4] = {{5, 1300, 20, 3}, {40, 500, 10, 0}, {3, 7, 0, 0}, {90, 17, 600, 2}};
+/* Rows of several blocks, one block, and several rows to a block; and several stripes. */
+enum { STRIPES = 4 };
+static const int shapes[][4] = {{5, 1300, 20, 3}, {40, 500, 10, 0}, {3, 7, 0, 0}, {90, 17, 600, 2}, {300, 500, 10, 0}};
 
 /* A cluster's worth of shards, the twin, and what each worker believes the parameters are. */
 struct fixture {
@@ -489,6 +491,76 @@ static void test_restoring(void **state)
     tear_down(&f);
 }
 
+/* While it is written nothing of it is shown: neither values, nor a snapshot of what was there before. */
+static void test_nothing_is_read_while_it_is_written(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("closed");
+    struct fixture f;
+    struct error error;
+    float out[4] = {7, 7, 7, 7};
+    const float *values;
+    int64_t step;
+    set_up(&f, 1, 0, 1, PLACEMENT_RANGES, &random);
+    struct shard *shard = f.shards[0];
+    const struct range few = {0, 4};
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
+    assert_true(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    shard_begin_write(shard, GENERATION + 1);
+    assert_false(shard_read(shard, STORE_PARAMETERS, few, out, &error));
+    assert_true(out[0] == 7 && out[3] == 7);
+    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 9, 0, &error));
+    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN); /* the number means another step now */
+    assert_int_equal(step, 9);
+    tear_down(&f);
+}
+
+struct snapping {
+    struct shard *shard;
+    enum snapshot_state state;
+};
+
+static void *snap(void *context)
+{
+    struct snapping *snapping = context;
+    int64_t step;
+    snapping->state = shard_snapshot(snapping->shard, 5, -1, &step);
+    return NULL;
+}
+
+/* Some stripes are copied, and others are not: nobody reads it yet, and who asks for it is told to ask again. */
+static void test_a_snapshot_under_way_is_not_ready(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("under way");
+    struct fixture f;
+    struct error error;
+    const float *values;
+    int64_t step;
+    pthread_t thread;
+    set_up(&f, STRIPES, 0, 1, PLACEMENT_RANGES, &random);
+    struct shard *shard = f.shards[0];
+    struct snapping snapping = {.shard = shard};
+    assert_true(shard->stripe_count > 3);
+    pthread_mutex_lock(&shard->stripes[2].lock);
+    assert_int_equal(pthread_create(&thread, NULL, snap, &snapping), 0);
+    while (pthread_mutex_trylock(&shard->stripes[1].lock) == 0) { /* it keeps that one until it gets ours */
+        pthread_mutex_unlock(&shard->stripes[1].lock);
+        sched_yield();
+    }
+    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 4}, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_PENDING);
+    pthread_mutex_unlock(&shard->stripes[2].lock);
+    pthread_join(thread, NULL);
+    assert_int_equal(snapping.state, SNAPSHOT_TAKEN);
+    assert_true(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 4}, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
+    tear_down(&f);
+}
+
 static void test_epochs_of_the_schedule_come_with_the_restore(void **state)
 {
     (void)state;
@@ -761,6 +833,21 @@ static void test_orders_are_kept_until_they_are_released(void **state)
     check_ordered(&f, order_of(2 * EVERY), 2 * EVERY);
     check_ordered(&f, 5, full);
     assert_int_equal(order(shard, EVERY), SNAPSHOT_PASSED);
+    tear_down(&f);
+}
+
+static void test_a_step_that_has_just_passed_is_over(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("passed");
+    struct fixture f;
+    int64_t step;
+    set_up_plain_sgd(&f, &random);
+    make_steps(&f, 3);
+    assert_int_equal(shard_snapshot(f.shards[0], 5, 2, &step), SNAPSHOT_PASSED);
+    assert_int_equal(order(f.shards[0], 2), SNAPSHOT_PASSED);
+    assert_int_equal(shard_snapshot(f.shards[0], 5, 3, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 3);
     tear_down(&f);
 }
 
@@ -1037,6 +1124,62 @@ static void test_answers_on_their_way_do_not_change(void **state)
     tear_down(&f);
 }
 
+/* What the last step of the generation before changed is no answer in this one, though the versions are the same. */
+static void test_a_shared_answer_is_of_one_generation(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("generation");
+    struct fixture f;
+    struct changes changes;
+    const int all[WORKERS] = {0, 1, 2};
+    set_up_synchronous(&f, 1, 0, &random);
+    struct shard *shard = f.shards[0];
+    for (int i = 0; i < WORKERS; i++) {
+        fill_stage(shard, shard_stage(shard, i), -1.0f);
+    }
+    assert_true(shard_aggregate(shard, GENERATION, all, WORKERS)); /* from version 1 to 2 */
+    struct error error;
+    shard_begin_write(shard, GENERATION + 1);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 0, 0, &error));
+    assert_true(shard_answer(shard, GENERATION + 1, shard_stage(shard, 0), 1, DTYPE_FLOAT32, &changes));
+    assert_null(changes.shared);
+    assert_int_equal(changes.version, 1);
+    assert_int_equal(changes.value_count, 0);
+    assert_false(shard_answer(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    tear_down(&f);
+}
+
+/* A sum begins as zero, so that none is minus zero: as in a process that trains with micro-batches. */
+static void test_no_sum_is_minus_zero(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("zeros");
+    struct fixture f;
+    struct error error;
+    float *values, out[8];
+    const int two[2] = {0, 1};
+    set_up_synchronous(&f, 1, 0, &random); /* sgd: what is minus zero stays so if zero is subtracted from it */
+    struct shard *shard = f.shards[0];
+    const struct range few = {0, 8};
+    for (size_t i = 0; i < 8; i++) {
+        f.twin[STORE_PARAMETERS][i] = -0.0f;
+    }
+    restore(shard, f.twin[STORE_PARAMETERS], 0);
+    stage_begin(shard_stage(shard, 0)); /* nothing in it */
+    stage_begin(shard_stage(shard, 1));
+    assert_true(stage_claim(shard_stage(shard, 1), few, &values, &error));
+    for (size_t i = 0; i < few.count; i++) {
+        values[i] = -0.0f;
+    }
+    assert_true(shard_aggregate(shard, GENERATION, two, 2));
+    assert_true(shard_read(shard, STORE_PARAMETERS, few, out, &error));
+    for (size_t i = 0; i < few.count; i++) {
+        assert_true(out[i] == 0.0f && signbit(out[i]));
+    }
+    tear_down(&f);
+}
+
 /* A worker that pulls does not spoil the gradient of its that waits for its step. */
 static void test_pulling_leaves_the_staged_gradient_alone(void **state)
 {
@@ -1097,6 +1240,11 @@ int main(void)
         cmocka_unit_test(test_not_finite_is_seen),
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
+        cmocka_unit_test(test_nothing_is_read_while_it_is_written),
+        cmocka_unit_test(test_a_step_that_has_just_passed_is_over),
+        cmocka_unit_test(test_a_snapshot_under_way_is_not_ready),
+        cmocka_unit_test(test_a_shared_answer_is_of_one_generation),
+        cmocka_unit_test(test_no_sum_is_minus_zero),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
         cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),
         cmocka_unit_test(test_all_live_keys_are_taken),
