@@ -46,6 +46,10 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg)
 
+# A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
+serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
+build/san/tests/ps/server/test_requests: link_with += $(serving_link) -Wl,--wrap=shard_changes
+
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
 

@@ -84,6 +84,9 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
 bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
                         uint64_t request, bool receive, struct error *bad, struct error *error);
 
+/* Receives the next request, of any kind, and answers it. */
+bool serve_request(struct session *session, struct error *error);
+
 /* --- Requests, each from its first frame on to its answer --- */
 
 bool serve_push(struct session *session, struct error *error);

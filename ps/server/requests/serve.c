@@ -177,7 +177,7 @@ static bool look_around(struct session *session, struct error *error)
     return !ping || serve_send(session, MESSAGE_ping, 0, &question, error);
 }
 
-/* Waits for the next request. */
+/* Waits until something has come. */
 static bool await_request(struct session *session, struct error *error)
 {
     struct channel *channel = session->channel;
@@ -188,6 +188,11 @@ static bool await_request(struct session *session, struct error *error)
             return false;
         }
     }
+    return true;
+}
+
+bool serve_request(struct session *session, struct error *error)
+{
     if (!serve_receive(session, error)) {
         return false;
     }
@@ -197,13 +202,13 @@ static bool await_request(struct session *session, struct error *error)
         job_heard(&session->server->job, session->worker, session->incarnation, session->base.heard_s);
     }
     server_unlock(session->server);
-    return true;
+    return answer(session, error);
 }
 
 void serve(struct session *session)
 {
     struct error error = {""};
-    while (await_request(session, &error) && answer(session, &error)) {
+    while (await_request(session, &error) && serve_request(session, &error)) {
     }
     enum connection_state state = connection_state(session->channel->connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {

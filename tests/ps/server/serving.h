@@ -1,0 +1,348 @@
+/*
+ * A ps without a network, for tests and fuzzing of its requests: the handlers, the job and the shard are the program's,
+ * and sessions are ends of socket pairs. One thread does all. Time is this file's: whoever waits lets it pass, and what
+ * others do meanwhile is up to `meanwhile`. The functions that begin with __wrap_ stand in for the program's by --wrap.
+ */
+#ifndef TESTS_PS_SERVER_SERVING_H
+#define TESTS_PS_SERVER_SERVING_H
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/transport.h"
+#include "net/wake.h"
+#include "ps/server/requests/requests.h"
+#include "ps/shard/internal.h"
+
+enum { SERVING_SESSIONS = 8, SERVING_WORKERS = 4, SERVING_PS = 2, SERVING_LEASE_S = 10 };
+
+struct serving_session {
+    struct session session;
+    struct channel client; /* of the peer */
+    bool open;             /* admitted, and not yet ended */
+    bool busy;             /* one of its requests is being served */
+};
+
+static struct serving {
+    struct config config;
+    struct server server;
+    struct serving_session sessions[SERVING_SESSIONS];
+    double now_s;
+    void (*meanwhile)(void); /* called while somebody waits; NULL: nothing happens but that time passes */
+    int depth;               /* of requests within requests */
+    int rollout_requests;    /* that were let through to the coordinator of rollouts */
+    int waits;               /* so far */
+} serving;
+
+/* --- Time and waiting --- */
+
+double __wrap_clock_monotonic_s(void);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+
+double __wrap_clock_monotonic_s(void)
+{
+    return serving.now_s;
+}
+
+/* What the main thread of a ps does some times a second. */
+static inline void serving_tick(void)
+{
+    struct server *server = &serving.server;
+    bool more;
+    do {
+        server_lock(server);
+        more = job_tick(&server->job, serving.now_s);
+        server_lead(server);
+        server_unlock(server);
+    } while (more);
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    (void)condition;
+    (void)until;
+    serving.waits++;
+    pthread_mutex_unlock(mutex);
+    serving.now_s += SERVER_TICK_MS / 1000.0;
+    serving_tick();
+    if (serving.meanwhile) {
+        serving.meanwhile();
+    }
+    pthread_mutex_lock(mutex);
+    return ETIMEDOUT;
+}
+
+/* Takes what a peer was sent off its socket, for one that never reads. */
+static inline bool serving_drain(int fd)
+{
+    static char dropped[1 << 16];
+    for (int i = 0; i < SERVING_SESSIONS; i++) {
+        struct serving_session *one = &serving.sessions[i];
+        if (one->client.connection && one->session.base.fd == fd) {
+            return recv(one->client.connection->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0;
+        }
+    }
+    return false;
+}
+
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    struct pollfd one = {.fd = fd, .events = events};
+    (void)wake;
+    if (poll(&one, 1, 0) > 0 || ((events & POLLOUT) && serving_drain(fd) && poll(&one, 1, 0) > 0)) {
+        return WAKE_READY;
+    }
+    if (serving.meanwhile) {
+        serving.meanwhile();
+        if (poll(&one, 1, 0) > 0) {
+            return WAKE_READY;
+        }
+    }
+    serving.now_s = isfinite(deadline_s) && deadline_s > serving.now_s ? deadline_s : serving.now_s + 1;
+    return WAKE_TIMEOUT;
+}
+
+/* --- The listener, as far as requests see it --- */
+
+struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
+{
+    (void)listener;
+    for (int i = session ? (int)((const struct serving_session *)(const void *)session - serving.sessions) + 1 : 0;
+         i < SERVING_SESSIONS; i++) {
+        if (serving.sessions[i].open && !serving.sessions[i].session.base.cut) {
+            return &serving.sessions[i].session.base;
+        }
+    }
+    return NULL;
+}
+
+void listener_cut(struct listener_session *session)
+{
+    session->cut = true;
+    shutdown(session->fd, SHUT_RDWR);
+}
+
+bool listener_peer_hung_up(const struct listener_session *session)
+{
+    struct pollfd hangup = {.fd = session->fd, .events = POLLRDHUP};
+    return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
+{
+    (void)listener;
+    *in = *out = 0;
+}
+
+/* --- Rollouts have tests of their own --- */
+
+void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+{
+    (void)coordinator;
+    (void)message;
+    (void)size;
+}
+
+void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
+                                 char digest[CONFIG_DIGEST_HEX + 1])
+{
+    (void)coordinator;
+    *version = 1;
+    digest[0] = '\0';
+}
+
+static inline bool serving_rollout(struct session *session, struct error *error)
+{
+    serving.rollout_requests++;
+    return serve_send_done(session, session->channel->frame.request, 0, error);
+}
+
+bool serve_report(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+bool serve_propose(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+bool serve_abort_rollout(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+/* --- The ps --- */
+
+static inline struct config *serving_config(void)
+{
+    static char names[SERVING_WORKERS][4] = {"a:1", "b:1", "c:1", "d:1"};
+    static char *hosts[] = {names[0], names[1], names[2], names[3]};
+    struct config *config = &serving.config;
+    memset(&serving, 0, sizeof serving);
+    serving.now_s = 1000;
+    config->cluster.worker_hosts.items = hosts;
+    config->cluster.worker_hosts.count = SERVING_WORKERS;
+    config->cluster.ps_hosts.items = hosts;
+    config->cluster.ps_hosts.count = 1;
+    config->cluster.min_workers = 1;
+    config->cluster.min_replicas = 1;
+    config->cluster.lease_secs = SERVING_LEASE_S;
+    config->model.layers[0] = 6;
+    config->model.layers[1] = 40;
+    config->model.layers[2] = 3;
+    config->model.layer_count = 3;
+    config->train.optimizer = OPTIMIZER_SGD;
+    config->train.learning_rate = 1.0;
+    config->train.lr_decay = 1.0;
+    config->train.batch_size = 1;
+    config->train.micro_batches = 1;
+    return config;
+}
+
+/* As serving_config left it and the caller changed it, of ps `index`. */
+static inline void serving_begin(int index)
+{
+    struct server *server = &serving.server;
+    struct error error;
+    const size_t workers = (size_t)config_worker_room(&serving.config.cluster);
+    log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
+    server->config = &serving.config;
+    server->index = index;
+    server->held_step = -1;
+    server->last_loss = NAN;
+    server->close_reason = "";
+    server->identity.hello = (struct hello_identity){
+        .member = {MEMBER_PS, index}, .incarnation = 1, .lease_ms = (uint32_t)(SERVING_LEASE_S * 1000)};
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_mutex_init(&server->restoring, NULL);
+    pthread_cond_init(&server->changed, NULL);
+    pthread_cond_init(&server->stepped, NULL);
+    model_layout(&server->model, &serving.config.model);
+    server->stage_users = calloc(workers, sizeof(struct session *));
+    server->finite = calloc(workers, sizeof *server->finite);
+    server->not_finite = calloc(workers, sizeof *server->not_finite);
+    const bool good = server->stage_users && server->finite && server->not_finite &&
+                      shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
+                      job_create(&server->job, &serving.config, index, serving.now_s, &error);
+    server->following = good && job_is_follower(&server->job);
+    if (!good) {
+        abort();
+    }
+}
+
+/* The session's connection is over: what its thread does last. */
+static inline void serving_hang_up(struct serving_session *one)
+{
+    struct server *server = &serving.server;
+    if (one->open) {
+        one->open = false;
+        server_lock(server);
+        if (one->session.worker >= 0) {
+            job_disconnected(&server->job, one->session.worker, one->session.incarnation, serving.now_s);
+        }
+        server_unlock(server);
+    }
+    channel_close(&one->session.base.channel);
+    channel_close(&one->client);
+}
+
+static inline void serving_end(void)
+{
+    struct server *server = &serving.server;
+    for (int i = 0; i < SERVING_SESSIONS; i++) {
+        serving_hang_up(&serving.sessions[i]);
+    }
+    pthread_cond_destroy(&server->stepped);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->restoring);
+    pthread_mutex_destroy(&server->lock);
+    job_destroy(&server->job);
+    shard_destroy(server->shard);
+    free(server->not_finite);
+    free(server->finite);
+    free(server->stage_users);
+}
+
+/* --- Sessions --- */
+
+static inline void serving_connect(struct serving_session *one)
+{
+    struct connection *connection;
+    struct error error;
+    int ends[2];
+    memset(one, 0, sizeof *one);
+    bool good = socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0;
+    one->session.base.fd = ends[0];
+    good = good && connection_serve(&connection, ends[0], "10.0.0.1:1", NULL, NULL, INFINITY, &error);
+    if (!good) {
+        abort();
+    }
+    channel_open(&one->session.base.channel, connection);
+    if (!connection_serve(&connection, ends[1], "the ps", NULL, NULL, INFINITY, &error)) {
+        abort();
+    }
+    channel_open(&one->client, connection);
+    one->session.channel = &one->session.base.channel;
+    one->session.server = &serving.server;
+    one->session.worker = one->session.ps = -1;
+    one->session.guest = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+}
+
+/* As a session's thread admits whom its hello names (ps/server/sessions.c); returns the refusal, 0: welcome. */
+static inline uint16_t serving_admit(struct serving_session *one, const struct member *who, uint64_t incarnation,
+                                     bool guest)
+{
+    struct server *server = &serving.server;
+    struct session *session = &one->session;
+    static uint64_t number;
+    struct error message;
+    uint16_t refusal = 0;
+    serving_connect(one);
+    server_lock(server);
+    while (!guest) {
+        refusal = job_hello(&server->job, who, incarnation, "10.0.0.1:1", "trainer", "", 1, serving.now_s, &message);
+        if (refusal != JOB_ASK_AGAIN) {
+            break;
+        }
+        server_wait(server);
+    }
+    if (refusal == 0) {
+        session->worker = !guest && who->role == MEMBER_WORKER ? who->index : -1;
+        session->ps = !guest && who->role == MEMBER_PS ? who->index : -1;
+        session->guest = guest ? *who : session->guest;
+        session->incarnation = incarnation;
+        session->base.number = ++number;
+        session->channel->generation = server->job.generation;
+        session->base.admitted = one->open = true;
+    }
+    server_unlock(server);
+    if (refusal != 0) {
+        serving_hang_up(one);
+    }
+    return refusal;
+}
+
+/* Serves one request that the peer has sent; false: the session has ended. */
+static inline bool serving_serve(struct serving_session *one)
+{
+    struct error error = {""};
+    one->busy = true;
+    serving.depth++;
+    bool goes_on = serve_request(&one->session, &error);
+    serving.depth--;
+    one->busy = false;
+    return goes_on && !one->session.base.cut;
+}
+
+#endif

@@ -1,0 +1,567 @@
+/* Requests to a ps, one by one and in wrong orders: who may ask, what is answered, and what a liar leaves behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/ps/server/serving.h"
+
+static struct serving_session *const chief = &serving.sessions[0];
+
+static struct serving_session *come_as(int place, enum member_role role, int index, bool guest)
+{
+    const struct member who = {role, index};
+    assert_int_equal(serving_admit(&serving.sessions[place], &who, 100 + (uint64_t)place, guest), 0);
+    return &serving.sessions[place];
+}
+
+/* Worker i on session i. */
+static struct serving_session *come(int worker)
+{
+    return come_as(worker, MEMBER_WORKER, worker, false);
+}
+
+/* --- Sending and receiving --- */
+
+static void send_part(struct serving_session *one, enum message_type type, const void *message, uint32_t flags,
+                      const float *bulk, size_t floats)
+{
+    struct error error;
+    struct iovec part = {(void *)(uintptr_t)bulk, floats * sizeof *bulk};
+    if (!channel_send(&one->client, type, one->client.next_request, flags, message, &part, floats > 0, INFINITY,
+                      &error) ||
+        !connection_flush(one->client.connection, INFINITY, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void send_request(struct serving_session *one, enum message_type type, const void *message)
+{
+    one->client.next_request++;
+    send_part(one, type, message, FRAME_LAST, NULL, 0);
+}
+
+/* The next frame that the peer was sent; no pings. */
+static uint16_t receive(struct serving_session *one)
+{
+    struct error error;
+    do {
+        if (!channel_receive(&one->client, serving.now_s, &error)) {
+            fail_msg("no answer: %s", error.text);
+        }
+    } while (one->client.frame.type == MESSAGE_ping);
+    return one->client.frame.type;
+}
+
+static bool has_answer(struct serving_session *one)
+{
+    struct pollfd there = {.fd = one->client.connection->fd, .events = POLLIN};
+    return one->client.connection->in_end > one->client.connection->in_start || poll(&there, 1, 0) > 0;
+}
+
+/* The code of the error that answers the request; 0: another answer, of that type. */
+static uint16_t ask(struct serving_session *one, enum message_type type, const void *message, enum message_type answer)
+{
+    send_request(one, type, message);
+    bool goes_on = serving_serve(one);
+    uint16_t got = receive(one);
+    if (got == MESSAGE_error) {
+        assert_int_equal(goes_on, one->client.message.error.code != ERROR_BAD_REQUEST);
+        return one->client.message.error.code;
+    }
+    assert_true(goes_on);
+    assert_int_equal(got, answer);
+    return 0;
+}
+
+/* --- The chief's part --- */
+
+static uint16_t begin_restore(uint32_t generation)
+{
+    const struct message_begin_restore begin = {.source = "test"};
+    chief->client.generation = generation;
+    return ask(chief, MESSAGE_begin_restore, &begin, MESSAGE_done);
+}
+
+/* All parameters are `value`; flags: of each frame. Serves each frame. */
+static void write_all(float value, uint32_t flags)
+{
+    const struct span *spans;
+    const int count = shard_spans(serving.server.shard, &spans);
+    for (int i = 0; i < count; i++) {
+        uint8_t bytes[RANGE_BYTES];
+        float *values = malloc(spans[i].count * sizeof *values);
+        for (size_t k = 0; k < spans[i].count; k++) {
+            values[k] = value;
+        }
+        range_put(bytes, 0, (struct range){spans[i].first, (uint32_t)spans[i].count});
+        const struct message_write write = {.vector = STORE_PARAMETERS, .ranges = {bytes, 1}};
+        chief->client.next_request++;
+        send_part(chief, MESSAGE_write, &write, flags, values, spans[i].count);
+        assert_true(serving_serve(chief));
+        free(values);
+    }
+}
+
+static uint16_t end_restore(int64_t step)
+{
+    const struct message_end_restore end = {.global_step = step};
+    return ask(chief, MESSAGE_end_restore, &end, MESSAGE_done);
+}
+
+static void restore(uint32_t generation, int64_t step)
+{
+    assert_int_equal(begin_restore(generation), 0);
+    write_all(0, FRAME_LAST);
+    while (has_answer(chief)) {
+        assert_int_equal(receive(chief), MESSAGE_done);
+    }
+    assert_int_equal(end_restore(step), 0);
+}
+
+/* --- Pushes --- */
+
+enum { FEW = 8 };
+
+static void send_push(struct serving_session *one, const struct message_push *push, float value)
+{
+    uint8_t bytes[RANGE_BYTES];
+    float values[FEW];
+    struct message_push whole = *push;
+    for (int i = 0; i < FEW; i++) {
+        values[i] = value;
+    }
+    range_put(bytes, 0, (struct range){0, FEW});
+    whole.ranges = (struct ranges){bytes, 1};
+    one->client.generation = serving.server.job.generation;
+    one->client.next_request++;
+    send_part(one, MESSAGE_push, &whole, FRAME_LAST, values, FEW);
+}
+
+/* What the ps says of it: its outcome, or -1 minus the code of an error. */
+static int outcome(struct serving_session *one)
+{
+    uint16_t got = receive(one);
+    if (got == MESSAGE_error) {
+        return -1 - one->client.message.error.code;
+    }
+    assert_int_equal(got, MESSAGE_pushed);
+    int came_to = one->client.message.pushed.outcome;
+    while (!(one->client.frame.flags & FRAME_LAST)) {
+        assert_int_equal(receive(one), MESSAGE_pushed);
+    }
+    return came_to;
+}
+
+static int push(struct serving_session *one, uint64_t sequence, int64_t step)
+{
+    const struct message_push message = {.sequence = sequence, .base_step = step, .token = step};
+    send_push(one, &message, 1);
+    serving_serve(one);
+    return outcome(one);
+}
+
+static float parameter(void)
+{
+    float value = NAN;
+    struct error error;
+    assert_true(shard_read(serving.server.shard, STORE_PARAMETERS, (struct range){0, 1}, &value, &error));
+    return value;
+}
+
+/* --- Restoring --- */
+
+/* It stays to be written until it ends well, whatever the chief ends it with. */
+static void test_a_restore_that_ends_badly_is_still_open(void **state)
+{
+    static const int64_t bad[] = {-1, -MESSAGE_MAX_SIGNED, JOB_MAX_STEP + 1, MESSAGE_MAX_SIGNED};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    assert_int_equal(begin_restore(1), 0);
+    write_all(1, FRAME_LAST);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        while (has_answer(chief)) {
+            receive(chief);
+        }
+        assert_int_equal(end_restore(bad[i]), ERROR_BAD_REQUEST);
+        serving_hang_up(chief);
+        come(0);
+        chief->client.generation = 1;
+        assert_int_equal(serving.server.job.state, JOB_RESTORING);
+        write_all(2, FRAME_LAST);
+    }
+    while (has_answer(chief)) {
+        receive(chief);
+    }
+    assert_int_equal(end_restore(7), 0);
+    assert_int_equal(serving.server.job.global_step, 7);
+    assert_true(parameter() == 2);
+    serving_end();
+}
+
+/* Of another generation, or without the chief: nothing is opened, and writing goes on. */
+static void test_an_end_that_is_refused_opens_nothing(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    struct serving_session *other = come(1);
+    assert_int_equal(begin_restore(5), 0);
+    write_all(1, FRAME_LAST);
+    while (has_answer(chief)) {
+        receive(chief);
+    }
+    chief->client.generation = 4;
+    assert_int_equal(end_restore(0), ERROR_OLD_GENERATION);
+    const struct message_end_restore end = {.global_step = 0};
+    other->client.generation = 5;
+    assert_int_equal(ask(other, MESSAGE_end_restore, &end, MESSAGE_done), ERROR_NOT_ALLOWED);
+    const struct message_read all = {.vector = STORE_PARAMETERS};
+    assert_int_equal(ask(other, MESSAGE_read, &all, MESSAGE_values), ERROR_NOT_READY);
+    chief->client.generation = 5;
+    write_all(3, FRAME_LAST);
+    while (has_answer(chief)) {
+        receive(chief);
+    }
+    assert_int_equal(end_restore(0), 0);
+    assert_true(parameter() == 3);
+    serving_end();
+}
+
+static void test_a_write_is_answered_at_its_last_frame(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    assert_int_equal(begin_restore(1), 0);
+    write_all(1, 0);
+    assert_false(has_answer(chief));
+    write_all(1, FRAME_LAST);
+    assert_int_equal(receive(chief), MESSAGE_done);
+    chief->client.generation = 9; /* what is refused is answered at once, for nobody writes on then */
+    write_all(1, 0);
+    assert_int_equal(receive(chief), MESSAGE_error);
+    serving_end();
+}
+
+/* --- Pushes --- */
+
+static int changes_packed;
+
+bool __wrap_shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
+                          enum dtype dtype, struct changes *changes);
+bool __real_shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
+                          enum dtype dtype, struct changes *changes);
+
+bool __wrap_shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
+                          enum dtype dtype, struct changes *changes)
+{
+    changes_packed++;
+    return __real_shard_changes(shard, generation, stage, since_version, dtype, changes);
+}
+
+static void push_of_the_slowest(void)
+{
+    serving.meanwhile = NULL;
+    assert_int_equal(push(&serving.sessions[1], 1, 0), PUSH_APPLIED);
+}
+
+/* The answer is what the push itself left, unless it had to wait for others: then theirs is in it as well. */
+static void test_an_answer_is_given_at_once_or_is_fresh(void **state)
+{
+    (void)state;
+    serving_config()->cluster.max_staleness = 1;
+    serving_begin(0);
+    struct serving_session *fast = come(0);
+    come(1);
+    restore(1, 0);
+    const struct message_pull pull = {.after_step = -1, .wait_ms = 0};
+    for (int i = 0; i < 2; i++) { /* both take part */
+        serving.sessions[i].client.generation = 1;
+        assert_int_equal(ask(&serving.sessions[i], MESSAGE_pull, &pull, MESSAGE_values), 0);
+    }
+    changes_packed = 0;
+    assert_int_equal(push(fast, 1, 0), PUSH_APPLIED);
+    assert_int_equal(changes_packed, 0);
+    assert_int_equal(fast->client.message.pushed.version, 2);
+    const struct message_push second = {.sequence = 2};
+    serving.meanwhile = push_of_the_slowest;
+    send_push(fast, &second, 1);
+    assert_true(serving_serve(fast));
+    assert_int_equal(outcome(fast), PUSH_APPLIED);
+    assert_int_equal(changes_packed, 1);
+    assert_int_equal(fast->client.message.pushed.version, 4); /* the slow one's is the fourth change */
+    serving_end();
+}
+
+static void test_frames_of_a_push_belong_together(void **state)
+{
+    static const struct {
+        enum message_type type;
+        uint64_t sequence, request;
+        uint32_t generation;
+    } next[] = {{MESSAGE_push, 1, 0, 2}, {MESSAGE_push, 2, 0, 1}, {MESSAGE_push, 1, 1, 1}, {MESSAGE_ping, 1, 0, 1}};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+    for (size_t i = 0; i < sizeof next / sizeof next[0]; i++) {
+        struct serving_session *one = come(1);
+        const struct message_push first = {.sequence = 1}, second = {.sequence = next[i].sequence};
+        const struct message_ping ping = {.nonce = 1};
+        one->client.generation = 1;
+        one->client.next_request++;
+        send_part(one, MESSAGE_push, &first, 0, NULL, 0);
+        one->client.generation = next[i].generation;
+        one->client.next_request += next[i].request;
+        const void *message = next[i].type == MESSAGE_ping ? (const void *)&ping : &second;
+        send_part(one, next[i].type, message, FRAME_LAST, NULL, 0);
+        assert_false(serving_serve(one));
+        assert_int_equal(receive(one), MESSAGE_error);
+        assert_int_equal(one->client.message.error.code, ERROR_BAD_REQUEST);
+        serving_hang_up(one);
+    }
+    assert_int_equal(serving.server.job.global_step, 0);
+    serving_end();
+}
+
+static struct serving_session *stalled;
+
+/* As the thread of a session whose connection was cut off. */
+static void leave_stage_if_cut(void)
+{
+    if (stalled->session.base.cut) {
+        serving.server.stage_users[1] = NULL;
+    }
+}
+
+/* A push that begins means that an earlier one on another connection was given up; a pull means nothing of the kind. */
+static void test_a_push_cuts_off_the_one_before_it(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+    stalled = come(1);
+    struct serving_session *again = &serving.sessions[2];
+    const struct member who = {MEMBER_WORKER, 1};
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
+    serving.server.stage_users[1] = &stalled->session;
+    serving.meanwhile = leave_stage_if_cut;
+    const struct message_pull pull = {.after_step = -1};
+    again->client.generation = 1;
+    send_request(again, MESSAGE_pull, &pull);
+    assert_false(serving_serve(again)); /* it waits in vain */
+    assert_false(stalled->session.base.cut);
+    serving_hang_up(again);
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
+    again->client.generation = 1;
+    assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
+    assert_true(stalled->session.base.cut);
+    assert_null(serving.server.stage_users[1]);
+    serving.meanwhile = NULL;
+    serving_end();
+}
+
+/* --- Synchronous steps --- */
+
+static void begin_synchronous(int ps_count)
+{
+    struct config *config = serving_config();
+    config->cluster.issync = true;
+    config->cluster.replicas_to_aggregate = 1;
+    config->cluster.ps_hosts.count = ps_count;
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+}
+
+static void test_a_loss_that_is_not_finite_counts_as_the_gradient(void **state)
+{
+    (void)state;
+    begin_synchronous(1);
+    struct serving_session *worker = come(1);
+    struct message_push message = {.sequence = 1, .loss = NAN};
+    send_push(worker, &message, 1);
+    serving.config.cluster.min_replicas = 1;
+    serving.server.job.gathered.least = SERVING_WORKERS; /* so that nobody waits for another of its */
+    serving_serve(worker);
+    assert_int_equal(outcome(worker), PUSH_NOT_FINITE);
+    assert_int_equal(serving.server.job.workers[1].not_finite, 1);
+    assert_int_equal(serving.server.job.global_step, 0);
+    serving.server.job.gathered.least = 1;
+    assert_int_equal(push(worker, 2, 0), PUSH_APPLIED);
+    assert_true(parameter() == -1);
+    serving_end();
+}
+
+static void test_reports_name_workers_that_there_are(void **state)
+{
+    static const struct {
+        struct range range;
+        bool fine;
+    } named[] = {{{0, SERVING_WORKERS}, true},
+                 {{SERVING_WORKERS - 1, 1}, true},
+                 {{SERVING_WORKERS, 1}, false},
+                 {{SERVING_WORKERS - 1, 2}, false},
+                 {{0, SERVING_WORKERS + 1}, false},
+                 {{UINT64_MAX - 5, 5}, false},
+                 {{1, UINT32_MAX}, false}};
+    (void)state;
+    begin_synchronous(SERVING_PS);
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+        for (int which = 0; which < 2; which++) {
+            uint8_t bytes[RANGE_BYTES];
+            struct serving_session *other = come_as(3, MEMBER_PS, 1, false);
+            struct message_staged staged = {.step = 5}; /* of no step that is gathered */
+            range_put(bytes, 0, named[i].range);
+            *(which == 0 ? &staged.finite : &staged.not_finite) = (struct ranges){bytes, 1};
+            other->client.generation = 1;
+            assert_int_equal(ask(other, MESSAGE_staged, &staged, MESSAGE_done),
+                             named[i].fine ? 0 : ERROR_BAD_REQUEST);
+            serving_hang_up(other);
+        }
+    }
+    serving_end();
+}
+
+/* --- Who may ask for what --- */
+
+enum asker { THE_CHIEF, A_WORKER, A_PS, AN_OPERATOR, A_GUEST, ASKERS };
+
+static struct serving_session *come_as_asker(enum asker asker)
+{
+    switch (asker) {
+    case THE_CHIEF:
+        return come_as(5, MEMBER_WORKER, 0, false);
+    case A_WORKER:
+        return come_as(5, MEMBER_WORKER, 1, false);
+    case A_PS:
+        return come_as(5, MEMBER_PS, 1, false);
+    case AN_OPERATOR:
+        return come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, false);
+    default:
+        return come_as(5, MEMBER_WORKER, 2, true);
+    }
+}
+
+static void test_who_may_ask_for_what(void **state)
+{
+    static const struct {
+        enum message_type type;
+        const char *by; /* a letter for each asker that may */
+    } rules[] = {
+        {MESSAGE_ping, "cwpog"},     {MESSAGE_leave, "cwpog"},        {MESSAGE_get_status, "cwpog"},
+        {MESSAGE_report, "cwpog"},   {MESSAGE_propose, "o"},          {MESSAGE_abort_rollout, "o"},
+        {MESSAGE_snapshot, "c"},     {MESSAGE_release, "c"},          {MESSAGE_end_restore, "c"},
+        {MESSAGE_write, "c"},        {MESSAGE_begin_restore, "c"},    {MESSAGE_staged, "p"},
+        {MESSAGE_read, "cw"},        {MESSAGE_get_aggregate, "p"},    {MESSAGE_get_model, "cw"},
+        {MESSAGE_heartbeat, "cw"},   {MESSAGE_pull, "cw"},            {MESSAGE_push, "cw"},
+        {MESSAGE_end_job, "c"},      {MESSAGE_get_batches, "cw"},     {MESSAGE_welcome, "cw"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        for (int asker = 0; asker < ASKERS; asker++) {
+            struct config *config = serving_config();
+            config->cluster.issync = true;
+            config->cluster.ps_hosts.count = SERVING_PS;
+            serving_begin(0);
+            const bool may = strchr(rules[i].by, "cwpog"[asker]);
+            struct serving_session *one = come_as_asker((enum asker)asker);
+            union message zeros;
+            memset(&zeros, 0, sizeof zeros);
+            send_request(one, rules[i].type, &zeros);
+            serving_serve(one);
+            uint16_t got = receive(one);
+            const bool refused = got == MESSAGE_error && one->client.message.error.code == ERROR_NOT_ALLOWED;
+            if (refused == may) {
+                fail_msg("%s by %d: %s", message_name(rules[i].type), asker, refused ? "refused" : "let through");
+            }
+            serving_end();
+        }
+    }
+}
+
+/* --- Silence, and the end --- */
+
+/* A worker that has a claim on its place is asked whether it lives; who says so keeps it. */
+static void answer_probe(void)
+{
+    struct serving_session *one = &serving.sessions[1];
+    if (one->session.ping_wanted) {
+        const struct message_pong pong = {.nonce = job_probe_nonce(&serving.server.job, 1)};
+        one->session.ping_wanted = false;
+        send_request(one, MESSAGE_pong, &pong);
+        assert_true(serving_serve(one));
+    }
+}
+
+static void test_a_place_is_kept_by_who_lives(void **state)
+{
+    const struct member who = {MEMBER_WORKER, 1};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    struct serving_session *first = come(1);
+    serving.meanwhile = answer_probe;
+    assert_int_equal(serving_admit(&serving.sessions[2], &who, 7, false), REFUSAL_DUPLICATE);
+    assert_false(first->session.base.cut);
+    serving.meanwhile = NULL;
+    assert_int_equal(serving_admit(&serving.sessions[2], &who, 8, false), 0);
+    assert_true(first->session.base.cut);
+    assert_false(serving.sessions[2].session.base.cut);
+    serving_end();
+}
+
+static void test_requests_of_a_job_that_is_over(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    struct serving_session *worker = come(1);
+    const struct message_end_job bad = {.job_state = JOB_TRAINING}, end = {.job_state = JOB_DONE, .message = "enough"};
+    assert_int_equal(ask(worker, MESSAGE_end_job, &end, MESSAGE_done), ERROR_NOT_ALLOWED);
+    assert_int_equal(push(worker, 1, 0), -1 - ERROR_NOT_READY);
+    restore(1, 0);
+    assert_int_equal(push(worker, 1, 0), PUSH_APPLIED);
+    assert_int_equal(push(worker, 1, 0), PUSH_APPLIED_BEFORE);
+    assert_int_equal(ask(chief, MESSAGE_end_job, &end, MESSAGE_done), 0);
+    assert_int_equal(push(worker, 2, 1), PUSH_NOT_WANTED);
+    const struct message_pull pull = {.after_step = -1};
+    assert_int_equal(ask(worker, MESSAGE_pull, &pull, MESSAGE_values), ERROR_JOB_OVER);
+    const struct message_heartbeat beat = {.state = STATE_TRAINING};
+    assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
+    assert_int_equal(worker->client.message.lease.job_state, JOB_DONE);
+    assert_string_equal(worker->client.message.lease.message, "enough");
+    assert_true(parameter() == -1);
+    assert_int_equal(ask(chief, MESSAGE_end_job, &bad, MESSAGE_done), ERROR_BAD_REQUEST);
+    serving_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_restore_that_ends_badly_is_still_open),
+        cmocka_unit_test(test_an_end_that_is_refused_opens_nothing),
+        cmocka_unit_test(test_a_write_is_answered_at_its_last_frame),
+        cmocka_unit_test(test_an_answer_is_given_at_once_or_is_fresh),
+        cmocka_unit_test(test_frames_of_a_push_belong_together),
+        cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
+        cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
+        cmocka_unit_test(test_reports_name_workers_that_there_are),
+        cmocka_unit_test(test_who_may_ask_for_what),
+        cmocka_unit_test(test_a_place_is_kept_by_who_lives),
+        cmocka_unit_test(test_requests_of_a_job_that_is_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
