@@ -3,6 +3,7 @@
 #define BASE_CLOCK_H
 
 double clock_monotonic_s(void);
-double clock_wall_s(void); /* seconds since 1970, for names and metadata only */
+double clock_thread_s(void); /* processor time that the calling thread has taken */
+double clock_wall_s(void);   /* seconds since 1970, for names and metadata only */
 
 #endif

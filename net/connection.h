@@ -53,7 +53,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
                         struct error *error);
 
 /*
- * The other side, on a socket from socket_accept. If it fails, *connection is what is to be closed, so that the caller
+ * The other side, on a socket from socket_take. If it fails, *connection is what is to be closed, so that the caller
  * can first see to it that nobody uses the socket's number any more; NULL: the socket itself. peer: the address as
  * text. The error of a refused peer names its address and the reason, and is meant to be logged as it is, once.
  */

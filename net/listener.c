@@ -1,7 +1,6 @@
 /*
- * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time and lines
- * in
- * the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by its number, which
+ * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time, processor
+ * time and lines in the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by its number, which
  * the system may have given to another connection by then.
  */
 #include "net/listener.h"
@@ -11,12 +10,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/complaints.h"
+#include "net/door.h"
 #include "net/socket.h"
+
+enum {
+    AT_A_TIME = 64,   /* connections taken before others are looked at again */
+    SPARE_FILES = 64, /* what a process opens beside its listener's connections */
+};
 
 static const double TIDY_S = 0.1;   /* between two looks for threads that ended */
 static const double FAILED_S = 0.1; /* without a look, after accept failed: no more files, say */
@@ -26,18 +33,18 @@ struct listener {
     int fd;
     int places;
     double tidied_s;
+    struct door door;
     /* Guarded by the lock. */
     char *sessions; /* [places * session_size] */
     uint64_t connections;
-    int here, newcomers;          /* sessions that are here, and those of them that are not admitted */
-    int gone;                     /* threads to be joined */
+    int here;
+    int newcomers[2]; /* sessions that are here and not admitted: strangers, members */
+    int gone;         /* threads to be joined */
+    bool ending;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     pthread_cond_t left;          /* a session is gone */
-    double interval_s;            /* when the interval of complaints began */
-    int complaints;               /* in it */
-    uint64_t unsaid;              /* refusals in it that were only counted */
-    uint64_t crowded_out;         /* newcomers that there was no room for */
-    struct error latest;          /* of the refusals that were only counted */
+    struct admission admission;
+    struct complaints complaints;
 };
 
 static struct listener_session *session_at(const struct listener *listener, int i)
@@ -57,45 +64,37 @@ static void unlock(const struct listener *listener)
 
 /* --- Refusals --- */
 
-/* The error names the peer. A stranger that knocks a thousand times a second must not fill the disk with it. */
-static void note_refusal(struct listener *listener, const struct error *error)
+static void note_refusal(struct listener *listener, enum complaint cause, const struct admission_source *source,
+                         const char *peer, const struct error *error)
 {
     lock(listener);
-    const bool said = listener->complaints < LISTENER_COMPLAINTS;
-    if (said) {
-        listener->complaints++;
-    } else {
-        listener->unsaid++;
-        listener->latest = *error;
-    }
+    const bool said = complaints_note(&listener->complaints, cause, source, peer, error, clock_monotonic_s());
     unlock(listener);
     if (said) {
         log_warning("%s", error->text);
     }
 }
 
-/* What was only counted in the interval that is over. */
-static void complain(struct listener *listener, double now_s)
+static void refuse(struct listener *listener, enum complaint cause, const struct visitor *visitor, const char *why)
 {
-    lock(listener);
-    const double seconds = now_s - listener->interval_s;
-    const bool over = seconds >= LISTENER_COMPLAIN_S;
-    const uint64_t unsaid = over ? listener->unsaid : 0, crowded_out = over ? listener->crowded_out : 0;
-    const struct error latest = listener->latest;
-    if (over) {
-        listener->interval_s = now_s;
-        listener->complaints = 0;
-        listener->unsaid = listener->crowded_out = 0;
-    }
-    unlock(listener);
-    if (unsaid > 0) {
-        log_warning("refused %llu more connections in %.0f s, the latest: %s", (unsigned long long)unsaid, seconds,
-                    latest.text);
-    }
-    if (crowded_out > 0) {
-        log_warning("turned away %llu connections that did not say who they are, for there were too many; does anybody "
-                    "connect who should not?",
-                    (unsigned long long)crowded_out);
+    struct error error;
+    error_set(&error, "refused %s: %s", visitor->peer, why);
+    note_refusal(listener, cause, &visitor->source, visitor->peer, &error);
+    close(visitor->fd);
+}
+
+/* What was only counted, and is due. */
+static void complain(struct listener *listener, double now_s, bool last)
+{
+    char line[COMPLAINTS_LINE];
+    bool more = true;
+    while (more) {
+        lock(listener);
+        more = complaints_next(&listener->complaints, now_s, last, line);
+        unlock(listener);
+        if (more) {
+            log_warning("%s", line);
+        }
     }
 }
 
@@ -121,8 +120,8 @@ static void open_channel(struct listener_session *session, struct connection *co
     unlock(session->listener);
 }
 
-/* TLS and hello. */
-static bool let_in(struct listener_session *session, struct error *error)
+/* TLS and hello. *cause: of a refusal. */
+static bool let_in(struct listener_session *session, enum complaint *cause, struct error *error)
 {
     const struct listener_options *options = &session->listener->options;
     const struct introduction *self = &options->self;
@@ -131,12 +130,14 @@ static bool let_in(struct listener_session *session, struct error *error)
     const double deadline_s = session->came_s + session->timeout_s;
     struct connection *connection;
     struct peer peer;
+    *cause = COMPLAINT_TLS;
     bool served = connection_serve(&connection, session->fd, session->peer, self->credentials, NULL, deadline_s, error);
     open_channel(session, connection); /* it is end_session's to close */
     if (!served) {
         return false;
     }
     const struct hello_identity hello = self->hello(self->context);
+    *cause = COMPLAINT_HELLO;
     if (!handshake_accept(&session->channel, &hello, &rules, &peer, deadline_s, error)) {
         return false;
     }
@@ -158,7 +159,7 @@ static void end_session(struct listener_session *session)
     if (session->admitted) {
         listener->options.leave(session);
     }
-    listener->newcomers -= !session->admitted;
+    listener->newcomers[session->member] -= !session->admitted;
     listener->here--;
     listener->gone++;
     session->life = SESSION_GONE;
@@ -171,20 +172,38 @@ static void end_session(struct listener_session *session)
     }
 }
 
+/* It was not welcome, or had to make room; of those that end with the listener nothing is said. */
+static void complain_of(struct listener_session *session, enum complaint cause, struct error *error)
+{
+    struct listener *listener = session->listener;
+    lock(listener);
+    const bool said = session->admitted || listener->ending, crowded_out = session->cut;
+    unlock(listener);
+    if (crowded_out) {
+        cause = COMPLAINT_CROWD;
+        error_set(error, "refused %s: others want to come in, and it was not done with its handshake", session->peer);
+    }
+    if (!said) {
+        note_refusal(listener, cause, &session->source, session->peer, error);
+    }
+}
+
 static void *attend(void *context)
 {
     struct listener_session *session = context;
     struct listener *listener = session->listener;
     struct error error;
-    if (let_in(session, &error)) {
+    enum complaint cause;
+    const bool welcome = let_in(session, &cause, &error);
+    if (!session->member) {
+        lock(listener);
+        admission_end(&listener->admission, &session->source, clock_thread_s(), clock_monotonic_s());
+        unlock(listener);
+    }
+    if (welcome) {
         listener->options.serve(session);
     } else {
-        lock(listener);
-        const bool said = session->admitted || session->cut; /* what was cut is counted with the crowd */
-        unlock(listener);
-        if (!said) {
-            note_refusal(listener, &error);
-        }
+        complain_of(session, cause, &error);
     }
     end_session(session);
     return NULL;
@@ -229,86 +248,156 @@ static bool start_thread(struct listener_session *session)
     return started;
 }
 
-/* Who has been here longest without saying who he is goes, so that a crowd of those keeps nobody out. Locked. */
-static void cut_oldest_newcomer(struct listener *listener)
+/* Who has been in a handshake longest goes, so that a crowd of those keeps nobody out. Locked. */
+static void cut_oldest_newcomer(struct listener *listener, bool member)
 {
     struct listener_session *oldest = NULL;
     for (int i = 0; i < listener->places; i++) {
         struct listener_session *session = session_at(listener, i);
-        if (session->life == SESSION_HERE && !session->admitted && !session->cut &&
+        if (session->life == SESSION_HERE && !session->admitted && !session->cut && session->member == member &&
             (!oldest || session->came_s < oldest->came_s)) {
             oldest = session;
         }
     }
     if (oldest) {
-        listener->crowded_out++;
         listener_cut(oldest);
     }
 }
 
 /* Locked. Puts the connection into the table; false if there is no place for it, or no thread. */
-static bool take(struct listener *listener, int fd, const char *peer)
+static bool take(struct listener *listener, const struct visitor *visitor, bool member)
 {
     const struct listener_options *options = &listener->options;
-    const bool crowded = listener->newcomers >= options->expected + LISTENER_SPARE / 2;
+    const int most = LISTENER_SPARE + (member ? options->expected : 0);
+    const bool crowded = listener->newcomers[member] >= most - LISTENER_SPARE / 2;
     if (crowded) {
-        cut_oldest_newcomer(listener);
+        cut_oldest_newcomer(listener, member);
     }
     struct listener_session *session = find_place(listener);
-    if (!session || listener->newcomers >= options->expected + LISTENER_SPARE) {
+    if (!session || listener->newcomers[member] >= most) {
         return false;
     }
     memset(session, 0, options->session_size);
     session->listener = listener;
-    session->fd = fd;
+    session->fd = visitor->fd;
     session->number = ++listener->connections;
-    session->came_s = clock_monotonic_s();
-    session->timeout_s = crowded ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
-    snprintf(session->peer, sizeof session->peer, "%s", peer);
+    session->came_s = visitor->came_s;
+    session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
+    session->member = member;
+    session->source = visitor->source;
+    snprintf(session->peer, sizeof session->peer, "%s", visitor->peer);
     options->begin(session, options->context);
     if (!start_thread(session)) {
         return false;
     }
     session->life = SESSION_HERE;
     listener->here++;
-    listener->newcomers++;
+    listener->newcomers[member]++;
     return true;
 }
 
-static void receive(struct listener *listener, int fd, const char *peer)
+/* Gives it a thread, if there is a place, or else turns it away: it comes again. */
+static void receive(struct listener *listener, const struct visitor *visitor, bool member)
 {
     lock(listener);
-    const bool taken = take(listener, fd, peer);
-    listener->crowded_out += !taken;
+    const bool taken = take(listener, visitor, member);
+    if (!taken && !member) {
+        admission_end(&listener->admission, &visitor->source, 0, clock_monotonic_s());
+    }
     const bool full = !find_place(listener);
     unlock(listener);
     if (!taken) {
-        close(fd); /* it comes again */
+        refuse(listener, COMPLAINT_CROWD, visitor, "too many are in their handshakes already");
     }
     if (full) {
         tidy_up(listener);
     }
 }
 
+static void receive_stranger(struct listener *listener, const struct visitor *visitor, bool speaks_tls)
+{
+    lock(listener);
+    const bool may = admission_begin(&listener->admission, &visitor->source, clock_monotonic_s());
+    unlock(listener);
+    if (may) {
+        receive(listener, visitor, false);
+    } else if (speaks_tls) {
+        refuse(listener, COMPLAINT_SHARE, visitor,
+               "it shows no pass, and strangers' handshakes take all the processor time that they may");
+    } else {
+        refuse(listener, COMPLAINT_PLAIN, visitor, "it speaks no TLS");
+    }
+}
+
+static void deal_with(struct listener *listener, enum door_look look, const struct visitor *visitor)
+{
+    switch (look) {
+    case DOOR_MEMBER: {
+        lock(listener);
+        const bool is_new = !listener->door.credentials || admission_is_new(&listener->admission, visitor->pass);
+        unlock(listener);
+        if (is_new) {
+            receive(listener, visitor, true);
+            break;
+        }
+        receive_stranger(listener, visitor, true);
+        break;
+    }
+    case DOOR_STRANGER:
+    case DOOR_PLAIN:
+        receive_stranger(listener, visitor, look == DOOR_STRANGER);
+        break;
+    case DOOR_GONE:
+        refuse(listener, COMPLAINT_SILENT, visitor, "it did not say who it is");
+        break;
+    case DOOR_NOTHING:
+        break;
+    }
+}
+
+/* Those that wait for us, but for so many that others are kept waiting. False if the system can't. */
+static bool take_those_who_come(struct listener *listener)
+{
+    for (int i = 0; i < AT_A_TIME; i++) {
+        struct visitor visitor = {.came_s = clock_monotonic_s()}, out;
+        struct endpoint from;
+        struct error error;
+        const enum socket_taken taken = socket_take(listener->fd, &visitor.fd, &from, &error);
+        if (taken == SOCKET_FAILED) {
+            note_refusal(listener, COMPLAINT_ACCEPT, &visitor.source, "this machine", &error);
+        }
+        if (taken != SOCKET_TAKEN) {
+            return taken == SOCKET_NONE;
+        }
+        visitor.source = admission_source(&from);
+        endpoint_format(&from, visitor.peer);
+        const enum door_look look = door_look(&listener->door, &visitor);
+        if (look != DOOR_NOTHING) {
+            deal_with(listener, look, &visitor);
+        } else if (door_put(&listener->door, &visitor, &out)) {
+            refuse(listener, COMPLAINT_SILENT, &out, "it did not say who it is, and others want to come in");
+        }
+    }
+    return true;
+}
+
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s)
 {
-    int fd;
-    char peer[ENDPOINT_TEXT];
-    enum wake_result how;
-    struct error error;
-    if (socket_accept(listener->fd, &fd, peer, wake, deadline_s, &how, &error)) {
-        receive(listener, fd, peer);
-    } else if (how == WAKE_RAISED) {
-        return false;
-    } else if (how != WAKE_TIMEOUT) {
-        note_refusal(listener, &error);
-        how = wake_wait(-1, 0, wake, clock_monotonic_s() + FAILED_S);
-    }
+    struct visitor visitor;
+    enum door_look look;
+    bool comes;
+    enum wake_result how = door_wait(&listener->door, listener->fd, wake, deadline_s, &comes);
     const double now_s = clock_monotonic_s();
+    while ((look = door_next(&listener->door, now_s, &visitor)) != DOOR_NOTHING) {
+        deal_with(listener, look, &visitor);
+    }
+    if (comes && !take_those_who_come(listener)) {
+        how = wake_wait(-1, 0, wake, now_s + FAILED_S);
+    }
     if (now_s - listener->tidied_s >= TIDY_S) {
         listener->tidied_s = now_s;
         tidy_up(listener);
-        complain(listener, now_s);
+        complain(listener, now_s, false);
     }
     return how != WAKE_RAISED;
 }
@@ -319,7 +408,7 @@ void listener_admit(struct listener_session *session)
 {
     session->admitted = true;
     session->heard_s = clock_monotonic_s();
-    session->listener->newcomers--;
+    session->listener->newcomers[session->member]--;
 }
 
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
@@ -377,6 +466,21 @@ bool listener_peer_hung_up(const struct listener_session *session)
 
 /* --- Beginning and end --- */
 
+/* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
+static void allow_files(int files)
+{
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)files + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+        log_warning("only %lu files may be open, and %d connections could be: raise the limit (ulimit -n)",
+                    (unsigned long)limit.rlim_cur, files);
+    }
+}
+
 bool listener_create(struct listener **out, const struct listener_options *options, struct error *error)
 {
     pthread_condattr_t attributes;
@@ -387,18 +491,22 @@ bool listener_create(struct listener **out, const struct listener_options *optio
     }
     listener->options = *options;
     listener->fd = -1;
-    listener->places = options->members + options->expected + LISTENER_SPARE;
+    listener->places = options->members + options->expected + 2 * LISTENER_SPARE;
     listener->sessions = calloc((size_t)listener->places, options->session_size);
-    listener->interval_s = clock_monotonic_s();
+    admission_start(&listener->admission, clock_monotonic_s());
+    const int room = options->expected + LISTENER_DOOR;
+    const bool has_memory =
+        door_create(&listener->door, options->self.credentials, room, LISTENER_HANDSHAKE_S) && listener->sessions;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&listener->left, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (!listener->sessions ? !error_set(error, "out of memory")
-                            : !socket_listen(&listener->fd, options->host, options->port, error)) {
+    if (!has_memory ? !error_set(error, "out of memory")
+                    : !socket_listen(&listener->fd, options->host, options->port, error)) {
         listener_destroy(listener);
         return false;
     }
+    allow_files(listener->places + room);
     *out = listener;
     return true;
 }
@@ -406,11 +514,6 @@ bool listener_create(struct listener **out, const struct listener_options *optio
 uint16_t listener_port(const struct listener *listener)
 {
     return socket_port(listener->fd);
-}
-
-int listener_places(const struct listener *listener)
-{
-    return listener->places;
 }
 
 static void cut_all(struct listener *listener)
@@ -438,12 +541,14 @@ void listener_end(struct listener *listener, double grace_s)
     while (listener->here > 0 && clock_monotonic_s() < cut_s) {
         pthread_cond_timedwait(&listener->left, listener->options.lock, &until);
     }
+    listener->ending = true;
     cut_all(listener);
     while (listener->here > 0) {
         pthread_cond_wait(&listener->left, listener->options.lock);
     }
     unlock(listener);
     tidy_up(listener);
+    complain(listener, clock_monotonic_s(), true);
 }
 
 void listener_destroy(struct listener *listener)
@@ -458,6 +563,7 @@ void listener_destroy(struct listener *listener)
         close(listener->fd);
     }
     pthread_cond_destroy(&listener->left);
+    door_destroy(&listener->door);
     free(listener->sessions);
     free(listener);
 }

@@ -1,11 +1,12 @@
 /*
  * A listener that bears hostile peers: takes connections, gives each a thread, and lets in whom its owner admits.
  *
- * Those that have not said who they are, newcomers, are bounded in number and in time, and have places of their own:
- * they
- * never take those of peers that were admitted, and where they are many the oldest is cut for the next one, so that a
- * crowd that says nothing keeps nobody out for long. How many connections one peer may have once it is admitted is for
- * the owner's `admit` to bound, by listener_count. What is refused is logged a few times an interval, and then counted.
+ * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/credentials.h), as members
+ * do, is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
+ * processor (net/admission.h), and of that an address half at most. Members never wait for strangers, nor lose a place
+ * to one. Wherever many wait, the oldest goes, so that a crowd that says nothing keeps nobody out for long. How many
+ * connections one peer may have once it is admitted is for the owner's `admit` to bound, by listener_count. The log has
+ * one line a minute for each cause of refusals (net/complaints.h).
  *
  * The owner's lock guards the table of sessions, so that what the owner decides about sessions and what the table says
  * agree. "Locked" below: it is held. One thread, the owner's, creates, accepts, ends and destroys.
@@ -19,16 +20,16 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "net/admission.h"
 #include "net/channel.h"
 #include "net/handshake.h"
 #include "net/wake.h"
 
 enum {
-    LISTENER_SPARE = 64,       /* newcomers beyond those that may well come at once */
-    LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello */
+    LISTENER_SPARE = 64,       /* strangers in their handshakes; members in theirs, beyond those expected at once */
+    LISTENER_DOOR = 256,       /* connections that have said nothing yet, beyond those expected at once */
+    LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello, whatever it sends */
     LISTENER_CROWDED_S = 2,    /* the same, once half of the spare places are taken */
-    LISTENER_COMPLAIN_S = 5,   /* an interval of what is logged of refusals */
-    LISTENER_COMPLAINTS = 10,  /* refusals that are logged one by one in such an interval */
 };
 
 struct listener;
@@ -49,6 +50,8 @@ struct listener_session {
     enum { SESSION_FREE, SESSION_HERE, SESSION_GONE } life; /* GONE: its thread is to be joined */
     int fd;
     double came_s, timeout_s;
+    bool member; /* came with a pass, or in plain text */
+    struct admission_source source;
     struct connection *connection; /* the channel's, for counting bytes; NULL: not open */
 };
 
@@ -73,13 +76,14 @@ struct listener_options {
     void (*leave)(struct listener_session *session);
 };
 
+/* Raises the limit of open files where it is too low for all places. */
 bool listener_create(struct listener **listener, const struct listener_options *options, struct error *error);
 uint16_t listener_port(const struct listener *listener);
-int listener_places(const struct listener *listener); /* connections that can be open at once */
 
 /*
- * Takes a connection if one comes before the deadline; joins threads that ended, and logs what was refused since. A
- * failure to accept is logged and waited out for a moment. False once the wake (NULL: none) is raised.
+ * Deals with who comes or speaks before the deadline, and returns as soon as anybody has; joins threads that ended, and
+ * logs what was refused since. A failure to accept is logged and waited out for a moment. False once the wake (NULL:
+ * none) is raised.
  */
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s);
 

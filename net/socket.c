@@ -217,26 +217,17 @@ static bool belongs_to_one_connection(int reason)
     }
 }
 
-bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct wake *wake, double deadline_s,
-                   enum wake_result *how, struct error *error)
+enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error)
 {
-    for (;;) {
-        struct endpoint endpoint = {.size = sizeof endpoint.address};
-        *fd = accept4(listener, (struct sockaddr *)&endpoint.address, &endpoint.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (*fd >= 0) {
-            set_options(*fd, &endpoint);
-            endpoint_format(&endpoint, peer);
-            *how = WAKE_READY;
-            return true;
-        }
-        if (!belongs_to_one_connection(errno)) {
-            *how = WAKE_READY;
-            return error_set(error, "can't accept connections: %s", strerror(errno));
-        }
-        *how = wake_wait(listener, POLLIN, wake, deadline_s);
-        if (*how != WAKE_READY) {
-            return error_set(error,
-                             *how == WAKE_RAISED ? "waiting for connections was given up" : "nobody connected in time");
-        }
+    from->size = sizeof from->address;
+    *fd = accept4(listener, (struct sockaddr *)&from->address, &from->size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (*fd >= 0) {
+        set_options(*fd, from);
+        return SOCKET_TAKEN;
     }
+    if (belongs_to_one_connection(errno)) {
+        return SOCKET_NONE;
+    }
+    error_set(error, "can't accept connections: %s", strerror(errno));
+    return SOCKET_FAILED;
 }

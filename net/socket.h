@@ -33,10 +33,10 @@ bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error
 uint16_t socket_port(int fd);
 
 /*
- * Takes the next connection; `peer` gets its address as text. *how tells WAKE_TIMEOUT and WAKE_RAISED, which fail,
- * from real failures. Failures that belong to one connection (it was aborted before we took it) are passed over.
+ * Takes the next connection, with the address it comes from, if one is there: where the listener is readable. Failures
+ * that belong to one connection (it was aborted before we took it) are SOCKET_NONE.
  */
-bool socket_accept(int listener, int *fd, char peer[ENDPOINT_TEXT], const struct wake *wake, double deadline_s,
-                   enum wake_result *how, struct error *error);
+enum socket_taken { SOCKET_TAKEN, SOCKET_NONE, SOCKET_FAILED };
+enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error);
 
 #endif

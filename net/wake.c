@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -48,18 +47,24 @@ static int milliseconds_left(double deadline_s)
     return left <= 0 ? 0 : left > 1e6 ? 1000000 : (int)left;
 }
 
-enum wake_result wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+enum wake_result wake_wait_any(struct pollfd *waits, int count, const struct wake *wake, double deadline_s)
 {
-    struct pollfd waits[] = {{.fd = fd, .events = events}, {.fd = wake ? wake->fd : -1, .events = POLLIN}};
+    waits[0] = (struct pollfd){.fd = wake ? wake->fd : -1, .events = POLLIN};
     for (;;) {
         int timeout_ms = milliseconds_left(deadline_s);
-        int ready = poll(waits, 2, timeout_ms);
+        int ready = poll(waits, (nfds_t)count, timeout_ms);
         if (ready > 0) {
-            return waits[1].revents ? WAKE_RAISED : WAKE_READY;
+            return waits[0].revents ? WAKE_RAISED : WAKE_READY;
         }
         if (ready == 0 && milliseconds_left(deadline_s) == 0) {
             return WAKE_TIMEOUT;
         }
         assert(ready == 0 || errno == EINTR || errno == ENOMEM || errno == EAGAIN);
     }
+}
+
+enum wake_result wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    struct pollfd waits[] = {{.fd = -1}, {.fd = fd, .events = events}};
+    return wake_wait_any(waits, 2, wake, deadline_s);
 }

@@ -2,6 +2,7 @@
 #ifndef NET_WAKE_H
 #define NET_WAKE_H
 
+#include <poll.h>
 #include <stdbool.h>
 
 #include "base/error.h"
@@ -23,5 +24,8 @@ enum wake_result { WAKE_READY, WAKE_TIMEOUT, WAKE_RAISED };
  * at the deadline, in seconds of clock_monotonic_s, and when the wake (NULL: none) is raised.
  */
 enum wake_result wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+
+/* The same for many, which poll(2) fills in; the first is the wake's. A deadline in the past: a look. */
+enum wake_result wake_wait_any(struct pollfd *waits, int count, const struct wake *wake, double deadline_s);
 
 #endif

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cli/command.h"
@@ -25,7 +24,6 @@
 enum {
     ACCEPT_MS = 100, /* the main thread looks up so often */
     CLOSE_S = 2,     /* connections have so long to end by themselves */
-    SPARE_FILES = 32,
 };
 
 /* Pushes per second, smoothed over a few seconds. */
@@ -117,21 +115,6 @@ static void destroy(struct server *server)
     free(server->stage_users);
 }
 
-/* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
-static void allow_files(int files)
-{
-    struct rlimit limit;
-    rlim_t wanted = (rlim_t)files + SPARE_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) {
-        return;
-    }
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
-        log_warning("only %lu files may be open, and %d connections could be: raise the limit (ulimit -n)",
-                    (unsigned long)limit.rlim_cur, files);
-    }
-}
-
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
 {
     enum { PROGRAM_BYTES = 3 << 20, CONNECTION_BYTES = 64 * 1024 };
@@ -206,11 +189,7 @@ static bool start(struct server *server, const struct config *config, struct err
         !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
         return false;
     }
-    if (!server_listen(server, error)) {
-        return false;
-    }
-    allow_files(listener_places(server->listener));
-    return true;
+    return server_listen(server, error);
 }
 
 /* Idle connections end at once, others when they are done, and what is left after a while is cut. */

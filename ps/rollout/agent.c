@@ -34,6 +34,7 @@ struct agent {
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1];
     char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
+    int ps, workers;                       /* that may be, by the longer lists of that rollout; 0: there was none */
     char drift[DRIFT_TEXT];
 };
 
@@ -83,6 +84,13 @@ static void publish(struct agent *agent)
     memcpy(agent->digest, agent->participant.digest, sizeof agent->digest);
     memcpy(agent->others, agent->participant.digests, sizeof agent->others);
     memcpy(agent->drift, agent->participant.drift.text, sizeof agent->drift);
+    agent->ps = agent->workers = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct config_cluster *cluster = &agent->participant.configs[i].cluster;
+        const int workers = config_worker_room(cluster);
+        agent->ps = cluster->ps_hosts.count > agent->ps ? cluster->ps_hosts.count : agent->ps;
+        agent->workers = workers > agent->workers ? workers : agent->workers;
+    }
     pthread_mutex_unlock(&agent->lock);
 }
 
@@ -247,6 +255,14 @@ bool agent_knows(struct agent *agent, const char *digest)
                  strcmp(digest, agent->others[1]) == 0;
     pthread_mutex_unlock(&agent->lock);
     return known;
+}
+
+bool agent_has_member(struct agent *agent, struct member who)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool has = who.index < (who.role == MEMBER_PS ? agent->ps : agent->workers);
+    pthread_mutex_unlock(&agent->lock);
+    return has;
 }
 
 void agent_drift(struct agent *agent, char text[DRIFT_TEXT])

@@ -126,6 +126,8 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator); /* NU
 void rollout_coordinator_tick(struct rollout_coordinator *coordinator);
 bool rollout_coordinator_knows(struct rollout_coordinator *coordinator,
                                const char *digest); /* of the other version, while one comes or goes */
+/* Is there such a member, by this ps's own lists of hosts or by those of the last rollout? */
+bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
 void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message,
                                size_t size); /* adds what was edited by hand here */
 /* The version in force here, and its digest. */

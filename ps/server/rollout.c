@@ -794,6 +794,11 @@ bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const ch
     return known || agent_knows(coordinator->agent, digest);
 }
 
+bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
+{
+    return change_has_member(coordinator->server->config, who) || agent_has_member(coordinator->agent, who);
+}
+
 void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
                                  char digest[CONFIG_DIGEST_HEX + 1])
 {

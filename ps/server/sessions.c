@@ -58,7 +58,8 @@ static int members(const struct server *server)
 }
 
 /*
- * No member takes the places of others, and guests, who may come as members that there are not, share theirs. Locked.
+ * No member takes the places of others. Guests may be members of the version that comes or goes alone, for whom there
+ * are no places: they share those of all guests. Locked.
  */
 static bool make_room(struct server *server, const struct peer *peer)
 {
@@ -103,6 +104,12 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     struct server *server = session->server;
     uint16_t refusal = 0;
     const bool guest = is_guest(peer);
+    if (guest && !rollout_coordinator_has(server->coordinator, peer->member)) {
+        char name[MEMBER_TEXT];
+        member_format(&peer->member, ' ', name);
+        error_set(message, "there is no %s: do all members have the same ps_hosts and worker_hosts?", name);
+        return REFUSAL_MEMBER;
+    }
     server_lock(server);
     while (!guest) {
         refusal = job_hello(&server->job, peer, base->peer, clock_monotonic_s(), message);

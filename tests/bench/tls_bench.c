@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "net/channel.h"
 #include "net/credentials.h"
+#include "tests/net/accepting.h"
 
 enum { BLOCK = 1 << 20, FLOATS = 397510 };
 
@@ -41,9 +42,8 @@ static struct connection *accept_one(const struct bench *bench)
 {
     int fd;
     char peer[ENDPOINT_TEXT];
-    enum wake_result how;
     struct connection *connection;
-    check(socket_accept(bench->listener, &fd, peer, NULL, bench->deadline_s, &how, &error));
+    check(accept_in_time(bench->listener, &fd, peer, bench->deadline_s, &error));
     check(connection_serve(&connection, fd, peer, bench->credentials, NULL, bench->deadline_s, &error));
     return connection;
 }

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "net/connection.h"
+#include "tests/net/accepting.h"
 
 /* What the serving thread does with a connection that was made; it may close it and set it to NULL. */
 typedef void loopback_serve(struct connection **connection, void *context);
@@ -34,11 +35,10 @@ static inline void *loopback_thread(void *argument)
 {
     struct loopback *loopback = argument;
     char peer[ENDPOINT_TEXT];
-    enum wake_result how;
     int fd;
     struct connection *connection;
     double deadline_s = clock_monotonic_s() + 10;
-    if (!socket_accept(loopback->listener, &fd, peer, NULL, deadline_s, &how, &loopback->error)) {
+    if (!accept_in_time(loopback->listener, &fd, peer, deadline_s, &loopback->error)) {
         return NULL;
     }
     loopback->served = connection_serve(&connection, fd, peer, loopback->credentials, NULL,

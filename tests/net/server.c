@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "net/credentials.h"
 #include "net/handshake.h"
+#include "tests/net/accepting.h"
 
 struct session {
     int fd;
@@ -99,10 +100,9 @@ int main(int argc, char **argv)
     printf("%u\n", socket_port(listener));
     for (;;) {
         struct session *session = calloc(1, sizeof *session);
-        enum wake_result how;
         pthread_t thread;
         session->credentials = credentials;
-        if (!socket_accept(listener, &session->fd, session->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {
+        if (!accept_in_time(listener, &session->fd, session->peer, clock_monotonic_s() + 3600, &error)) {
             fprintf(stderr, "server: %s\n", error.text);
             return 1;
         }

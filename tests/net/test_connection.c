@@ -386,12 +386,11 @@ static size_t record_hello(uint8_t *hello, size_t size)
     struct error error;
     struct connection *connection;
     char peer[ENDPOINT_TEXT];
-    enum wake_result how;
     int fd;
     loopback_listen(&client);
     assert_false(
         connection_connect(&connection, &client.address, NULL, fleet_key, NULL, clock_monotonic_s() + 0.05, &error));
-    assert_true(socket_accept(client.listener, &fd, peer, NULL, soon(), &how, &error));
+    assert_true(accept_in_time(client.listener, &fd, peer, soon(), &error));
     ssize_t got = recv(fd, hello, size, 0);
     assert_true(got > 43);
     close(fd);

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "net/member.h"
 #include "net/socket.h"
+#include "tests/net/accepting.h"
 
 static void addresses_as_text(void **state)
 {
@@ -96,7 +97,6 @@ static void connect_through(const char *listen_host, const char *connect_host, b
 {
     struct error error;
     struct address address = {.is_ipv6 = is_ipv6};
-    enum wake_result how;
     int listener, client, server;
     char peer[ENDPOINT_TEXT];
     if (!socket_listen(&listener, listen_host, 0, &error)) {
@@ -106,7 +106,7 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     strcpy(address.host, connect_host);
     address.port = socket_port(listener);
     assert_true(socket_connect(&client, &address, NULL, clock_monotonic_s() + 5, &error));
-    assert_true(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 5, &how, &error));
+    assert_true(accept_in_time(listener, &server, peer, clock_monotonic_s() + 5, &error));
     assert_int_equal(strncmp(peer, is_ipv6 ? "[::1]:" : "127.0.0.1:", 6), 0);
     assert_unpaced(client);
     assert_unpaced(server);
@@ -115,8 +115,7 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     assert_non_null(strstr(error.text, "is another process of this job running here?"));
     close(client);
     close(server);
-    assert_false(socket_accept(listener, &server, peer, NULL, clock_monotonic_s() + 0.05, &how, &error));
-    assert_int_equal(how, WAKE_TIMEOUT);
+    assert_false(accept_in_time(listener, &server, peer, clock_monotonic_s() + 0.05, &error));
     close(listener);
 }
 

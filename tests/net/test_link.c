@@ -11,6 +11,7 @@
 #include "net/link.h"
 #include "net/socket.h"
 #include "tests/net/listening.h"
+#include "tests/net/accepting.h"
 
 static const int index_1 = 1;
 
@@ -137,9 +138,8 @@ static void *be_strange(void *context)
     while (!atomic_load(&stranger->end) && stranger->count < 8) {
         struct error error;
         char peer[ENDPOINT_TEXT];
-        enum wake_result how;
         int fd;
-        if (!socket_accept(stranger->listener, &fd, peer, NULL, clock_monotonic_s() + 0.05, &how, &error)) {
+        if (!accept_in_time(stranger->listener, &fd, peer, clock_monotonic_s() + 0.05, &error)) {
             continue;
         }
         if (stranger->says) {

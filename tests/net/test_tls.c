@@ -321,14 +321,13 @@ static void hello_has_the_pass(void **state)
     struct credentials *other = load("b.key");
     struct error error;
     char peer[ENDPOINT_TEXT];
-    enum wake_result how;
     pthread_t thread;
     uint8_t first[11 + CREDENTIALS_PASS];
     int fd;
     loopback_listen(&server);
     caller.address = server.address;
     assert_int_equal(pthread_create(&thread, NULL, call, &caller), 0);
-    assert_true(socket_accept(server.listener, &fd, peer, NULL, clock_monotonic_s() + 10, &how, &error));
+    assert_true(accept_in_time(server.listener, &fd, peer, clock_monotonic_s() + 10, &error));
     assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 10), WAKE_READY);
     assert_int_equal(recv(fd, first, sizeof first, MSG_WAITALL), sizeof first);
     close(fd);

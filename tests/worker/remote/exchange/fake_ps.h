@@ -18,6 +18,7 @@
 #include "base/config.h"
 #include "net/channel.h"
 #include "net/handshake.h"
+#include "tests/net/accepting.h"
 #include "ps/store/bfloat16.h"
 #include "ps/store/model.h"
 #include "ps/identity.h"
@@ -222,13 +223,12 @@ static inline void *fake_thread(void *context)
     identity.member = (struct member){MEMBER_PS, 0};
     while (!atomic_load(&ps->stopping)) {
         char peer_name[ENDPOINT_TEXT];
-        enum wake_result how;
         struct connection *connection;
         struct channel channel;
         struct peer peer;
         struct error error;
         int fd;
-        if (!socket_accept(ps->listener, &fd, peer_name, NULL, clock_monotonic_s() + 0.05, &how, &error) ||
+        if (!accept_in_time(ps->listener, &fd, peer_name, clock_monotonic_s() + 0.05, &error) ||
             !connection_serve(&connection, fd, peer_name, NULL, NULL, fake_soon(), &error)) {
             continue;
         }

@@ -1,0 +1,60 @@
+/*
+ * Where connections wait until they have said something: they cost a socket, and neither a thread nor a buffer. What
+ * they say first tells members, who show a pass (net/credentials.h), from strangers.
+ *
+ * One thread, the listener's, uses it.
+ */
+#ifndef NET_DOOR_H
+#define NET_DOOR_H
+
+#include <poll.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "net/admission.h"
+#include "net/credentials.h"
+#include "net/endpoint.h"
+#include "net/wake.h"
+
+struct visitor {
+    int fd;
+    double came_s;
+    struct admission_source source;
+    char peer[ENDPOINT_TEXT];
+    uint8_t pass[CREDENTIALS_PASS]; /* of a member */
+};
+
+/* What is known of a visitor. */
+enum door_look {
+    DOOR_NOTHING,  /* yet */
+    DOOR_MEMBER,   /* it shows a pass; in plain text there are none, and all are let through */
+    DOOR_STRANGER, /* it speaks TLS, and has no pass */
+    DOOR_PLAIN,    /* it speaks something else */
+    DOOR_GONE,     /* it hung up, or said nothing in time */
+};
+
+struct door {
+    const struct credentials *credentials; /* borrowed; NULL: plain text */
+    double patience_s;
+    int room, count;
+    int looked_at;            /* visitors before it were looked at since the last wait */
+    struct visitor *visitors; /* [room], in the order in which they came */
+    struct pollfd *waits;     /* [2 + room]: the wake, the listener, the visitors */
+};
+
+bool door_create(struct door *door, const struct credentials *credentials, int room, double patience_s);
+void door_destroy(struct door *door); /* closes who is there; fine on zeros */
+
+/* Waits until somebody speaks or comes (listener: a socket), or until the deadline; *comes: somebody may. */
+enum wake_result door_wait(struct door *door, int listener, const struct wake *wake, double deadline_s, bool *comes);
+
+/* What a visitor that has just come said. */
+enum door_look door_look(const struct door *door, struct visitor *visitor);
+
+/* Lets one in that said nothing yet. True: there was no room, and *out, whose time it is, had to leave for it. */
+bool door_put(struct door *door, const struct visitor *visitor, struct visitor *out);
+
+/* After a wait: takes out the next visitor of whom something is known; DOOR_NOTHING: there is none. */
+enum door_look door_next(struct door *door, double now_s, struct visitor *visitor);
+
+#endif

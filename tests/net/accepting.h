@@ -1,0 +1,23 @@
+/* Taking connections by hand: what a listener does, for tests that are the other side. */
+#ifndef TESTS_NET_ACCEPTING_H
+#define TESTS_NET_ACCEPTING_H
+
+#include "base/clock.h"
+#include "net/socket.h"
+
+/* Waits for one; `peer` gets its address as text. False if none came in time. */
+static inline bool accept_in_time(int listener, int *fd, char peer[ENDPOINT_TEXT], double deadline_s,
+                                  struct error *error)
+{
+    struct endpoint from;
+    enum socket_taken taken;
+    while ((taken = socket_take(listener, fd, &from, error)) == SOCKET_NONE) {
+        if (wake_wait(listener, POLLIN, NULL, deadline_s) != WAKE_READY) {
+            return error_set(error, "nobody connected in time");
+        }
+    }
+    endpoint_format(&from, peer);
+    return taken == SOCKET_TAKEN;
+}
+
+#endif

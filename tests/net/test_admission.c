@@ -1,0 +1,136 @@
+/* What strangers may take: a share that fills up with time, half of it for an address, and a pass is good once. */
+#include "net/admission.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/random.h"
+
+static struct admission_source source_of(const char *text)
+{
+    struct endpoint endpoint = {.size = sizeof endpoint.address};
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    if (inet_pton(AF_INET, text, &four.sin_addr) == 1) {
+        memcpy(&endpoint.address, &four, sizeof four);
+    } else {
+        assert_int_equal(inet_pton(AF_INET6, text, &six.sin6_addr), 1);
+        memcpy(&endpoint.address, &six, sizeof six);
+    }
+    return admission_source(&endpoint);
+}
+
+static bool same(const char *a, const char *b)
+{
+    struct admission_source first = source_of(a), second = source_of(b);
+    return memcmp(&first, &second, sizeof first) == 0;
+}
+
+static void sources(void **state)
+{
+    (void)state;
+    assert_true(same("10.0.0.1", "::ffff:10.0.0.1"));
+    assert_false(same("10.0.0.1", "10.0.0.2"));
+    assert_false(same("10.0.0.1", "::ffff:10.0.0.2"));
+    assert_true(same("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"));
+    assert_false(same("2001:db8:1:2::1", "2001:db8:1:3::1"));
+}
+
+/* Handshakes of `cost_s` each, one after another for so long, as often as they are let: their processor time. */
+static double take(struct admission *admission, const struct admission_source *sources, int count, double cost_s,
+                   double from_s, double seconds)
+{
+    double taken_s = 0;
+    for (int i = 0; i < (int)(seconds * 1000); i++) {
+        const double now_s = from_s + i / 1000.0;
+        const struct admission_source *source = &sources[i % count];
+        if (admission_begin(admission, source, now_s)) {
+            admission_end(admission, source, cost_s, now_s);
+            taken_s += cost_s;
+        }
+    }
+    return taken_s;
+}
+
+static void shares(void **state)
+{
+    (void)state;
+    struct admission *admission = malloc(sizeof *admission);
+    const struct admission_source one = source_of("10.0.0.1"), other = source_of("10.0.0.2");
+    struct admission_source many[1000];
+    admission_start(admission, 100);
+    /* What is saved up, then a share: of both for an address one half. */
+    assert_true(take(admission, &one, 1, 0.003, 100, 100) <= (ADMISSION_SAVED_S + 100 * ADMISSION_SHARE) / 2 + 0.01);
+    assert_true(take(admission, &one, 1, 0.003, 200, 100) >= 100 * ADMISSION_SHARE / 2 - 0.02);
+    /* Who comes from elsewhere meanwhile finds the other half. */
+    assert_true(take(admission, &other, 1, 0.003, 300, 1) >= ADMISSION_SAVED_S / 2 - 0.01);
+    /* Many addresses, more than are remembered, get no more than all may. */
+    for (int i = 0; i < 1000; i++) {
+        many[i] = one;
+        many[i].bytes[13] = (uint8_t)(i >> 8);
+        many[i].bytes[14] = (uint8_t)i;
+    }
+    const double all_s = take(admission, many, 1000, 0.003, 400, 100);
+    assert_true(all_s <= ADMISSION_SAVED_S + 100 * ADMISSION_SHARE + 0.01);
+    assert_true(all_s >= 100 * ADMISSION_SHARE - 0.02);
+    /* A handshake that costs more than was held for it is paid for later. */
+    assert_true(take(admission, many, 1000, 0.5, 600, 1000) <= ADMISSION_SAVED_S + 1000 * ADMISSION_SHARE + 0.5);
+    free(admission);
+}
+
+/* Handshakes that are under way count, though nobody knows yet what they take. */
+static void what_is_under_way_counts(void **state)
+{
+    (void)state;
+    struct admission *admission = malloc(sizeof *admission);
+    const struct admission_source one = source_of("10.0.0.1");
+    int begun = 0;
+    admission_start(admission, 0);
+    while (begun < 1000 && admission_begin(admission, &one, 0)) {
+        begun++;
+    }
+    assert_true(begun > 10 && begun <= ADMISSION_SAVED_S / 2 / ADMISSION_HELD_S);
+    free(admission);
+}
+
+static void passes_are_good_once(void **state)
+{
+    (void)state;
+    struct admission *admission = malloc(sizeof *admission);
+    struct test_random random = test_random_begin("passes_are_good_once");
+    uint8_t passes[200][CREDENTIALS_PASS];
+    int forgotten = 0;
+    admission_start(admission, 0);
+    for (int i = 0; i < 200; i++) {
+        for (int k = 0; k < CREDENTIALS_PASS; k++) {
+            passes[i][k] = (uint8_t)test_random_next(&random);
+        }
+        assert_true(admission_is_new(admission, passes[i]));
+        assert_false(admission_is_new(admission, passes[i]));
+    }
+    for (int i = 0; i < 200; i++) {
+        forgotten += admission_is_new(admission, passes[i]);
+    }
+    assert_true(forgotten < 40);
+    free(admission);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sources),
+        cmocka_unit_test(shares),
+        cmocka_unit_test(what_is_under_way_counts),
+        cmocka_unit_test(passes_are_good_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

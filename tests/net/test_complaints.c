@@ -1,0 +1,93 @@
+/* However many peers are refused: one line a minute for each cause, and nobody is forgotten in its count. */
+#include "net/complaints.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+static struct complaints complaints;
+static char line[COMPLAINTS_LINE];
+
+static bool note(enum complaint cause, int address, double now_s)
+{
+    struct admission_source source = {{(uint8_t)address}};
+    struct error error;
+    char peer[ENDPOINT_TEXT];
+    static int port;
+    snprintf(peer, sizeof peer, "10.0.0.%d:%d", address, ++port);
+    error_set(&error, "refused %s: no key", peer);
+    return complaints_note(&complaints, cause, &source, peer, &error, now_s);
+}
+
+static void one_line_a_minute(void **state)
+{
+    (void)state;
+    int lines = 0;
+    memset(&complaints, 0, sizeof complaints);
+    for (int i = 0; i < 6000; i++) { /* ten minutes of ten a second */
+        lines += note(COMPLAINT_TLS, 1, 1000 + i / 10.0);
+        while (complaints_next(&complaints, 1000 + i / 10.0, false, line)) {
+            lines++;
+        }
+    }
+    assert_int_equal(lines, 10);
+    assert_true(complaints_next(&complaints, 1600, true, line));
+    assert_false(complaints_next(&complaints, 1600, true, line));
+}
+
+static void what_lines_say(void **state)
+{
+    (void)state;
+    memset(&complaints, 0, sizeof complaints);
+    assert_true(note(COMPLAINT_HELLO, 9, 100));
+    assert_true(note(COMPLAINT_TLS, 9, 100)); /* each cause by itself */
+    for (int i = 0; i < 20; i++) {
+        assert_false(note(COMPLAINT_TLS, 1 + i % 6, 110));
+    }
+    assert_false(complaints_next(&complaints, 159, false, line));
+    assert_true(complaints_next(&complaints, 160, false, line));
+    /* Addresses once each, the newest first, and the newest text. */
+    assert_non_null(strstr(line, "20 more connections in 60 s failed in TLS; the newest from 10.0.0.2:"));
+    assert_non_null(strstr(line, ", 10.0.0.1:"));
+    assert_non_null(strstr(line, ", 10.0.0.6:"));
+    assert_non_null(strstr(line, ", 10.0.0.5:"));
+    assert_null(strstr(line, "10.0.0.4:"));
+    assert_non_null(strstr(line, ": refused 10.0.0.2:"));
+    assert_false(complaints_next(&complaints, 300, false, line));
+    assert_true(note(COMPLAINT_TLS, 3, 300)); /* after a minute of peace the next one is told at once */
+    assert_false(note(COMPLAINT_TLS, 3, 301));
+}
+
+static void long_texts_fit(void **state)
+{
+    (void)state;
+    struct error error;
+    char peer[ENDPOINT_TEXT];
+    memset(&complaints, 0, sizeof complaints);
+    memset(error.text, 'x', sizeof error.text - 1);
+    error.text[sizeof error.text - 1] = '\0';
+    memset(peer, 'y', sizeof peer - 1);
+    peer[sizeof peer - 1] = '\0';
+    for (int i = 0; i < 10; i++) {
+        struct admission_source source = {{(uint8_t)i}};
+        complaints_note(&complaints, COMPLAINT_SHARE, &source, peer, &error, 1);
+    }
+    assert_true(complaints_next(&complaints, 2, true, line));
+    assert_true(strlen(line) < sizeof line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_line_a_minute),
+        cmocka_unit_test(what_lines_say),
+        cmocka_unit_test(long_texts_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
