@@ -1,4 +1,5 @@
-"""A headless Chromium, driven through its pipe by the DevTools protocol: opens pages, looks at them, takes screenshots."""
+"""A headless Chromium, driven through its pipe by the DevTools protocol: opens pages, looks at them, takes
+screenshots."""
 
 import base64
 import json
@@ -11,7 +12,8 @@ import time
 
 def find():
     """The browser's program, or None."""
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+                None)
 
 
 class Browser:
@@ -29,15 +31,17 @@ class Browser:
         # Copies far from 3 and 4 first: the pipes themselves may lie there.
         to_child, from_child = (self._above(each) for each in (to_child, from_child))
         self.process = subprocess.Popen(
-            [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
-             f"--window-size={size[0]},{size[1]}", "--remote-debugging-pipe", "about:blank"],
+            [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", "--remote-debugging-pipe",
+             "about:blank"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=as_3_and_4,
             pass_fds=(3, 4, to_child, from_child))
         os.close(to_child)
         os.close(from_child)
         self.number, self.left = 0, b""
         target = self.ask("Target.createTarget", session=None, url="about:blank")
-        self.session = self.ask("Target.attachToTarget", session=None, targetId=target["targetId"], flatten=True)["sessionId"]
+        self.session = self.ask("Target.attachToTarget", session=None, targetId=target["targetId"],
+                                flatten=True)["sessionId"]
         self.ask("Page.enable")
 
     @staticmethod

@@ -48,8 +48,8 @@ class Cluster:
         given = {flag.split("=")[0]: flag for flag in (*self.flags, *flags)}
         output = open(self.folder / f"{name.replace(' ', '')}.{len(list(self.folder.glob('*.out')))}.out", "w+b")
         process = subprocess.Popen(
-            [self.programs.get(name, self.trainer), f"--job_name={role}", f"--task_index={index}", "--log_format=json", *self.hosts,
-             *given.values()],
+            [self.programs.get(name, self.trainer), f"--job_name={role}", f"--task_index={index}", "--log_format=json",
+             *self.hosts, *given.values()],
             cwd=self.folder, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, **self.environments.get(name, {})})
         process.output = output
@@ -67,7 +67,8 @@ class Cluster:
         return os.pread(output.fileno(), 1 << 24, 0).decode()
 
     def events(self, name, event=None):
-        lines = [json.loads(line) for line in self.text(name).splitlines() if line.startswith("{") and line.endswith("}")]
+        lines = [json.loads(line) for line in self.text(name).splitlines() if line.startswith("{")
+                 and line.endswith("}")]
         return [line for line in lines if event is None or line["event"] == event]
 
     def wait(self, name, status=0, timeout=60):

@@ -28,7 +28,8 @@ LONG = ("test_chaos.py", "test_rollout_live.py", "test_rollout_absent.py", "test
 
 def pytest_collection_modifyitems(items):
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.path.name.startswith(name)), len(LONG)))
+        items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.path.name.startswith(name)),
+                                         len(LONG)))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +54,8 @@ def trainer():
 
 @pytest.fixture(scope="session")
 def clocked():
-    """Path of the binary whose wall clock tests can set (tests/clocks.py); None where TRAINER_BINARY names another one."""
+    """Path of the binary whose wall clock tests can set (tests/clocks.py); None where TRAINER_BINARY names another
+    one."""
     path = TRAINER.parent / "clocked" / "trainer"
     assert path.exists(), f"{path} is missing: run make test"
     return None if "TRAINER_BINARY" in os.environ else str(path)

@@ -103,7 +103,8 @@ class OpenFleet(Fleet):
 
 def supervise(fleet, name, *flags):
     """Starts a member under the program's own small parent."""
-    fleet.start(name, "--supervise", *flags, *(["--train_dir="] if name.startswith("worker") and name != "worker 0" else []))
+    fleet.start(name, "--supervise", *flags, *(["--train_dir="] if name.startswith("worker") and name != "worker 0"
+                                               else []))
 
 
 def make_digits(fleet):

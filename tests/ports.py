@@ -23,8 +23,8 @@ def claim(port):
 
 
 def free_ports(count):
-    """Ports that nobody listens on, at any address of this machine, and that stay free of other tests of these: a member
-    may stop and start again there, or a relay stand before it."""
+    """Ports that nobody listens on, at any address of this machine, and that stay free of other tests of these: a
+    member may stop and start again there, or a relay stand before it."""
     sockets, ports = [], []
     while len(ports) < count:
         sockets.append(socket.create_server(("", 0)))  # held until all are found, so that they differ

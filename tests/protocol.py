@@ -1,4 +1,5 @@
-"""A second implementation of the protocol, for tests: it reads its schema out of net/PROTOCOL.md and uses OpenSSL's TLS.
+"""A second implementation of the protocol, for tests: it reads its schema out of net/PROTOCOL.md and uses OpenSSL's
+TLS.
 
     with Client(port, key="fleet.key") as client:
         welcome = client.hello(role=2, index=1, cluster="digits")

@@ -1,7 +1,7 @@
 """A relay between workers and a ps that does to links what networks do: delays, cuts, half-open ends, little bandwidth.
 
-The ps binds to 127.0.0.1 and the relay to 127.0.0.2, with the same port, so all members can be given the relay's address
-and still have the same config.
+The ps binds to 127.0.0.1 and the relay to 127.0.0.2, with the same port, so all members can be given the relay's
+address and still have the same config.
 """
 
 import random

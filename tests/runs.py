@@ -112,8 +112,8 @@ def wait_for(condition, what, timeout=60):
 
 
 def best_seconds(action, limit_s, tries=300):
-    """The least time that an action took, which is its own and not that of what else the machine does: it is tried until
-    it stays below the limit."""
+    """The least time that an action took, which is its own and not that of what else the machine does: it is tried
+    until it stays below the limit."""
     best_s = float("inf")
     for _ in range(tries):
         begun = time.perf_counter()

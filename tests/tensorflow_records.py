@@ -2,8 +2,8 @@
 
     tensorflow_records.py FOLDER
 
-FOLDER/set has the digits as IDX files, FOLDER/none, gzip and zlib the same as TFRecord files. Writes them by TensorFlow, with
-another kind of image or label each, into FOLDER/by-none and so on.
+FOLDER/set has the digits as IDX files, FOLDER/none, gzip and zlib the same as TFRecord files. Writes them by
+TensorFlow, with another kind of image or label each, into FOLDER/by-none and so on.
 """
 
 import os
@@ -30,7 +30,8 @@ def example(packing, image, label):
              tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])))
     numbers = [int(k == label) for k in range(10)] if packing == "zlib" else [int(label)]
     label = tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
-    return tf.train.Example(features=tf.train.Features(feature={"image_raw": image, "label": label})).SerializeToString()
+    return tf.train.Example(
+        features=tf.train.Features(feature={"image_raw": image, "label": label})).SerializeToString()
 
 
 def main(folder):

@@ -1,4 +1,5 @@
-"""What people see: TensorBoard's pages of real runs, and a profile in Chrome's own trace viewer, in a headless Chromium.
+"""What people see: TensorBoard's pages of real runs, and a profile in Chrome's own trace viewer, in a headless
+Chromium.
 
 `make test-full` runs it; without a Chromium (Debian: apt install chromium) it is skipped. The screenshots are left in
 TRAINER_SCREENSHOTS, if that names a folder, to be looked at.
@@ -65,8 +66,9 @@ def runs_folder(shown, trainer, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tensorboard(runs_folder):
     (port,) = free_ports(1)
-    server = subprocess.Popen([pathlib.Path(sys.executable).with_name("tensorboard"), f"--logdir={runs_folder / 'board'}",
-                               f"--port={port}", "--host=127.0.0.1", "--load_fast=false"],
+    server = subprocess.Popen([pathlib.Path(sys.executable).with_name("tensorboard"),
+                               f"--logdir={runs_folder / 'board'}", f"--port={port}", "--host=127.0.0.1",
+                               "--load_fast=false"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def loaded():
@@ -111,8 +113,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def test_chromes_trace_viewer_loads_a_profile(runs_folder, screenshots, tmp_path):
-    """Its own importer, which says what it does not like. TRAINER_TRACE_VIEWER: the folder with trace_viewer_index.html,
-    of the package tensorboard-plugin-profile, say."""
+    """Its own importer, which says what it does not like. TRAINER_TRACE_VIEWER: the folder with
+    trace_viewer_index.html, of the package tensorboard-plugin-profile, say."""
     viewer = os.environ.get("TRAINER_TRACE_VIEWER")
     if not viewer:
         pytest.skip("TRAINER_TRACE_VIEWER names no folder with trace_viewer_index.html")

@@ -194,7 +194,8 @@ def cjson_release(folder, version):
     source = folder / f"cJSON-{version}"
     source.mkdir(parents=True)
     (source / "cJSON.h").write_text(
-        f"#define CJSON_VERSION_MAJOR {major}\n#define CJSON_VERSION_MINOR {minor}\n#define CJSON_VERSION_PATCH {patch}\n"
+        f"#define CJSON_VERSION_MAJOR {major}\n#define CJSON_VERSION_MINOR {minor}\n"
+        f"#define CJSON_VERSION_PATCH {patch}\n"
     )
     return source
 

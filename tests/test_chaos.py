@@ -1,9 +1,9 @@
 """All faults at one cluster, over and over, at random moments and on top of one another: real processes, links, clocks
 and disk.
 
-Whoever ends is started again, as a service manager would. Every step has one gradient of both workers (min_replicas), so
-the last checkpoint has the bits of one local process, or an update was lost or counted twice. A third worker's gradients
-are never finite.
+Whoever ends is started again, as a service manager would. Every step has one gradient of both workers (min_replicas),
+so the last checkpoint has the bits of one local process, or an update was lost or counted twice. A third worker's
+gradients are never finite.
 """
 
 import collections
@@ -232,9 +232,9 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
     seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
     print(f"TRAINER_TEST_SEED={seed}")
     dice = random.Random(seed)
-    flags = ("--issync=1", "--replicas_to_aggregate=2", "--min_replicas=2", "--min_workers=2", "--train_steps=100000000",
-             "--lease_secs=1", "--recovery_wait_secs=0.1", "--save_model_secs=0.1", "--max_to_keep=3",
-             "--validation_size=0", *FLAGS)
+    flags = ("--issync=1", "--replicas_to_aggregate=2", "--min_replicas=2", "--min_workers=2",
+             "--train_steps=100000000", "--lease_secs=1", "--recovery_wait_secs=0.1", "--save_model_secs=0.1",
+             "--max_to_keep=3", "--validation_size=0", *FLAGS)
     with Disk(tmp_path / "disk") as disk, Cluster(trainer, tmp_path, ps=2, workers=3, flags=(
             *flags, f"--train_dir={disk.folder}/kept")) as cluster:
         members = ["ps 0", "ps 1", "worker 0", "worker 1"]
@@ -265,8 +265,8 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
         assert not chaos.later and not chaos.failures
         chaos.wait_for_a_checkpoint(60)
         chaos.wait_for_a_checkpoint(60)
-        print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; ends: {dict(chaos.ends)}; "
-              f"outcomes of pushes that were not finite: {dict(chaos.outcomes)}")
+        print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; "
+              f"ends: {dict(chaos.ends)}; outcomes of pushes that were not finite: {dict(chaos.outcomes)}")
         assert min(chaos.counts.values()) == EACH
         assert set(chaos.outcomes) == {STALE, NOT_FINITE} and chaos.outcomes[NOT_FINITE] >= EACH
         named = [line for path in tmp_path.glob("ps*.out") for line in path.read_text().splitlines()
@@ -284,8 +284,8 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
 
 
 def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
-    """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are those of
-    one process, and at any moment one of the three, the chief too, is ten times slower than the others."""
+    """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are
+    those of one process, and at any moment one of the three, the chief too, is ten times slower than the others."""
     seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
     print(f"TRAINER_TEST_SEED={seed}")
     dice = random.Random(seed)

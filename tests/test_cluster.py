@@ -140,7 +140,8 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     (2, 2, 300, 1, ("--validate_steps=0", "--issync=true")),
 ])
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers, steps, every, flags):
-    """However fast they come, and whatever else takes snapshots: none is missing, and by steps alone there are no others."""
+    """However fast they come, and whatever else takes snapshots: none is missing, and by steps alone there are no
+    others."""
     flags = (f"--train_steps={steps}", f"--save_steps={every}", "--max_to_keep=0", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=workers, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
@@ -168,7 +169,8 @@ def test_training_waits_for_no_chief_that_is_gone(trainer, tmp_path):
         cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) > seen + 3, "checkpoints")
         cluster.kill("worker 0")
         frozen = len(cluster.events("worker 1", "step"))
-        cluster.until("worker 1", lambda text: len(cluster.events("worker 1", "step")) > frozen + 20, "steps without it")
+        cluster.until("worker 1", lambda text: len(cluster.events("worker 1", "step")) > frozen + 20,
+                      "steps without it")
         seen = set(checkpoints(tmp_path / "kept"))
         cluster.start("worker 0", "--train_dir=kept")
         cluster.until("worker 0", lambda text: len(set(checkpoints(tmp_path / "kept")) - seen) > 3, "checkpoints again")
@@ -196,7 +198,7 @@ def test_a_killed_worker_costs_nothing_but_itself(trainer, tmp_path, full):
     seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
     print(f"TRAINER_TEST_SEED={seed}")
     chance = random.Random(seed)
-    # At sgd's default rate of 0.5 the stale gradients of three workers make so small a net swing, with or without kills.
+    # At sgd's default rate of 0.5 so small a net swings by three workers' stale gradients, with or without kills.
     flags = ("--train_steps=3000", "--log_steps=20", "--learning_rate=0.1")
     with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
         cluster.start_all()
@@ -213,7 +215,8 @@ def test_a_killed_worker_costs_nothing_but_itself(trainer, tmp_path, full):
 
 
 def test_a_ps_that_comes_back_is_given_the_newest_checkpoint(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=8000", "--save_steps=100", "--log_steps=50")) as cluster:
+    with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=8000", "--save_steps=100",
+                                                 "--log_steps=50")) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "checkpoint")) >= 1, "checkpoint")
         cluster.kill("ps 1")
@@ -235,7 +238,8 @@ def test_epochs_count_the_whole_job(trainer, tmp_path):
 
 
 def test_target_accuracy_ends_the_job(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=100000", "--target_accuracy=0.6", "--validate_steps=20")) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=100000", "--target_accuracy=0.6",
+                                           "--validate_steps=20")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         assert "validation accuracy 0.6 reached" in done["reason"] and done["best_accuracy"] >= 0.6
@@ -243,7 +247,8 @@ def test_target_accuracy_ends_the_job(trainer, tmp_path):
 
 
 def test_a_diverging_job_fails_for_all(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=20000", "--learning_rate=1000", "--activation=identity")) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=20000", "--learning_rate=1000",
+                                           "--activation=identity")) as cluster:
         cluster.start_all()
         cluster.wait("worker 0", status=1)
         assert "lower --learning_rate" in cluster.text("worker 0")

@@ -1,8 +1,8 @@
 """What a cluster does when its parts die: real processes, killed and frozen, links cut in the middle of a push.
 
-The strictest judge of synchronous training is arithmetic: with one gradient of every worker in each step (min_replicas),
-a run that was hit by whatever it was ends with bit for bit the parameters of one local process. A push that is lost,
-counted twice or applied to another step would show.
+The strictest judge of synchronous training is arithmetic: with one gradient of every worker in each step
+(min_replicas), a run that was hit by whatever it was ends with bit for bit the parameters of one local process. A push
+that is lost, counted twice or applied to another step would show.
 """
 
 import os
@@ -57,7 +57,8 @@ def sync(steps, *flags):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
-    """Worker 1 dies and comes back, or stands still past its lease, again and again: every step has its gradient once."""
+    """Worker 1 dies and comes back, or stands still past its lease, again and again: every step has its gradient
+    once."""
     dice, steps, flags = generator(), 100000, ("--optimizer=momentum", "--learning_rate=0.01")
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags, "--save_steps=200")) as cluster:
         cluster.start_all()
@@ -129,8 +130,8 @@ def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
     dice = generator()
-    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.2",
-             *(("--issync=1",) if mode == "sync" else ()))
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
+             "--save_model_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
     with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
         cluster.start_all()
         wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint")
@@ -154,8 +155,8 @@ def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
 def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
     """One, the other or both: all shards go back to the same checkpoint, workers rejoin, nobody is started by hand."""
     dice = generator()
-    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.1",
-             "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
+             "--save_model_secs=0.1", "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
     slowest = 0
     with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
         cluster.start_all()
@@ -192,8 +193,8 @@ def processor_seconds(process):
 def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
     """Everybody waits, names who is awaited, and uses next to no processor; then training goes on at once."""
     away_s = 300 if FULL else 15
-    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept", "--save_model_secs=0.1",
-             "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
+    flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
+             "--save_model_secs=0.1", "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
     with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
         cluster.start_all()
         wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint")
@@ -280,7 +281,8 @@ def run_over_links_that_are_cut(cluster, dice, most, least_cuts):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
-    """Every connection is reset after some random number of bytes, for so many steps: no update is lost or counted twice."""
+    """Every connection is reset after some random number of bytes, for so many steps: no update is lost or counted
+    twice."""
     dice, steps, flags = generator(), repeats(150, 2000), ("--optimizer=adam",)
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags)) as cluster:
         run_over_links_that_are_cut(cluster, dice, 1_000_000, 20)
@@ -290,14 +292,16 @@ def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
 def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_path):
     """One worker, so that the order of its pushes is given: the bits of one process again."""
     dice, steps, flags = generator(), repeats(300, 2000), ("--optimizer=adam",)
-    with Cluster(trainer, tmp_path, ps=2, workers=1, flags=(f"--train_steps={steps}", "--train_dir=kept", "--lease_secs=1",
-                                                            "--recovery_wait_secs=0.2", *flags)) as cluster:
+    with Cluster(trainer, tmp_path, ps=2, workers=1, flags=(f"--train_steps={steps}", "--train_dir=kept",
+                                                            "--lease_secs=1", "--recovery_wait_secs=0.2",
+                                                            *flags)) as cluster:
         run_over_links_that_are_cut(cluster, dice, 1_000_000, 10)
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
 def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
-    """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been brought."""
+    """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been
+    brought."""
     dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", "--wire_dtype=bfloat16")
     with Cluster(trainer, tmp_path / "cut", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
         run_over_links_that_are_cut(cluster, dice, 500_000, 10)
@@ -309,7 +313,8 @@ def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
-    """Every connection goes silent at once, and nobody is told: all are opened again after one lease, not one lease each."""
+    """Every connection goes silent at once, and nobody is told: all are opened again after one lease, not one lease
+    each."""
     dice, steps, lease_s = generator(), 1000000, 6  # long, so that a slow machine does not look like a second lease
     flags = ("--optimizer=momentum", "--learning_rate=0.001")
     mode_flags = sync(steps) if mode == "sync" else (f"--train_steps={steps}", "--train_dir=kept")
@@ -333,7 +338,8 @@ def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
         if mode == "sync":
             step = max(checkpoints(tmp_path / "kept"))
             assert step >= last
-            train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={step}", "--train_dir=local", cwd=tmp_path)
+            train(trainer, *SMALL, *flags, "--micro_batches=2", f"--train_steps={step}", "--train_dir=local",
+                  cwd=tmp_path)
             assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
         for relay in relays:
             relay.__exit__()
@@ -363,9 +369,10 @@ def wall_times(folder):
 
 
 def test_clocks_that_are_set(trainer, clocked, tmp_path):
-    """Back by an hour, ahead by days, and back again, on all members and on one: nobody is lost, nothing is saved late or
-    twice, and the bits are those of one process."""
-    dice, flags = generator(), ("--optimizer=momentum", "--learning_rate=0.02", "--layers=784,10", "--validation_size=0")
+    """Back by an hour, ahead by days, and back again, on all members and on one: nobody is lost, nothing is saved late
+    or twice, and the bits are those of one process."""
+    dice, flags = generator(), ("--optimizer=momentum", "--learning_rate=0.02", "--layers=784,10",
+                                "--validation_size=0")
     if not clocked:
         pytest.skip("TRAINER_BINARY has no clock that can be set")
     with Cluster(trainer, tmp_path, workers=2, flags=sync(
@@ -402,7 +409,8 @@ def test_a_full_disk_at_checkpoint_time(trainer, tmp_path):
     try:
         with Cluster(trainer, tmp_path, workers=2, flags=("--train_steps=1000000", "--lease_secs=2", "--max_to_keep=1",
                                                           "--learning_rate=0.02", "--save_model_secs=0.2",
-                                                          "--validation_size=0", f"--train_dir={disk}/kept")) as cluster:
+                                                          "--validation_size=0",
+                                                          f"--train_dir={disk}/kept")) as cluster:
             cluster.start_all()
             wait_for(lambda: checkpoints(disk / "kept"), "checkpoint")
             with open(disk / "ballast", "wb", buffering=0) as ballast:

@@ -73,7 +73,8 @@ def refusal(run, *arguments):
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize(
     "size, classes, label_type",
-    [((28, 28), 10, np.uint8), ((5, 7), 3, np.uint8), ((1, 1), 2, np.int32), ((33, 65), 256, np.uint8), ((3, 5, 3), 300, np.int32)],
+    [((28, 28), 10, np.uint8), ((5, 7), 3, np.uint8), ((1, 1), 2, np.int32), ((33, 65), 256, np.uint8),
+     ((3, 5, 3), 300, np.int32)],
     ids=str,
 )
 def test_info_tells_what_is_in_the_files(run, tmp_path, packed, size, classes, label_type):

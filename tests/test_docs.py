@@ -96,7 +96,8 @@ def documented(program):
 
 
 def ask(*arguments, cwd="/"):
-    return subprocess.run([str(ROOT / "build/trainer"), *arguments], cwd=cwd, capture_output=True, text=True, timeout=30)
+    return subprocess.run([str(ROOT / "build/trainer"), *arguments], cwd=cwd, capture_output=True, text=True,
+                          timeout=30)
 
 
 @functools.cache
@@ -152,7 +153,8 @@ def test_command_lines_parse(name):
             many = ask(*words, *[SURPLUS] * 3)
             assert many.returncode == 2 and f"error: {SURPLUS}: " in many.stderr, (words, many.stderr)
         # The values of keys, as all commands that have them read them.
-        settings = [word for word in rest if word.startswith("--") and re.split(r"=", word[2:])[0] not in own | {"config"}]
+        settings = [word for word in rest if word.startswith("--")
+                    and re.split(r"=", word[2:])[0] not in own | {"config"}]
         values = ask("config", "show", *settings)
         assert not settings or values.returncode == 0, (words, values.stderr)
 
@@ -167,7 +169,8 @@ def test_help_that_is_pointed_to_is_there(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_flags_in_prose_exist(name):
     known = {flag for _, own in command_table().values() for flag in own} | keys() | {"config", "help"}
-    switches = {key for section in schema().values() for key, about in section["properties"].items() if about.get("type") == "boolean"}
+    switches = {key for section in schema().values() for key, about in section["properties"].items()
+                if about.get("type") == "boolean"}
     for span in spans(name):
         found = re.fullmatch(r"--(\w[\w-]*)(=.*)?", span)
         if found:
@@ -221,7 +224,8 @@ def makefile():
 @pytest.mark.parametrize("name", NAMES)
 def test_make_targets_exist(name, makefile):
     targets = set(re.findall(r"(?<!# Not a target:\n)^([\w./-]+):", makefile, re.M))
-    variables = set(re.findall(r"^(?:export )?(\w+) (?:[:?]?=)", makefile, re.M)) | set(re.findall(r"\$\{(\w+):-", text_of_scripts()))
+    variables = set(re.findall(r"^(?:export )?(\w+) (?:[:?]?=)", makefile,
+                               re.M)) | set(re.findall(r"\$\{(\w+):-", text_of_scripts()))
     for document, words in documented(re.compile("make")):
         if document != name:
             continue
@@ -265,7 +269,8 @@ def test_paths_exist(name):
 
 def test_the_map_names_every_folder_of_code():
     named = paths(text_of(MAP))
-    folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "ps", "worker", "cuda") for path in (ROOT / room).rglob("*.[ch]*")}
+    folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "ps", "worker", "cuda")
+               for path in (ROOT / room).rglob("*.[ch]*")}
     assert len(folders) > 30 and not {str(folder) for folder in folders} - named
 
 

@@ -37,8 +37,8 @@ def digits(trainer, tmp_path_factory):
 
 def forward(weights, x, activation, layers, suffix=""):
     """In double precision, from the weights by name."""
-    functions = {"relu": lambda v: numpy.maximum(v, 0), "tanh": numpy.tanh, "sigmoid": lambda v: 1 / (1 + numpy.exp(-v)),
-                 "identity": lambda v: v}
+    functions = {"relu": lambda v: numpy.maximum(v, 0), "tanh": numpy.tanh,
+                 "sigmoid": lambda v: 1 / (1 + numpy.exp(-v)), "identity": lambda v: v}
     for layer in range(layers):
         x = x @ weights[f"layer{layer}/weights{suffix}"].astype(float) + weights[f"layer{layer}/biases{suffix}"]
         if layer < layers - 1:
@@ -86,7 +86,8 @@ def test_diff_tells_how_far_apart(trainer, digits):
     kept = checkpoints(folder / "t")
     assert run(trainer, "diff", kept[200], "t", cwd=folder).stdout.count("the same") == 16
     (told,) = [json.loads(line)
-               for line in run(trainer, "diff", "--json", kept[100], kept[200], cwd=folder, status=1).stdout.splitlines()]
+               for line in run(trainer, "diff", "--json", kept[100], kept[200], cwd=folder,
+                               status=1).stdout.splitlines()]
     assert not told["same_tensors"]
     assert {"key": "global_step", "a": "100", "b": "200"} in told["metadata"]
     a, b = load_file(kept[100]), load_file(kept[200])
@@ -222,7 +223,8 @@ def test_pictures_are_what_pillow_says(trainer, digits, tmp_path, form, mode):
     by_idx = run(trainer, "predict", model, "--json", "--top_k=10", "images", cwd=tmp_path)
     for one, other in zip(by_file.events, by_idx.events, strict=True):
         assert [t["class"] for t in one["top"]] == [t["class"] for t in other["top"]]
-        assert [t["probability"] for t in one["top"]] == pytest.approx([t["probability"] for t in other["top"]], abs=1e-6)
+        assert [t["probability"] for t in one["top"]] == pytest.approx([t["probability"] for t in other["top"]],
+                                                                       abs=1e-6)
     assert [e["file"] for e in by_file.events] == list(map(str, names)) and "index" not in by_file.events[0]
 
 
@@ -293,7 +295,8 @@ def test_eval_follows_a_training_run(trainer, tmp_path):
 
 
 def test_eval_gives_up_and_leaves_when_asked(trainer, tmp_path):
-    told = run(trainer, "eval", "t", "--interval_secs=0.05", "--timeout_secs=0.3", *SMALL, cwd=tmp_path, status=1).stderr
+    told = run(trainer, "eval", "t", "--interval_secs=0.05", "--timeout_secs=0.3", *SMALL, cwd=tmp_path,
+               status=1).stderr
     assert "t: no new checkpoint within" in told
     assert "must be numbers above 0" in run(trainer, "eval", "t", "--interval_secs=x", cwd=tmp_path, status=2).stderr
     assert "follows a train_dir" in run(trainer, "eval", "--interval_secs=1", cwd=tmp_path, status=2).stderr

@@ -46,12 +46,14 @@ def test_killed_at_random_moments(trainer, tmp_path):
 
 
 def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
-    """By the program's own clock: from one checkpoint's step to the next one's, and to the step it is killed at, it takes
-    save_model_secs, or as long as the one before is still being written; and the newest file is as new as the log says."""
+    """By the program's own clock: from one checkpoint's step to the next one's, and to the step it is killed at, it
+    takes save_model_secs, or as long as the one before is still being written; and the newest file is as new as the log
+    says."""
     every_s, said = 0.3, tmp_path / "said"
     with open(said, "wb") as output:
-        process = subprocess.Popen([trainer, *merged((*BUSY, "--validation_size=0", f"--save_model_secs={every_s}", "--log_steps=1",
-                                                      "--log_format=json", "--train_steps=100000000", "--train_dir=kept"))],
+        process = subprocess.Popen([trainer, *merged((*BUSY, "--validation_size=0", f"--save_model_secs={every_s}",
+                                                      "--log_steps=1", "--log_format=json", "--train_steps=100000000",
+                                                      "--train_dir=kept"))],
                                    cwd=tmp_path, stdout=output)
     wait_for(lambda: said.read_text().count('"event":"checkpoint"') >= 6, "checkpoints by time")
     time.sleep(random.random() * every_s)

@@ -28,11 +28,13 @@ def start_all(cluster, data):
         cluster.start(f"worker {i}", *([data] if i == 0 else []))
 
 
-@pytest.mark.parametrize("flags", [(), ("--layers=784,10", "--optimizer=adam", "--batch_size=340"), ("--batch_size=7",)])
+@pytest.mark.parametrize("flags", [(), ("--layers=784,10", "--optimizer=adam", "--batch_size=340"),
+                                   ("--batch_size=7",)])
 def test_the_same_bits_as_with_data_of_ones_own(trainer, tmp_path, data, flags):
     """Synchronous training is a function of its batches: short last ones, whole epochs in one, many epochs."""
     common = (*NOWHERE, "--issync=1", "--train_steps=50", "--lease_secs=30", "--train_dir=kept", *flags)
-    with Cluster(trainer, tmp_path / "fed", workers=3, flags=(*common, "--data_sharding=chief", "--min_workers=3")) as cluster:
+    with Cluster(trainer, tmp_path / "fed", workers=3,
+                 flags=(*common, "--data_sharding=chief", "--min_workers=3")) as cluster:
         start_all(cluster, data)
         cluster.wait_all()
         assert "from worker 0" in cluster.events("worker 1", "start")[0]["data"]
@@ -53,7 +55,8 @@ def test_asynchronous(trainer, tmp_path, data, flags):
 
 
 def test_worker_that_waits_says_for_whom(trainer, tmp_path, data):
-    with Cluster(trainer, tmp_path, workers=2, flags=(*NOWHERE, "--data_sharding=chief", "--train_steps=100")) as cluster:
+    with Cluster(trainer, tmp_path, workers=2,
+                 flags=(*NOWHERE, "--data_sharding=chief", "--train_steps=100")) as cluster:
         cluster.start("ps 0")
         cluster.start("worker 1")
         cluster.until("worker 1", lambda text: "waiting for worker 0 (127.0.0.1:" in text, "the line about waiting")
@@ -63,8 +66,8 @@ def test_worker_that_waits_says_for_whom(trainer, tmp_path, data):
 
 
 def test_either_side_may_be_started_again(trainer, tmp_path, data):
-    flags = (*NOWHERE, "--data_sharding=chief", "--issync=0", "--min_workers=1", "--learning_rate=0.05", "--train_dir=kept",
-             "--log_steps=50")
+    flags = (*NOWHERE, "--data_sharding=chief", "--issync=0", "--min_workers=1", "--learning_rate=0.05",
+             "--train_dir=kept", "--log_steps=50")
     with Cluster(trainer, tmp_path, workers=2, flags=(*flags, "--train_steps=6000")) as cluster:
         start_all(cluster, data)
         cluster.until("worker 1", lambda text: '"event":"step"' in text, "steps")
@@ -92,7 +95,8 @@ class Customer(protocol.Client):
 @pytest.fixture
 def chief(trainer, tmp_path, data):
     """A cluster whose chief trains, for worker 2 has not come, and needs not."""
-    flags = (*NOWHERE, "--data_sharding=chief", "--issync=0", "--min_workers=1", "--learning_rate=0.01", "--log_steps=20")
+    flags = (*NOWHERE, "--data_sharding=chief", "--issync=0", "--min_workers=1", "--learning_rate=0.01",
+             "--log_steps=20")
     given = {flag.split("=")[0]: flag for flag in (*flags, "--train_steps=100000000")}.values()
     with Cluster(trainer, tmp_path, workers=3, flags=given) as cluster:
         cluster.flags = list({flag.split("=")[0]: flag for flag in cluster.flags}.values())
@@ -121,7 +125,8 @@ def test_batches_are_a_function_of_their_number(chief):
             client.send("get_batches", first=first, count=count)
             for number in range(first, first + count):
                 name, fields, bulk = client.receive()
-                assert name == "batch" and fields["number"] == number and fields["last"] == (number == first + count - 1)
+                assert name == "batch" and fields["number"] == number and fields["last"] == (number == first
+                                                                                             + count - 1)
                 assert fields["examples"] == (25 if number % 10 == 9 else 35)  # 340 in batches of 35
                 assert len(bulk) == fields["examples"] * (2 + 784)
                 assert seen.setdefault((client, number), bulk) == bulk
@@ -143,12 +148,14 @@ def test_who_asks_for_what_is_not_there_is_refused(chief):
         assert name == "error" and fields["code"] == 2 and "for a ps" in fields["message"]
     for index, role in ((0, 2), (0, 1), (-1, 3)):
         with Customer(chief, index, role=role) as client:
-            assert client.welcome[0] == "refused" and "and to nobody else" in client.welcome[1]["message"], client.welcome
+            assert client.welcome[0] == "refused" and "and to nobody else" in client.welcome[1][
+                "message"], client.welcome
     goes_on(chief)
 
 
 def test_nobody_holds_up_the_chief(chief):
-    """Customers that ask for much and take nothing, that say nothing, that come in crowds: it trains, in bounded memory."""
+    """Customers that ask for much and take nothing, that say nothing, that come in crowds: it trains, in bounded
+    memory."""
     port = int(chief.worker_hosts[0].split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(50)]
     with Customer(chief, 1) as greedy:

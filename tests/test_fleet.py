@@ -24,8 +24,10 @@ def make_keys(trainer, folder, members):
 
 
 def test_members_with_certificates_of_their_own(trainer, tmp_path):
-    """An authority's certificates: everybody in its own role trains; in another's it is not let in, or does not start."""
-    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=("--train_steps=300", "--issync=0", "--learning_rate=0.1")) as cluster:
+    """An authority's certificates: everybody in its own role trains; in another's it is not let in, or does not
+    start."""
+    with Cluster(trainer, tmp_path, ps=2, workers=2,
+                 flags=("--train_steps=300", "--issync=0", "--learning_rate=0.1")) as cluster:
         make_keys(trainer, tmp_path, ("ps:0", "ps:1", "worker:0", "worker:1", "operator"))
         (tmp_path / "fleet.key").unlink()
 
@@ -52,11 +54,13 @@ def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
     """Who has a certificate, but not that of the ps that is looked for, gets no parameters and no gradients."""
     with Cluster(trainer, tmp_path, workers=1, flags=("--train_steps=100",)) as cluster:
         make_keys(trainer, tmp_path, ("ps:0", "worker:0", "worker:3"))
-        process = subprocess.Popen([ROOT / "build/san/tests/net/server", "worker3.key"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([ROOT / "build/san/tests/net/server", "worker3.key"], cwd=tmp_path,
+                                   stdout=subprocess.PIPE, text=True)
         try:
             cluster.ps_hosts = [f"127.0.0.1:{int(process.stdout.readline())}"]
             cluster.start("worker 0", "--fleet_key=worker0.key")
-            cluster.until("worker 0", lambda text: "its certificate is for worker:3, and we want ps:0" in text, "distrust")
+            cluster.until("worker 0", lambda text: "its certificate is for worker:3, and we want ps:0" in text,
+                          "distrust")
         finally:
             process.kill()
             process.communicate()
@@ -64,7 +68,8 @@ def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
 
 def test_serve_forever(trainer, tmp_path):
     """As server.join: the ps outlives a job, serves the next one from its beginning, and goes when it is asked to."""
-    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=("--train_steps=150", "--issync=0", "--learning_rate=0.1")) as cluster:
+    with Cluster(trainer, tmp_path, ps=2, workers=2,
+                 flags=("--train_steps=150", "--issync=0", "--learning_rate=0.1")) as cluster:
         for i in range(2):
             cluster.start(f"ps {i}", "--serve_forever=true")
         for _ in range(2):
@@ -86,8 +91,8 @@ def test_max_staleness_holds_with_several_ps(trainer, tmp_path, depth, dtype):
     """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again."""
     bound = 6
     with Cluster(trainer, tmp_path, ps=3, workers=2, flags=(
-            "--train_steps=100000000", "--issync=0", "--lease_secs=60", "--learning_rate=0.01", f"--max_staleness={bound}",
-            f"--pipeline_depth={depth}", f"--wire_dtype={dtype}")) as cluster:
+            "--train_steps=100000000", "--issync=0", "--lease_secs=60", "--learning_rate=0.01",
+            f"--max_staleness={bound}", f"--pipeline_depth={depth}", f"--wire_dtype={dtype}")) as cluster:
         cluster.start_all()
 
         def told(name, what):
@@ -113,7 +118,8 @@ def test_max_staleness_holds_with_several_ps(trainer, tmp_path, depth, dtype):
 
 def test_status_answers_at_once_while_training(trainer, tmp_path):
     """Within 100 ms, TLS and all, while two workers leave no CPU idle."""
-    with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100", "--train_steps=100000000",
+    with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100",
+                                                      "--train_steps=100000000",
                                                      "--learning_rate=0.01")) as cluster:
         cluster.start_all()
         cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps")

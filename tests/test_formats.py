@@ -120,7 +120,8 @@ def test_tensorflow_reads_what_is_written_and_the_other_way_round(trainer, digit
         pytest.skip("TRAINER_TENSORFLOW names no Python that has TensorFlow")
     shutil.copytree(digits[0] / "set", tmp_path / "set")
     for packing in ("none", "gzip", "zlib"):
-        run(trainer, "convert", "--data_dir=set", "--to=tfrecord", f"--compression={packing}", f"--out={packing}", cwd=tmp_path)
+        run(trainer, "convert", "--data_dir=set", "--to=tfrecord", f"--compression={packing}", f"--out={packing}",
+            cwd=tmp_path)
     script = pathlib.Path(__file__).with_name("tensorflow_records.py")
     subprocess.run([python, script, tmp_path], check=True, timeout=300)
     for packing in ("none", "gzip", "zlib"):
@@ -249,7 +250,8 @@ def test_which_files_and_features(trainer, digits, tmp_path):
     write_records(tmp_path / "r", digits, "mnist_{}-of-1")
     info = ["data", "info", "--data_dir=r", "--log_format=json"]
     assert "no IDX files in r" in run(trainer, *info, cwd=tmp_path, status=1).stderr
-    assert "has no files train*.tfrecord*" in run(trainer, *info, "--data_source=tfrecord", cwd=tmp_path, status=1).stderr
+    assert "has no files train*.tfrecord*" in run(trainer, *info, "--data_source=tfrecord", cwd=tmp_path,
+                                                  status=1).stderr
     names = ["--train_files=mnist_train*", "--test_files=mnist_test*"]
     told = [json.loads(line) for line in run(trainer, *info, *names, cwd=tmp_path).stdout.splitlines()]
     assert [part["images"] for part in told] == [300, 50]
@@ -268,7 +270,8 @@ def processor_seconds():
 
 
 def test_an_epoch_from_records_costs_little_more(trainer, digits, tmp_path):
-    """Once loaded the data lie in memory alike; loading 20,000 images must not take half a second of a processor more."""
+    """Once loaded the data lie in memory alike; loading 20,000 images must not take half a second of a processor
+    more."""
     run(trainer, "data", "synth", "--out=set", "--synthetic_train=20000", "--synthetic_test=100", cwd=tmp_path)
     run(trainer, "convert", "--data_dir=set", "--to=tfrecord", "--out=r", cwd=tmp_path)
     seconds = {}
@@ -298,7 +301,8 @@ def test_pictures_of_any_size_and_class_name(trainer, digits, tmp_path):
     assert told["source"] == "folders" and told["images_per_class"] == numpy.bincount(labels, minlength=10).tolist()
     run(trainer, "convert", "--data_dir=p", "--to=idx", "--out=back", cwd=tmp_path)
     back_images, back_labels, _, _ = read_set(tmp_path / "back")
-    assert {(i.tobytes(), l) for i, l in zip(back_images, back_labels)} == {(i.tobytes(), l) for i, l in zip(images, labels)}
+    assert {(i.tobytes(), l) for i,
+            l in zip(back_images, back_labels)} == {(i.tobytes(), l) for i, l in zip(images, labels)}
     assert len(set(back_labels[:60])) == 10
 
 

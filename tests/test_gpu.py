@@ -1,7 +1,8 @@
 """The GPU engine in the real binary.
 
 Without a GPU the driver is the tests' own (tests/cuda/fake), which runs the true kernels on the CPU and fails as it is
-told. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and leaves out what only the fake one can do.
+told. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and leaves out what only the fake one can
+do.
 """
 
 import json
@@ -36,7 +37,8 @@ only_fake = pytest.mark.skipif(REAL, reason="the machine's own driver does not f
 
 @pytest.fixture(scope="module", autouse=True)
 def built(trainer):
-    engines = json.loads(subprocess.run([trainer, "version", "--json"], capture_output=True, text=True).stdout)["engines"]
+    engines = json.loads(subprocess.run([trainer, "version", "--json"], capture_output=True,
+                                        text=True).stdout)["engines"]
     if "gpu" not in engines:
         pytest.skip("this build has no GPU engine (no nvcc)")
     if not REAL and not (FAKE / "libcuda.so.1").exists():
@@ -105,8 +107,8 @@ ARCHITECTURES = {75, 80, 86, 87, 89, 90, 100, 120}
 
 
 def test_it_holds_code_for_every_architecture_it_names(root):
-    """By the headers of the file's entries: 16 bytes of its own, then for each a kind (1: PTX, 2: machine code), the header's
-    and the content's size, and 28 bytes in the architecture."""
+    """By the headers of the file's entries: 16 bytes of its own, then for each a kind (1: PTX, 2: machine code), the
+    header's and the content's size, and 28 bytes in the architecture."""
     data = (root / "build/gpu/kernels.fatbin").read_bytes()
     magic, _, header, size = struct.unpack_from("<IHHQ", data)
     assert (magic, header + size) == (0xBA55ED50, len(data))
@@ -133,7 +135,8 @@ def test_without_a_gpu_its_tests_and_its_bench_say_so(root):
     result = subprocess.run([root / "tests/cuda/run"], capture_output=True, text=True, cwd=root, env=none)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "make test-gpu: CUDA_VISIBLE_DEVICES hides all GPUs\n"
-    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py"], capture_output=True, text=True, cwd=root, env=none)
+    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py"], capture_output=True, text=True, cwd=root,
+                            env=none)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr == "gpu: nothing is measured, CUDA_VISIBLE_DEVICES hides all GPUs\n"
 
@@ -153,8 +156,9 @@ def test_every_part_of_its_bench_runs(root, gpu, mnist):
     step = root / "build/bench/gpu_bench"
     if not step.exists():
         pytest.skip("no build/bench/gpu_bench: make bench")
-    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py", "--layers=784,8,10", "--steps=20", "--rounds=1",
-                             "--seconds=0.5", f"--data={mnist}", "worker", "until"], capture_output=True, text=True, timeout=200)
+    result = subprocess.run([sys.executable, root / "tests/bench/gpu.py", "--layers=784,8,10", "--steps=20",
+                             "--rounds=1", "--seconds=0.5", f"--data={mnist}", "worker", "until"], capture_output=True,
+                            text=True, timeout=200)
     figures = [json.loads(line)["figure"] for line in result.stdout.splitlines()]
     assert len(figures) == 4 and figures[1] == "as a worker over loopback TLS with one ps", result.stderr
 
@@ -284,7 +288,8 @@ def test_a_layer_on_the_cpu(trainer, gpu, tmp_path, layer):
     (tmp_path / "config.json").unlink()
     on_cpu = train(trainer, *NET, "--train_steps=80", "--log_steps=10", "--device=cpu", cwd=tmp_path)
     assert curve(placed) == pytest.approx(curve(on_cpu)[:4], rel=2e-3)
-    after = train(trainer, *NET, "--device=cpu", "--train_steps=60", "--log_steps=10", "--train_dir=placed", cwd=tmp_path)
+    after = train(trainer, *NET, "--device=cpu", "--train_steps=60", "--log_steps=10", "--train_dir=placed",
+                  cwd=tmp_path)
     assert curve(after) == pytest.approx(curve(on_cpu)[4:6], rel=2e-3)
     place(tmp_path, {layer: "cpu:0"})
     after = train(trainer, *GPU, "--train_steps=80", "--log_steps=10", "--train_dir=placed", cwd=tmp_path)
@@ -330,7 +335,8 @@ def test_placements_that_make_no_sense(trainer, tmp_path, layers, train_keys, me
     place(tmp_path, layers, **train_keys)
     result = subprocess.run([trainer, "--layers=784,24,10"], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
-    assert re.search(r"config\.json:1:\d+: train\.placement: ", result.stderr) and message in result.stderr, result.stderr
+    assert re.search(r"config\.json:1:\d+: train\.placement: ",
+                     result.stderr) and message in result.stderr, result.stderr
 
 
 # --- Training ---
@@ -479,7 +485,8 @@ def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
         cluster.until("worker 0", lambda text: '"step"' in text, "first line of a step")
         assert "trainer-gpu" in children(cluster.members["worker 0"].pid)
         assert children(cluster.members["ps 0"].pid) == {}
-        runs.wait_for(lambda: cluster.status()[1]["worker 0"]["device"].startswith("gpu:0"), "device in the worker's report")
+        runs.wait_for(lambda: cluster.status()[1]["worker 0"]["device"].startswith("gpu:0"),
+                      "device in the worker's report")
         done = cluster.wait("worker 0", timeout=120).done
         assert done["steps"] == 300 and done["test_accuracy"] > 0.6
         placed = {event["name"]: (event["job"], event["device"]) for event in cluster.events("worker 0", "placement")}

@@ -1,5 +1,6 @@
-"""Members with a valid key that mean no good: whatever they say or do not say, they are dropped with a line in the log that
-names them, and a cluster that trains meanwhile does not notice. They are played by the protocol's second implementation.
+"""Members with a valid key that mean no good: whatever they say or do not say, they are dropped with a line in the log
+that names them, and a cluster that trains meanwhile does not notice. They are played by the protocol's second
+implementation.
 """
 
 import re
@@ -24,7 +25,8 @@ MOST_KIB = 48 * 1024
 
 
 class Fleet:
-    """A cluster of one ps and two workers that trains for ever; places for worker 2 and more are left to the hostile."""
+    """A cluster of one ps and two workers that trains for ever; places for worker 2 and more are left to the
+    hostile."""
 
     def __init__(self, trainer, folder, workers=4):
         self.folder = folder
@@ -171,9 +173,9 @@ def test_lies_that_are_refused_or_harm_only_the_liar(fleet):
             assert (name, fields["code"]) == ("error", 4), fields
         client.generation = generation
         for name, values in {
-            "begin_restore": {"source": "evil"}, "write": {}, "end_restore": {"global_step": 7}, "snapshot": {"snapshot": 1},
-            "release": {"snapshot": 1}, "end_job": {"job_state": 3}, "staged": {}, "get_aggregate": {}, "propose": {},
-            "abort_rollout": {},
+            "begin_restore": {"source": "evil"}, "write": {}, "end_restore": {"global_step": 7},
+            "snapshot": {"snapshot": 1}, "release": {"snapshot": 1}, "end_job": {"job_state": 3}, "staged": {},
+            "get_aggregate": {}, "propose": {}, "abort_rollout": {},
         }.items():
             answer, fields, _ = client.call(name, **values)
             assert (answer, fields["code"]) == ("error", 2), (name, fields)

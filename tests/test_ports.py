@@ -8,8 +8,8 @@ import ports
 
 def claims_of_another_process(wanted):
     code = f"import ports; print(*[port for port in {wanted} if ports.claim(port)])"
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True, text=True,
-                           check=True, timeout=30).stdout
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True,
+                           text=True, check=True, timeout=30).stdout
     return [int(port) for port in shown.split()]
 
 
@@ -22,7 +22,7 @@ def test_a_port_is_given_once():
 
 def test_ports_are_free_again_when_their_process_ended():
     code = "import ports; print(*ports.free_ports(5))"
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True, text=True,
-                           check=True, timeout=30).stdout
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True,
+                           text=True, check=True, timeout=30).stdout
     given = [int(port) for port in shown.split()]
     assert claims_of_another_process(given) == given

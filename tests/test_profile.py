@@ -85,8 +85,8 @@ def test_a_cluster_is_one_trace(run, tmp_path, issync):
 
 
 def test_clocks_that_disagree_are_aligned_by_pushes(trainer, run, tmp_path):
-    """A worker's file as if its clock had been 90 seconds behind: the answer is 90 seconds, and no push ends before it is
-    served."""
+    """A worker's file as if its clock had been 90 seconds behind: the answer is 90 seconds, and no push ends before it
+    is served."""
     flags = ("--train_steps=400", "--log_steps=0", "--min_workers=2")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         for name in ("ps 0", "worker 0", "worker 1"):

@@ -90,7 +90,8 @@ def test_what_is_refused(fleet, trainer):
     for new, message in (
         (fleet.candidate(2), "nothing differs"),
         (fleet.candidate(1, learning_rate=0.05), "fleet.version is 1, but the fleet runs version 1"),
-        (fleet.candidate(3, warm_start="elsewhere"), "train.warm_start belongs to each machine and can't be rolled out"),
+        (fleet.candidate(3, warm_start="elsewhere"),
+         "train.warm_start belongs to each machine and can't be rolled out"),
         (fleet.candidate(4, train_steps=2000000), "train.train_steps is set by a flag or TF_CONFIG here"),
     ):
         # What is a flag of the operator's machine wins over the file, too.
@@ -116,7 +117,8 @@ def test_what_is_refused(fleet, trainer):
     result = fleet.rollout(fleet.candidate(7, learning_rate=0.02), "--yes")
     assert result.returncode == 1 and "operator.pub" in text_of(result)
     assert set(fleet.versions().values()) == {6}
-    history = subprocess.run([trainer, "rollout", "history"], cwd=fleet.folder, capture_output=True, text=True, timeout=20)
+    history = subprocess.run([trainer, "rollout", "history"], cwd=fleet.folder, capture_output=True, text=True,
+                             timeout=20)
     outcomes = [json.loads(line) for line in history.stdout.splitlines()]
     assert any(line["what"] == "propose" and "not signed" in line["outcome"] for line in outcomes)
     assert any(line["what"] == "propose" and line["version"] == 6 and line["outcome"] == "begun" for line in outcomes)
@@ -173,9 +175,11 @@ def test_the_operator_may_vanish(fleet):
 
 
 def test_the_operator_waits_for_a_busy_ps(fleet):
-    """ps 0 stands still for longer than one answer may take: before it is asked anything, and with a proposal on its way."""
+    """ps 0 stands still for longer than one answer may take: before it is asked anything, and with a proposal on its
+    way."""
     fleet.start_and_train()
-    new, status = fleet.candidate(2, learning_rate=0.05), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    new, status = fleet.candidate(2, learning_rate=0.05), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+                                                           "text": True}
     fleet.members["ps 0"].send_signal(signal.SIGSTOP)
     asks = subprocess.Popen([fleet.trainer, "rollout", "status", *fleet.job_flags()], cwd=fleet.folder, **status)
     time.sleep(7)
@@ -184,8 +188,8 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
     assert asks.returncode == 0 and "waiting for ps 0" in output and "no rollout since" in output, output
 
     terminal, slave = pty.openpty()
-    operator = subprocess.Popen([fleet.trainer, "rollout", new, "--healthy_secs=1", *fleet.job_flags()], cwd=fleet.folder,
-                                stdin=slave, **status)
+    operator = subprocess.Popen([fleet.trainer, "rollout", new, "--healthy_secs=1", *fleet.job_flags()],
+                                cwd=fleet.folder, stdin=slave, **status)
     os.close(slave)
     told = ""
     while "[y/N]" not in told:
@@ -204,7 +208,8 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
 def test_abort(fleet):
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, learning_rate=0.05), "--yes",
-                                 "--healthy_secs=60", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True)
+                                 "--healthy_secs=60", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
+                                text=True)
     fleet.until("ps 0", lambda text: "watching version 2" in text, "version 2")
     assert "watching version 2" in text_of(fleet.rollout("status"))
     assert fleet.rollout("abort").returncode == 0
@@ -218,7 +223,8 @@ def test_abort(fleet):
 def test_a_member_that_dies_while_it_is_watched(fleet, who):
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, learning_rate=0.05), "--yes",
-                                 "--healthy_secs=8", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True)
+                                 "--healthy_secs=8", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
+                                text=True)
     fleet.until("ps 0", lambda text: "watching version 2" in text, "version 2")
     fleet.kill(who)
     fleet.start(who, *(["--train_dir="] if who == "worker 1" else []))
@@ -330,8 +336,8 @@ def is_gone(pid):
 
 @pytest.mark.parametrize("crowded", (True, False))
 def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
-    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along. A member that has
-    restarted is still its parent's."""
+    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along. A member that
+    has restarted is still its parent's."""
     cpus, own = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     if own >= 5 or len(cpus) < 2 or quota() < 2:
         pytest.skip("needs two CPUs, and to be less nice")
@@ -377,8 +383,8 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
     fleet.start_and_train()
     result = fleet.rollout(fleet.candidate(2, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1")
     assert result.returncode == 1, text_of(result)
-    assert "version 2 was not rolled out, version 1 stays: worker 0: it would lose layer0/weights [784,32], which would be " \
-           "[784,24]" in text_of(result)
+    assert "version 2 was not rolled out, version 1 stays: worker 0: it would lose layer0/weights [784,32], " \
+           "which would be [784,24]" in text_of(result)
     fleet.goes_on()
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
     # A trial that ends badly: nobody but worker 0 has noticed.
@@ -397,7 +403,8 @@ def test_another_proposal_meanwhile(open_fleet):
     fleet = open_fleet
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train={"batch_size": 40}), "--yes",
-                                 "--healthy_secs=3", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True)
+                                 "--healthy_secs=3", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
+                                text=True)
     fleet.until("ps 0", lambda text: "worker 0 tries version 2" in text, "a trial", 60)
     result = fleet.rollout(fleet.candidate(3, train={"batch_size": 30}), "--yes")
     assert result.returncode == 1 and "one at a time" in text_of(result), text_of(result)
@@ -423,7 +430,8 @@ def test_revert(open_fleet):
 
 
 def test_a_config_that_is_the_death_of_a_member(open_fleet):
-    """worker 1 has no data where it looks, and so can't start in version 2: its parent brings it back, on the fallback."""
+    """worker 1 has no data where it looks, and so can't start in version 2: its parent brings it back, on the
+    fallback."""
     fleet = open_fleet
     make_digits(fleet)
     for name in ("ps 0", "ps 1", "worker 0"):
@@ -473,7 +481,8 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     subprocess.run([fleet.trainer, "keygen", "--operator=old/other.key"], cwd=fleet.folder, check=True, timeout=20)
     (old / "operator.pub").write_bytes((old / "other.key.pub").read_bytes())
     fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
-    fleet.until("worker 1", lambda text: "it can't follow: the manifest is not signed by the operator key" in text, "no")
+    fleet.until("worker 1", lambda text: "it can't follow: the manifest is not signed by the operator key" in text,
+                "no")
     assert '"event":"step"' not in fleet.text("worker 1")
     fleet.kill("worker 1")
     # A newer one waits, and is let in once that is rolled out.
@@ -481,7 +490,8 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     newer["fleet"]["version"], newer["train"]["batch_size"] = 4, 20
     (old / "config.json").write_text(json.dumps(newer))
     fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
-    fleet.until("worker 1", lambda text: "worker 1 has version 4 of the config, ps 0 has version 3; it waits until that is "
+    fleet.until("worker 1",
+                lambda text: "worker 1 has version 4 of the config, ps 0 has version 3; it waits until that is "
                                          "rolled out" in text, "a word")
     assert fleet.members["worker 1"].poll() is None
 
@@ -515,7 +525,8 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     edited["train"]["learning_rate"] = 7
     path.write_text(json.dumps(edited, indent=1))
     deadline = time.monotonic() + 20
-    while not all("drift: config.json was edited by hand" in member["message"] for member in fleet.status()[1].values()):
+    while not all("drift: config.json was edited by hand" in member["message"]
+                  for member in fleet.status()[1].values()):
         assert time.monotonic() < deadline, fleet.status()
         time.sleep(0.2)
     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5")
@@ -610,7 +621,8 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         assert after["config_digest"] == before["config_digest"] and after["config_version"] == 1
         for request, values in (("get_model", {"wait_ms": 0}), ("abort_rollout", {"who": "me"}),
                                 ("snapshot", {"snapshot": 1, "at_step": -1, "wait_ms": 0}),
-                                ("pull", {"dtype": 0, "since_version": 0, "after_step": -1, "wait_ms": 0, "ranges": []})):
+                                ("pull", {"dtype": 0, "since_version": 0, "after_step": -1, "wait_ms": 0,
+                                          "ranges": []})):
             name, fields, _ = client.call(request, **values)
             assert name == "error" and fields["code"] == 2, (request, name, fields)
         client.send("propose", bulk=b"x", healthy_s=1.0)
@@ -641,7 +653,8 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
             shutil.copy2(fleet.folder / name, newcomer / name)
         shutil.copy2(fleet.folder / new, newcomer / "config.json")
         fleet.start("worker 2", "--train_dir=", "--config=newcomer/config.json")
-        fleet.until("worker 2", lambda text: "worker 2 has version 2 of the config, ps 0 has version 1; it waits until that "
+        fleet.until("worker 2",
+                    lambda text: "worker 2 has version 2 of the config, ps 0 has version 1; it waits until that "
                                              "is rolled out" in text, "a word")
         result = fleet.rollout(new, "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)

@@ -1,5 +1,5 @@
-"""Changes of the whole job while a worker is switched off: nobody waits for it, and whenever it comes back, it ends on the
-version that the others are on."""
+"""Changes of the whole job while a worker is switched off: nobody waits for it, and whenever it comes back, it ends on
+the version that the others are on."""
 
 import shutil
 import subprocess

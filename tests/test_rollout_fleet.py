@@ -1,7 +1,7 @@
 """A fleet of real processes, and rollouts good and bad: whatever happens in whichever phase, it ends on one version.
 
-40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own small parent, so that whoever is
-killed comes back.
+40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own small parent, so that whoever
+is killed comes back.
 """
 
 import json
@@ -49,7 +49,8 @@ class Trial(OpenFleet):
         self.relay.__exit__()
 
     def names(self):
-        return [*(f"ps {i}" for i in range(len(self.ps_hosts))), *(f"worker {i}" for i in range(len(self.worker_hosts)))]
+        return [*(f"ps {i}" for i in range(len(self.ps_hosts))),
+                *(f"worker {i}" for i in range(len(self.worker_hosts)))]
 
     def start_and_train(self):
         if len(self.names()) > 40:
@@ -60,7 +61,8 @@ class Trial(OpenFleet):
         self.all_on(1)
 
     def leave_processors_to_others(self):
-        """Workers but for worker 0 stand for machines that have some of their own: here they get what nobody else wants."""
+        """Workers but for worker 0 stand for machines that have some of their own: here they get what nobody else
+        wants."""
         gently = self.folder / "gently"
         gently.write_text(f'#!/bin/sh\nexec nice -n 19 "{self.trainer}" "$@"\n')
         gently.chmod(0o755)
@@ -79,7 +81,8 @@ class Trial(OpenFleet):
             members = self.status(timeout=60)[1]
         except (subprocess.TimeoutExpired, AssertionError, json.JSONDecodeError):
             return {}, self.names()
-        missing = [name for name, member in members.items() if member["missing"] or member["state"] not in ("training", "ready")]
+        missing = [name for name, member in members.items() if member["missing"]
+                   or member["state"] not in ("training", "ready")]
         return {name: member["config_version"] for name, member in members.items()}, missing
 
     def all_on(self, version, timeout=PATIENCE_S):
@@ -164,11 +167,13 @@ def test_bad_ones_change_nothing(fleet, trainer):
     (fleet.folder / "unknown.json").write_text('{"fleet": {"version": 90}, "train": {"rate": 1}}')
     assert fleet.rollout("unknown.json", "--yes").returncode == 2
     subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, timeout=20)
-    assert "is not signed" in text_of(fleet.rollout(fleet.next(train={"learning_rate": 0.5}), "--yes", "--key=other.key"))
+    assert "is not signed" in text_of(fleet.rollout(fleet.next(train={"learning_rate": 0.5}), "--yes",
+                                                    "--key=other.key"))
     assert "give it a higher one" in text_of(fleet.rollout(fleet.candidate(1, train={"learning_rate": 0.5}), "--yes"))
     # A manifest that was rolled out before, and one that was changed.
     manifest = (fleet.folder / "config.json.d" / "manifest").read_bytes()
-    for name, wrong in (("again", manifest), ("changed", manifest[:60] + b"x" + manifest[61:]), ("torn", manifest[:-9])):
+    for name, wrong in (("again", manifest), ("changed", manifest[:60] + b"x" + manifest[61:]),
+                        ("torn", manifest[:-9])):
         port = int(fleet.ps_hosts[0].split(":")[1])
         with protocol.Client(port, str(fleet.folder / "fleet.key")) as client:
             assert client.hello(role=3, index=-1, cluster="north")[0] == "welcome"
@@ -204,7 +209,8 @@ def test_who_dies_in_a_live_one(fleet, full, who, phase):
                                    "all restart in", "watching"])
 @pytest.mark.parametrize("who", ["worker 1", "worker 0", "ps 1", "ps 0"])
 def test_who_dies_in_one_of_the_whole_job(fleet, full, who, phase):
-    if not full and (who, phase) not in (("worker 0", "worker 0 tries"), ("ps 0", "all restart in"), ("ps 1", "watching")):
+    if not full and (who, phase) not in (("worker 0", "worker 0 tries"), ("ps 0", "all restart in"),
+                                         ("ps 1", "watching")):
         pytest.skip("in make test-full")
     operator, version = fleet.begin("--healthy_secs=3", train={"batch_size": 20 + fleet.version})
     fleet.in_phase(f"{phase} version {version}")

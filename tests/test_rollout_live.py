@@ -113,7 +113,8 @@ def test_the_end_of_a_job_moves(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("keys, last", [({"train_steps": 30}, 30), ({"epochs": 0.5}, 30),
-                                        ({"train_steps": 30, "batch_size": 40}, 30), ({"epochs": 0.5, "batch_size": 25}, 60)])
+                                        ({"train_steps": 30, "batch_size": 40}, 30),
+                                        ({"epochs": 0.5, "batch_size": 25}, 60)])
 def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
     """Whichever way it is said, and whether all restart for another key of it or not: the job goes on."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1) as fleet:
@@ -123,8 +124,10 @@ def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
             (fleet.folder / "config.json").write_text(json.dumps(fleet.config))
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, train=keys), "--yes")
-        assert result.returncode == 1 and f"the job would be over after step {last}, by train.train_steps or train.epochs, " \
-            "and would be at step" in text_of(result) and "stop worker 0, which saves it" in text_of(result), text_of(result)
+        text = text_of(result)
+        assert result.returncode == 1 and "stop worker 0, which saves it" in text, text
+        assert f"the job would be over after step {last}, by train.train_steps or train.epochs, and would be at step" \
+            in text, text
         fleet.goes_on()
         assert set(fleet.versions().values()) == {1} and fleet.alive()
         assert len(fleet.events("worker 0", "start")) == 1
@@ -150,7 +153,8 @@ def test_workers_move_to_another_address(trainer, tmp_path, sharding):
         # What can't be: a list that was shifted, an address that nobody has, and a ps elsewhere.
         fleet.config["cluster"]["lease_secs"] = 3
         for version, cluster, message in (
-            (3, {"worker_hosts": [moved[0], moved[2]]}, f"entry 1 is {moved[1]} and would be {moved[2]}, which is worker 2 now"),
+            (3, {"worker_hosts": [moved[0], moved[2]]},
+             f"entry 1 is {moved[1]} and would be {moved[2]}, which is worker 2 now"),
             (4, {"worker_hosts": [*moved[:2], "nowhere.invalid:1"]}, "nowhere.invalid"),
             (5, {"ps_hosts": [f"127.0.0.2:{ports[0]}"]}, "the others find a ps by its address"),
         ):

@@ -1,4 +1,5 @@
-"""Rollouts to a job that waits for workers (min_workers): what mends it, what it goes on waiting with, and who comes later."""
+"""Rollouts to a job that waits for workers (min_workers): what mends it, what it goes on waiting with, and who comes
+later."""
 
 import subprocess
 
@@ -55,8 +56,8 @@ def test_fewer_are_enough(fleet):
 
 def begin(fleet, version, **sections):
     """An operator who waits until the job trains, too."""
-    operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(version, **sections), "--yes", "--healthy_secs=1",
-                                 *fleet.job_flags()],
+    operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(version, **sections), "--yes",
+                                 "--healthy_secs=1", *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     fleet.until("ps 0", lambda text: f"watching version {version} for 1 s, once enough workers are there" in text,
                 "a rollout that waits", 60)
@@ -69,11 +70,13 @@ def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
     """Live, local, of the whole job: none is taken back for want of steps, which there were not before."""
     missing = 1 if section == "cluster" else 2
     operator = begin(fleet, 2, **{section: keys})
-    wait_for(lambda: f"waiting for {missing} more worker" in fleet.status()[1]["ps 0"]["message"], "who is there to be back")
+    wait_for(lambda: f"waiting for {missing} more worker" in fleet.status()[1]["ps 0"]["message"],
+             "who is there to be back")
     # The operator has second thoughts, and fewer workers for the third.
     assert fleet.rollout("abort").returncode == 0
     output, _ = operator.communicate(timeout=60)
-    assert operator.returncode == 1 and "went back from version 2 to version 1: the operator aborted it" in output, output
+    assert operator.returncode == 1, output
+    assert "went back from version 2 to version 1: the operator aborted it" in output, output
     operator = begin(fleet, 3, **{section: keys})
     assert operator.poll() is None and not fleet.events("worker 0", "step") and fleet.alive()
     # Who was not there has missed it, and is what the job waited for.
@@ -95,7 +98,8 @@ def test_a_list_without_those_who_never_came(fleet):
 def test_what_does_no_good_is_taken_back(fleet):
     result = fleet.rollout(fleet.candidate(2, cluster={"min_workers": 2}, train={"learning_rate": 1e30}), "--yes",
                            "--healthy_secs=60")
-    assert result.returncode == 1 and "went back from version 2 to version 1: the loss is no longer finite" in text_of(result), \
+    assert result.returncode == 1 and "went back from version 2 to version 1: the loss is no longer finite" in text_of(
+        result), \
         text_of(result)
     # It has begun to train, and stays so; whoever comes is in the version of before.
     trains(fleet)

@@ -1,4 +1,5 @@
-"""Training sets that are larger than the memory they may take: read from their files again and again, block by block."""
+"""Training sets that are larger than the memory they may take: read from their files again and again, block by
+block."""
 
 import resource
 import shutil
@@ -53,9 +54,11 @@ def test_a_resumed_run_gives_the_same_bits(trainer, tmp_path, sets, name):
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_tenth_is_held_out(trainer, tmp_path, sets, name):
     """How many that is, a reader may know only at the end; what streams is the same as if it had been told."""
-    flags = [flag for flag in FLAGS if "validation_size" not in flag] + [f"--data_dir={sets / name}", "--train_steps=150"]
+    flags = [flag for flag in FLAGS
+             if "validation_size" not in flag] + [f"--data_dir={sets / name}", "--train_steps=150"]
     result = train(trainer, *flags, "--train_dir=auto", cwd=tmp_path)
-    assert "3,600 training, 400 validation images (a tenth), 28x28, 10 classes; streams" in result.named("start")[0]["data"]
+    assert "3,600 training, 400 validation images (a tenth), 28x28, 10 classes; streams" in result.named("start")[0][
+        "data"]
     train(trainer, *flags, "--validation_size=400", "--train_dir=told", cwd=tmp_path)
     assert same_tensors(newest(tmp_path / "auto"), newest(tmp_path / "told")) == []
 
@@ -77,8 +80,8 @@ def test_what_fits_is_as_it_was(trainer, tmp_path, sets):
 
 def test_memory_stays_within_its_limit(trainer, tmp_path):
     """118 MiB of images train in 56 MiB of address space, which a run that reads them whole does not get."""
-    run(trainer, "convert", "--data_source=synthetic", "--synthetic_train=150000", "--synthetic_test=1000", "--to=tfrecord",
-        "--shards=5", "--out=large", cwd=tmp_path)
+    run(trainer, "convert", "--data_source=synthetic", "--synthetic_train=150000", "--synthetic_test=1000",
+        "--to=tfrecord", "--shards=5", "--out=large", cwd=tmp_path)
 
     def confined():
         resource.setrlimit(resource.RLIMIT_AS, (56 << 20, 56 << 20))
@@ -89,7 +92,8 @@ def test_memory_stays_within_its_limit(trainer, tmp_path):
     assert "out of memory for more than" in whole.stderr
     for limit in ("--memory_mb=16", "--memory_mb=0"):  # 0: half of what there is
         result = train(trainer, *flags, limit, "--shuffle_buffer=5000", cwd=tmp_path, preexec_fn=confined)
-        assert "149,000 training, 1,000 validation images, 28x28, 10 classes; streams" in result.named("start")[0]["data"]
+        assert "149,000 training, 1,000 validation images, 28x28, 10 classes; streams" in result.named("start")[0][
+            "data"]
         assert result.done["steps"] == 1490 and result.done["test_accuracy"] > 0.9
 
 
@@ -130,7 +134,8 @@ def test_files_that_change_meanwhile_end_the_run(trainer, tmp_path, sets, name):
         if "labels" not in path.name:
             path.write_bytes(path.read_bytes()[:60000])
     result = finish(process, status=1)
-    assert "tfrecord: " in result.stderr + result.stdout or "ubyte: shorter than when" in result.stderr + result.stdout, lines
+    text = result.stderr + result.stdout
+    assert "tfrecord: " in text or "ubyte: shorter than when" in text, lines
     good = newest(tmp_path / "kept")
     run(trainer, "inspect", good, cwd=tmp_path)
 
@@ -194,8 +199,8 @@ def test_workers_give_the_bits_of_one_process(trainer, tmp_path, sets, name, fla
 
 def test_disjoint_shares(trainer, tmp_path, sets):
     """Asynchronous, each worker with half of the records, and summaries by the chief."""
-    flags = (*FLAGS, "--data_source=auto", f"--data_dir={sets / 'tfrecord'}", "--data_sharding=disjoint", "--train_steps=400",
-             "--train_dir=kept")
+    flags = (*FLAGS, "--data_source=auto", f"--data_dir={sets / 'tfrecord'}", "--data_sharding=disjoint",
+             "--train_steps=400", "--train_dir=kept")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         cluster.start_all()
         cluster.wait_all()

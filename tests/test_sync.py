@@ -1,4 +1,5 @@
-"""Synchronous training with real processes: the bits of one process with micro-batches, backups, members that are lost."""
+"""Synchronous training with real processes: the bits of one process with micro-batches, backups, members that are
+lost."""
 
 import ctypes
 import os
@@ -117,7 +118,8 @@ def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
             wait_for(lambda: reached(cluster, "ps 0") > stopped_at + 20, f"steps without worker 2, time {i}")
             cluster.kill("worker 2", signal.SIGCONT)
             # What it computed meanwhile is of a step that has passed, and counts for none.
-            wait_for(lambda: reached(cluster, "worker 2", "dropped") > i, f"gradient of worker 2 that is dropped, time {i}")
+            wait_for(lambda: reached(cluster, "worker 2", "dropped") > i,
+                     f"gradient of worker 2 that is dropped, time {i}")
         status, members = cluster.status()
         assert status == 0 and members["ps 0"]["dropped"] > 0 and not members["worker 2"]["missing"]
 
@@ -163,7 +165,8 @@ def test_min_replicas_waits_and_names_who_is_awaited(trainer, tmp_path):
 def test_flags_that_make_no_sense_together(run):
     hosts = ("--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--job_name=ps")
     for flags, words in [(("--issync=1", "--replicas_to_aggregate=3"), "worker_hosts lists 2, fewer than 3"),
-                         (("--issync=1", "--replicas_to_aggregate=1", "--min_replicas=2"), "must be at most 1, the gradients per step, not 2"),
+                         (("--issync=1", "--replicas_to_aggregate=1", "--min_replicas=2"),
+                          "must be at most 1, the gradients per step, not 2"),
                          (("--issync=0", "--replicas_to_aggregate=1"), "set issync=1"),
                          (("--issync=1", "--max_staleness=2"), "asynchronous training")]:
         assert words in run(*hosts, *flags, status=2).stderr

@@ -93,8 +93,8 @@ def test_the_unit_is_one(trainer, root, tmp_path):
     for name in ("trainer@.service",):
         text = (root / "deploy" / name).read_text().replace("/usr/local/bin/trainer", trainer)
         (tmp_path / name).write_text(text)
-        result = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True, text=True,
-                                timeout=60)
+        result = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True,
+                                text=True, timeout=60)
         complaints = [line for line in text_of(result).splitlines() if name.split("@")[0] in line]
         assert result.returncode == 0 and not complaints, text_of(result)
 
@@ -114,7 +114,8 @@ def test_the_fleet_of_the_documents(trainer, root, tmp_path):
     for name in ("ssh", "scp"):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/told\n')
         (tools / name).chmod(0o755)
-    commands = commands.replace("./trainer status", ":").replace("./trainer rollout new.json --yes", "./trainer config check --config=new.json")
+    commands = commands.replace("./trainer status", ":").replace("./trainer rollout new.json --yes",
+                                                                 "./trainer config check --config=new.json")
     commands = commands.replace("./trainer rollout status", ":")
     result = subprocess.run(["bash", "-e", "-c", commands], cwd=tmp_path, capture_output=True, text=True, timeout=60,
                             env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})

@@ -1,5 +1,5 @@
-"""deploy/trainer@.service as it is, under a systemd that runs as process 1 of namespaces of its own: readiness, hardening,
-the watchdog, and the way back from a config that a member dies of."""
+"""deploy/trainer@.service as it is, under a systemd that runs as process 1 of namespaces of its own: readiness,
+hardening, the watchdog, and the way back from a config that a member dies of."""
 
 import json
 import os
@@ -39,10 +39,12 @@ class Machine:
         for name in ("idle", "sysinit", "basic", "shutdown", "network-online", "multi-user"):
             (self.folder / f"units/{name}.target").write_text(TARGET)
         for name in ("config.json", "operator.pub", "fleet.key", "digits"):
-            (shutil.copytree if (self.folder / name).is_dir() else shutil.copy2)(self.folder / name, self.folder / "home" / name)
+            (shutil.copytree if (self.folder / name).is_dir()
+             else shutil.copy2)(self.folder / name, self.folder / "home" / name)
         for name, flags in members.items():
             role, index = name.split("-")
-            (self.folder / f"members/{name}.conf").write_text(f"MEMBER=--job_name={role} --task_index={index} {flags}\n")
+            (self.folder / f"members/{name}.conf").write_text(
+                f"MEMBER=--job_name={role} --task_index={index} {flags}\n")
         shutil.copy2(fleet.trainer, self.folder / "trainer")
 
     def __enter__(self):
@@ -50,9 +52,11 @@ class Machine:
         self.log = open(self.folder / "systemd.log", "w+")
         self.outer = subprocess.Popen(["unshare", "--fork", "--pid", "--mount", "--uts", "--ipc", "--mount-proc",
                                        "--kill-child=SIGKILL", str(script), str(self.folder)],
-                                      stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+                                      stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+                                      start_new_session=True)
         try:
-            wait_for(lambda: self.outer.poll() is not None or "running" in self.systemctl("is-system-running").stdout, "systemd", 15)
+            wait_for(lambda: self.outer.poll() is not None or "running" in self.systemctl("is-system-running").stdout,
+                     "systemd", 15)
         except AssertionError:
             pass
         if "running" not in self.systemctl("is-system-running").stdout:
@@ -68,13 +72,14 @@ class Machine:
         for _ in range(50):
             if not group.exists() or not os.path.isdir(group.read_text().strip()):
                 break
-            subprocess.run(["find", group.read_text().strip(), "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"], capture_output=True)
+            subprocess.run(["find", group.read_text().strip(), "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"],
+                           capture_output=True)
             time.sleep(0.1)
 
     def inside(self, *command, timeout=60):
         children = pathlib.Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children").read_text().split()
-        return subprocess.run(["nsenter", "--target", (children or ["0"])[0], "--mount", "--pid", "--uts", "--ipc", "--cgroup",
-                               *command], capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(["nsenter", "--target", (children or ["0"])[0], "--mount", "--pid", "--uts", "--ipc",
+                               "--cgroup", *command], capture_output=True, text=True, timeout=timeout)
 
     def systemctl(self, *arguments):
         return self.inside("systemctl", *arguments)

@@ -257,7 +257,8 @@ def test_memory_is_two_copies_of_the_state_and_little_else(trainer, tmp_path):
         pytest.skip("a sanitizer build needs more")
     widths = (784, 2000, 2000, 10)
     parameters = sum((a + 1) * b for a, b in zip(widths, widths[1:]))
-    flags = (*SMALL, "--layers=" + ",".join(map(str, widths)), "--optimizer=adam", "--train_steps=2", "--train_dir=kept")
+    flags = (*SMALL, "--layers=" + ",".join(map(str, widths)), "--optimizer=adam", "--train_steps=2",
+             "--train_dir=kept")
     # Measured from a small process: what starts a program counts as the program's own memory until it is loaded.
     small = ("import os, subprocess, sys; _, status, usage = os.wait4(subprocess.Popen(sys.argv[1:], "
              "stdout=subprocess.DEVNULL).pid, 0); print(status, usage.ru_maxrss)")

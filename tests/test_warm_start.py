@@ -17,7 +17,8 @@ def test_it_takes_the_parameters_and_nothing_else(trainer, tmp_path):
         result = train(trainer, *SMALL, *STILL, "--optimizer=momentum", f"--warm_start={source}", f"--train_dir={kept}",
                        cwd=tmp_path)
         assert result.named("start")[0]["global_step"] == 0
-        assert f"begins with the parameters of {newest(tmp_path / 'first') if source != 'first' else 'first/'}" in result.stdout
+        named = "first/" if source == "first" else source
+        assert f"begins with the parameters of {named}" in result.stdout
         assert weights(newest(kept)) == weights(newest(tmp_path / "first"))
         assert list(checkpoints(kept)) == [1]
 
@@ -34,7 +35,8 @@ def test_a_run_that_resumes_does_not_begin_again(trainer, tmp_path):
 def test_what_differs_is_said(trainer, tmp_path):
     train(trainer, *SMALL, "--train_steps=10", "--train_dir=first", cwd=tmp_path)
     result = run(trainer, *SMALL, *STILL, "--layers=784,40,10", "--warm_start=first", cwd=tmp_path, status=1)
-    assert "train.warm_start: " in result.stderr and "layer0/weights is [784,32] there and [784,40] here" in result.stderr
+    assert "train.warm_start: " in result.stderr
+    assert "layer0/weights is [784,32] there and [784,40] here" in result.stderr
     result = run(trainer, *SMALL, *STILL, "--layers=784,10", "--warm_start=first", cwd=tmp_path, status=1)
     assert len(result.stderr.splitlines()) == 1 and "layer" in result.stderr
     result = run(trainer, *SMALL, *STILL, "--warm_start=nowhere.safetensors", cwd=tmp_path, status=1)

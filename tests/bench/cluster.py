@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """One ps and its workers on this box, beside TensorFlow's in the same minutes; push and pull alone; TLS; memory.
 
-    tests/bench/cluster.py [--trainer=build/trainer] [--bench=build/bench] [--data=DIR] [--peers=DIR] [--tf-python=PYTHON] [--rounds=3] [PART ...]
+    tests/bench/cluster.py [--trainer=build/trainer] [--bench=build/bench] [--data=DIR] [--peers=DIR]
+                           [--tf-python=PYTHON] [--rounds=3] [PART ...]
 
 PART: async, softmax, sync, until, load, tls; all of them by default. One JSON line for each figure, with the floor that
 it owes; the exit status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down
@@ -48,8 +49,9 @@ class Bench:
     def cluster(self, workers, *flags):
         """The chief's done event of a whole cluster, and the seconds from its start to its end."""
         timed = 'begun=$(date +%s.%N); "$@"; status=$?; echo "wall $begun $(date +%s.%N)"; exit $status'
-        command = [*self.wrap, "sh", "-c", timed, "sh", self.trainer, "cluster", "--ps=1", f"--workers={workers}", "--log_format=json",
-                   f"--data_dir={self.data}", "--data_source=idx", "--train_dir=", f"--min_workers={workers}", *flags]
+        command = [*self.wrap, "sh", "-c", timed, "sh", self.trainer, "cluster", "--ps=1", f"--workers={workers}",
+                   "--log_format=json", f"--data_dir={self.data}", "--data_source=idx", "--train_dir=",
+                   f"--min_workers={workers}", *flags]
         result = subprocess.run(command, cwd=self.folder.name, capture_output=True, text=True)
         done = [json.loads(line) for line in result.stdout.splitlines() if '"event":"done"' in line]
         if result.returncode != 0 or not done:
@@ -58,7 +60,7 @@ class Bench:
         return done[-1], float(ended) - float(begun)
 
     def rate(self, workers, seconds, *flags):
-        """Global steps per second of a run that lasts about so many seconds: a short one tells how many steps that is."""
+        """Global steps per second of a run of about so many seconds: a short one tells how many steps that is."""
         steps = 400
         for _ in range(2):
             done, _ = self.cluster(workers, "--validation_size=0", "--log_steps=0", f"--train_steps={steps}", *flags)
@@ -69,22 +71,23 @@ class Bench:
     # --- TensorFlow's ---
 
     def tf(self, workers, model, sync=False):
-        """A worker of TensorFlow's that comes when another one has ended waits for that one for ever: then once more. So
-        does one that trains synchronously when the first one ends, which has said all there is to know."""
+        """A worker of TensorFlow's that comes when another one has ended waits for that one for ever: then once more.
+        So does one that trains synchronously when the first one ends, which has said all there is to know."""
         for start_s in (25, 40, 60):
             found = self.tf_once(workers, model, sync, start_s)
             if len(found) == workers or (sync and found):
-                return max(one["global_steps_per_s"] for one in found) if sync else sum(one["local_steps_per_s"] for one in found)
+                return max(one["global_steps_per_s"] for one in found) if sync else sum(one["local_steps_per_s"]
+                                                                                        for one in found)
         sys.exit(f"TensorFlow with {workers} workers: some did not end")
 
     def tf_once(self, workers, model, sync, start_s, seconds=6):
         """What the workers say, who all begin to measure at one moment; global steps per second are those of all."""
         start_at = int(time.time()) + start_s
-        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, str(workers), "--model",
-                   model, "--data", self.data, *(["--sync"] if sync else []), "--steps", "1000000", "--seconds", str(seconds),
-                   "--start_at", str(start_at)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, str(workers),
+                   "--model", model, "--data", self.data, *(["--sync"] if sync else []), "--steps", "1000000",
+                   "--seconds", str(seconds), "--start_at", str(start_at)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              start_new_session=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
             if self.wrap:
                 time.sleep(max(0, start_at - time.time()))
                 subprocess.run([*self.wrap, "sleep", str(seconds)], check=True)
@@ -96,8 +99,9 @@ class Bench:
         return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
     def tf_until(self):
-        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, "2", "--model", "mlp",
-                   "--data", self.data, "--steps", "1000000", "--until", "0.97", "--opt", "adam", "--lr", "0.001"]
+        command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, "2", "--model",
+                   "mlp", "--data", self.data, "--steps", "1000000", "--until", "0.97", "--opt", "adam", "--lr",
+                   "0.001"]
         begun = time.monotonic()
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
                        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
@@ -106,7 +110,7 @@ class Bench:
     # --- Parts ---
 
     def beside(self, name, workers, model, goals, sync=False):
-        """goals: (words, flags, floor, aim) for each kind of run of ours that is compared with the same run of theirs."""
+        """goals: (words, flags, floor, aim) for each kind of our runs that is compared with the same of theirs."""
         ours, theirs = {words: [] for words, *_ in goals}, []
         for _ in range(self.rounds):
             for words, flags, *_ in goals:
@@ -119,8 +123,8 @@ class Bench:
             show(full, round(rate, 1), unit="global steps/s", each=[round(each) for each in ours[words]])
             if theirs:
                 peer = statistics.median(theirs)
-                show(f"{full}, times TensorFlow's in plain text", round(rate / peer, 2), floor, aim=aim, peer=round(peer, 1),
-                     each_peer=[round(each) for each in theirs])
+                show(f"{full}, times TensorFlow's in plain text", round(rate / peer, 2), floor, aim=aim,
+                     peer=round(peer, 1), each_peer=[round(each) for each in theirs])
 
     def asynchronous(self):
         sgd = ("--issync=0", "--optimizer=sgd", "--learning_rate=0.1")
@@ -132,7 +136,8 @@ class Bench:
 
     def softmax(self):
         self.beside("asynchronous, softmax regression, batch 100", 2, "softmax",
-                    [("", ("--issync=0", "--layers=784,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1"), 8, 12)])
+                    [("", ("--issync=0", "--layers=784,10", "--optimizer=sgd", "--learning_rate=0.1",
+                           "--num_threads=1"), 8, 12)])
 
     def sync(self):
         flags = ("--issync=1", "--layers=784,500,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1")
@@ -168,12 +173,13 @@ class Bench:
         flags = [f"--ps_hosts=127.0.0.1:{ports[0]}", "--train_steps=0", "--learning_rate=0.01", "--min_workers=1",
                  "--worker_hosts=" + ",".join(f"127.0.0.1:{port}" for port in ports[1:]), *flags]
         with open(f"{self.folder.name}/ps.log", "wb") as log:
-            ps = subprocess.Popen([self.trainer, "--job_name=ps", "--task_index=0", *flags], cwd=self.folder.name, stdout=log,
-                                  stderr=log)
+            ps = subprocess.Popen([self.trainer, "--job_name=ps", "--task_index=0", *flags], cwd=self.folder.name,
+                                  stdout=log, stderr=log)
         try:
             load = str(pathlib.Path(self.options.bench).resolve() / "ps_load")
             output = subprocess.run([*self.wrap, load, f"--seconds={seconds}", f"--pid={ps.pid}", *flags], check=True,
-                                    cwd=self.folder.name, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+                                    cwd=self.folder.name, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                    text=True).stdout
             return json.loads(output)
         finally:
             ps.kill()
@@ -187,15 +193,17 @@ class Bench:
                  floor_is="ps-lite's on another machine")
         key = f"--fleet_key={self.key}"
         found = [self.push_pull(2, key) for _ in range(self.rounds)]
-        show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers", round(statistics.median(one["rounds_per_s"] for one in found), 1),
-             unit="rounds/s")
+        show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers",
+             round(statistics.median(one["rounds_per_s"] for one in found), 1), unit="rounds/s")
         limit = (16 * 2**20 + 4 * FLOATS * (2 + 0 + 2 * 2)) / 2**20
-        show("peak resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20, 1),
+        show("peak resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20,
+                                                                     1),
              most=round(limit, 1), unit="MiB")
         # Over ten seconds this is as much about where the scheduler put 512 threads of two processes at first.
         many = self.push_pull(256, key, "--layers=784,16,10", seconds=30)
         show("256 workers on one ps, TLS, half a minute: fastest worker's rounds, times the slowest's",
-             round(many["fastest"] / many["slowest"], 2), most=2, rounds_per_s=many["rounds_per_s"], ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
+             round(many["fastest"] / many["slowest"], 2), most=2, rounds_per_s=many["rounds_per_s"],
+             ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
 
     def tls_bench(self, mode, pattern):
         output = subprocess.run([*self.wrap, str(pathlib.Path(self.options.bench).resolve() / "tls_bench"), mode, "3"],
@@ -208,15 +216,16 @@ class Bench:
             ours.append(self.tls_bench("bulk", r"([\d.]+) GB/s"))
             handshakes.append(self.tls_bench("handshake", r"([\d.]+) ms"))
             if self.options.peers:
-                output = subprocess.run([*self.wrap, self.options.python, str(pathlib.Path(self.options.peers) / "openssl_loop.py")],
+                output = subprocess.run([*self.wrap, self.options.python,
+                                         str(pathlib.Path(self.options.peers) / "openssl_loop.py")],
                                         check=True, capture_output=True, text=True).stdout
                 theirs.append(float(re.search(r"([\d.]+) GB/s", output)[1]))
         rate = statistics.median(ours)
         show("one bulk stream through TLS over loopback", rate, unit="GB/s", each=ours)
         show("a handshake, both ends on one machine", statistics.median(handshakes), unit="ms", each=handshakes)
         if theirs:
-            show("one bulk stream through TLS over loopback, times OpenSSL", round(rate / statistics.median(theirs), 2), 1.0,
-                 aim=1.2, each_peer=theirs)
+            show("one bulk stream through TLS over loopback, times OpenSSL", round(rate / statistics.median(theirs), 2),
+                 1.0, aim=1.2, each_peer=theirs)
 
 
 def main():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Figures of what goes in and comes out: TFRecord files beside IDX files, and what summaries and profiles cost.
 
-    tests/bench/data.py [--trainer=build/trainer] [--bench=build/bench/data_bench] [--data=DIR] [--rounds=5] [--before=TRAINER] [PART ...]
+    tests/bench/data.py [--trainer=build/trainer] [--bench=build/bench/data_bench] [--data=DIR] [--rounds=5]
+                        [--before=TRAINER] [PART ...]
 
 PART: read, epoch, stream, summaries, off; all of them by default. One JSON line for each figure, with the floor that it
-owes; the exit status is 1 if one is missed. What is compared runs in turn, so that a machine that slows down does so for
-both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's PROFILE_PEER empty), which `off`
-needs.
+owes; the exit status is 1 if one is missed. What is compared runs in turn, so that a machine that slows down does so
+for both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's PROFILE_PEER empty), which `off` needs.
 """
 
 import json
@@ -36,7 +36,8 @@ class Bench:
         """MNIST in another kind of files."""
         if name not in self.made:
             self.made.add(name)
-            subprocess.run([self.trainer, "convert", f"--data_dir={self.options.data}", *flags, f"--out={self.folder / name}"],
+            subprocess.run([self.trainer, "convert", f"--data_dir={self.options.data}", *flags,
+                            f"--out={self.folder / name}"],
                            check=True, capture_output=True, cwd=self.folder)
         return str(self.folder / name)
 
@@ -49,10 +50,12 @@ class Bench:
 
     def read(self):
         records = pathlib.Path(self.set("tfrecord", "--to=tfrecord")) / "train.tfrecord"
-        found = json.loads(subprocess.run([self.options.bench, records, "15"], check=True, capture_output=True, text=True).stdout)
+        found = json.loads(subprocess.run([self.options.bench, records, "15"], check=True, capture_output=True,
+                                          text=True).stdout)
         show("TFRecord read on one core, framing and CRCs checked", found["records"], 0.8, unit="GB/s")
         show("TFRecord read on one core, CRCs checked, Examples parsed", found["examples"], 0.8, unit="GB/s")
-        show("TFRecord read on one core, CRCs checked, Examples like the previous one", found["alike"], 0.8, unit="GB/s")
+        show("TFRecord read on one core, CRCs checked, Examples like the previous one", found["alike"], 0.8,
+             unit="GB/s")
 
     def both(self, one, other, measure):
         """[(a, b), ...]: pairs that ran one after the other, which of them first by turns."""
@@ -75,8 +78,8 @@ class Bench:
         show(name, round(other / one, 3), most=most, each=[[round(value) for value in pair] for pair in pairs])
 
     def epoch(self):
-        """The whole program, from exec to exit: reading, one epoch, the test set. By the clock, and in seconds of all CPUs,
-        which what else goes on on the machine does not count in."""
+        """The whole program, from exec to exit: reading, one epoch, the test set. By the clock, and in seconds of all
+        CPUs, which what else goes on on the machine does not count in."""
         folders = {"idx": self.set("idx", "--to=idx"), "records": self.set("shards", "--to=tfrecord", "--shards=4")}
         flags = ("--epochs=1", "--train_dir=")
 
@@ -92,33 +95,35 @@ class Bench:
                        [(one[number], other[number]) for one, other in pairs], 1.1)
 
     def stream(self):
-        """Steps that wait for nothing, where a core is left to read: in memory, and from files with a third of the set in
-        memory. With a thread for every core, reading takes from what they compute with, and no bound is owed."""
+        """Steps that wait for nothing, where a core is left to read: in memory, and from files with a third of the set
+        in memory. With a thread for every core, reading takes from what they compute with, and no bound is owed."""
         folder = self.set("shards", "--to=tfrecord", "--shards=4")
         cores = len(os.sched_getaffinity(0))
         limits = {"memory": (), "files": ("--memory_mb=20", "--shuffle_buffer=6000")}
         for threads, most in ((max(1, cores - 1), 1.1), (cores, None)):
-            flags = (f"--data_dir={folder}", "--epochs=4", "--train_dir=", "--validate_steps=1000000000", f"--num_threads={threads}")
+            flags = (f"--data_dir={folder}", "--epochs=4", "--train_dir=", "--validate_steps=1000000000",
+                     f"--num_threads={threads}")
             pairs = self.both("files", "memory", lambda kind: self.train(*flags, *limits[kind])[0]["steps_per_s"])
             self.best(f"steps/s in memory, times streaming from TFRecord files, {threads} of {cores} cores",
                        pairs, most)
 
     def cost(self, name, pairs, most):
-        """Of what is second in each pair, in % of the first's steps/s; the best of each, for what else goes on on the machine
-        only ever takes away, and more than this is about."""
+        """Of what is second in each pair, in % of the first's steps/s; the best of each, for what else goes on on the
+        machine only ever takes away, and more than this is about."""
         one, other = (max(values) for values in zip(*pairs))
         show(name, round(100 * (1 - other / one), 2), most=most, unit="% of steps/s",
              steps_per_s=[[round(value) for value in pair] for pair in pairs])
 
     def summaries(self):
-        """By the program's own profile: of the time that it trained, how much went into summaries. What else goes on on the
-        machine slows both down alike, and would drown a comparison of rates."""
+        """By the program's own profile: of the time that it trained, how much went into summaries. What else goes on on
+        the machine slows both down alike, and would drown a comparison of rates."""
         flags = (f"--data_dir={self.set('idx', '--to=idx')}", "--train_steps=1500", "--num_threads=1",
                  "--validate_steps=1000000000", "--save_model_secs=0", "--train_dir=", "--log_steps=1500")
         trace = self.folder / "trace.json"
         shares = []
         for number in range(self.options.rounds):
-            self.train(*flags, f"--summary_dir={self.folder}/summaries{number}", "--save_summaries_steps=100", f"--profile={trace}")
+            self.train(*flags, f"--summary_dir={self.folder}/summaries{number}", "--save_summaries_steps=100",
+                       f"--profile={trace}")
             events = json.loads(trace.read_text())
             events = events if isinstance(events, list) else events["traceEvents"]
             spans = {name: sum(event["dur"] for event in events if event.get("name") == name)
@@ -131,8 +136,8 @@ class Bench:
         if not self.options.before:
             print("off: --before names no build without profiles", file=sys.stderr)
             return
-        flags = (f"--data_dir={self.set('idx', '--to=idx')}", "--train_steps=600", "--num_threads=1", "--validate_steps=1000000000",
-                 "--save_model_secs=0", "--train_dir=")
+        flags = (f"--data_dir={self.set('idx', '--to=idx')}", "--train_steps=600", "--num_threads=1",
+                 "--validate_steps=1000000000", "--save_model_secs=0", "--train_dir=")
         programs = {"before": str(pathlib.Path(self.options.before).resolve()), "now": self.trainer}
         pairs = self.both("before", "now", lambda kind: self.train(*flags, trainer=programs[kind])[0]["steps_per_s"])
         self.cost("cost of disabled profiling, without summaries", pairs, 1.0)

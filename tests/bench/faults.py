@@ -45,7 +45,8 @@ class Bench:
             step = lambda: cluster.status()[1]["ps 0"]["global_step"] or 0
             cluster.start_all()
             for _ in range(self.options.rounds):
-                wait_for(lambda: all(cluster.status()[1][name]["state"] == "training" for name in ("worker 1", "worker 2")),
+                wait_for(lambda: all(cluster.status()[1][name]["state"] == "training"
+                                     for name in ("worker 1", "worker 2")),
                          "all workers")
                 time.sleep(0.5)
                 cluster.kill("worker 2")
@@ -61,7 +62,8 @@ class Bench:
     def ps(self):
         """From the restart of a killed ps to steps of the new generation on all shards."""
         times = []
-        with self.cluster("--train_dir=kept", "--save_model_secs=0.2", "--recovery_wait_secs=0.2", workers=2) as cluster:
+        with self.cluster("--train_dir=kept", "--save_model_secs=0.2", "--recovery_wait_secs=0.2",
+                          workers=2) as cluster:
             cluster.start_all()
             kept = cluster.folder / "kept"
             wait_for(lambda: checkpoints(kept), "checkpoint")
@@ -74,7 +76,8 @@ class Bench:
                 cluster.start("ps 1")
                 begun = time.monotonic()
                 wait_for(lambda: all(member["generation"] > generation and (member["global_step"] or 0) > step
-                                     for name, member in cluster.status()[1].items() if name.startswith("ps")), "training", 20)
+                                     for name, member in cluster.status()[1].items() if name.startswith("ps")),
+                         "training", 20)
                 times.append(time.monotonic() - begun)
         show("ps killed: from its restart until training resumes", round(max(times), 2), most=3, unit="s",
              each=[round(each, 2) for each in times])
@@ -82,8 +85,9 @@ class Bench:
     def rate(self, *flags):
         """Global steps per second of the bench's network, 1 ps and 2 workers."""
         command = [*self.wrap, self.trainer, "cluster", "--ps=1", "--workers=2", "--log_format=json", "--issync=1",
-                   "--layers=784,500,10", "--batch_size=100", "--num_threads=1", "--min_workers=2", "--validation_size=0",
-                   "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic", "--train_steps=1000", *flags]
+                   "--layers=784,500,10", "--batch_size=100", "--num_threads=1", "--min_workers=2",
+                   "--validation_size=0", "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic",
+                   "--train_steps=1000", *flags]
         result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         found = re.search(r'"global_steps_per_s":([\d.]+)', result.stdout.splitlines()[-1] if result.stdout else "")
         if result.returncode != 0 or not found:
@@ -97,8 +101,8 @@ class Bench:
             kept = (f"--train_dir=kept{i}", "--save_model_secs=1")
             rates = {keeps: self.rate(*(kept if keeps else ("--train_dir=",))) for keeps in (i % 2 == 0, i % 2 != 0)}
             costs.append(100 * (1 - rates[True] / rates[False]))
-        show("1 ps + 2 workers, synchronous: cost of a checkpoint every second", round(statistics.median(costs), 1), most=5,
-             unit="% of steps/s", each=[round(each, 1) for each in costs])
+        show("1 ps + 2 workers, synchronous: cost of a checkpoint every second", round(statistics.median(costs), 1),
+             most=5, unit="% of steps/s", each=[round(each, 1) for each in costs])
 
 
 def main():

@@ -37,7 +37,8 @@ class Bench:
         self.about = {"gpu": device["name"], "driver": smi("driver_version")}
 
     def train(self, *flags):
-        output = subprocess.run([self.trainer, *self.flags, *flags], cwd=self.folder.name, capture_output=True, text=True)
+        output = subprocess.run([self.trainer, *self.flags, *flags], cwd=self.folder.name, capture_output=True,
+                                text=True)
         if output.returncode != 0:
             sys.exit(f"{' '.join(flags)}: status {output.returncode}\n{output.stdout}\n{output.stderr}")
         return [json.loads(line) for line in output.stdout.splitlines()]
@@ -56,8 +57,8 @@ class Bench:
     def torch(self, batch):
         """Way -> steps/s; {} without a PyTorch that has CUDA."""
         script = pathlib.Path(__file__).resolve().parent / "peers/torch_gpu.py"
-        output = subprocess.run([self.options.python, script, str(batch), str(self.options.seconds)], capture_output=True,
-                                text=True)
+        output = subprocess.run([self.options.python, script, str(batch), str(self.options.seconds)],
+                                capture_output=True, text=True)
         found = [json.loads(line) for line in output.stdout.splitlines()]
         return {one["way"]: one["steps_per_s"] for one in found if "steps_per_s" in one}
 
@@ -68,7 +69,8 @@ class Bench:
         widths = [int(width) for width in self.options.layers.split(",")]
         products = [below * above for below, above in zip(widths, widths[1:])]
         flop = 2 * (3 * sum(products) - products[0])  # forward, weight gradients, and deltas but for the first layer
-        return self.device["multiprocessors"] * LANES.get(10 * major + minor, 128) * 2e6 * float(clock[0] if clock else 0) / flop
+        return self.device["multiprocessors"] * LANES.get(10 * major + minor,
+                                                          128) * 2e6 * float(clock[0] if clock else 0) / flop
 
     def steps(self):
         for batch, floor, ratio, aim in ((100, 50000, 2, 4), (1024, None, 1.5, None), (8192, None, None, None)):
@@ -79,31 +81,38 @@ class Bench:
                 rates.append(rate)
                 peers.append(self.torch(batch))
             rate = statistics.median(rates)
-            show(name, round(rate), floor, unit="steps/s", each=[round(one) for one in rates], engine=engine, **self.about)
-            best = {way: statistics.median(one[way] for one in peers) for way in peers[0] if all(way in one for one in peers)}
+            show(name, round(rate), floor, unit="steps/s", each=[round(one) for one in rates], engine=engine,
+                 **self.about)
+            best = {way: statistics.median(one[way] for one in peers) for way in peers[0]
+                    if all(way in one for one in peers)}
             if best:
-                graphs = max(value for way, value in best.items() if "graph" in way) if any("graph" in way for way in best) else 0
+                graphs = max(value for way, value in best.items()
+                             if "graph" in way) if any("graph" in way for way in best) else 0
                 show(f"{name}, times PyTorch with CUDA graphs" if graphs else f"{name}, times PyTorch",
                      round(rate / (graphs or max(best.values())), 2), ratio, aim=aim, peers=best)
             if batch == 8192 and self.roofline() > 0:
-                show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50, unit="%")
+                show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50,
+                     unit="%")
 
     def worker(self):
         """What the GPU takes of a worker's step, and what a step takes with a ps on this box."""
-        output = subprocess.run([self.step, f"seconds={min(3, self.options.seconds)}"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([self.step, f"seconds={min(3, self.options.seconds)}"], capture_output=True, text=True,
+                                check=True).stdout
         parts = {key: float(value) for key, value in re.findall(r"(\w+) ([\d.]+)", output)}
-        show("as a worker, GPU's share of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us", **self.about,
-             **{key: value for key, value in parts.items() if key != "step_us"})
+        show("as a worker, GPU's share of a step: parameters in, gradient out", parts["step_us"], most=70, unit="us",
+             **self.about, **{key: value for key, value in parts.items() if key != "step_us"})
         rate = self.cluster()
-        show("as a worker over loopback TLS with one ps", round(rate, 1), unit="steps/s", us_of_a_step=round(1e6 / rate),
-             us_of_it_elsewhere=round(1e6 / rate - parts["step_us"]))
+        show("as a worker over loopback TLS with one ps", round(rate, 1), unit="steps/s",
+             us_of_a_step=round(1e6 / rate), us_of_it_elsewhere=round(1e6 / rate - parts["step_us"]))
 
     def cluster(self):
         ports = free_ports(2)
         hosts = (f"--ps_hosts=127.0.0.1:{ports[0]}", f"--worker_hosts=127.0.0.1:{ports[1]}")
-        subprocess.run([self.trainer, "keygen", "--out=fleet.key"], cwd=self.folder.name, check=True, capture_output=True)
+        subprocess.run([self.trainer, "keygen", "--out=fleet.key"], cwd=self.folder.name, check=True,
+                       capture_output=True)
         job = (*hosts, f"--train_steps={5 * self.options.steps // 2}", "--log_steps=0", "--validate_steps=1000000000")
-        ps = subprocess.Popen([self.trainer, "--job_name=ps", *job, *self.flags], cwd=self.folder.name, stdout=subprocess.DEVNULL)
+        ps = subprocess.Popen([self.trainer, "--job_name=ps", *job, *self.flags], cwd=self.folder.name,
+                              stdout=subprocess.DEVNULL)
         try:
             done = self.train("--job_name=worker", *job)[-1]
         finally:
@@ -117,9 +126,9 @@ class Bench:
         for seed in range(1, self.options.rounds + 1):
             begin = time.monotonic()
             came = {}
-            with subprocess.Popen([self.trainer, *self.flags, "--optimizer=adam", "--batch_size=100", "--ema_decay=0.99",
-                                   "--target_accuracy=0.983", "--validate_steps=500", "--train_dir=", f"--seed={seed}",
-                                   f"--train_steps={5 * self.options.steps}"],
+            with subprocess.Popen([self.trainer, *self.flags, "--optimizer=adam", "--batch_size=100",
+                                   "--ema_decay=0.99", "--target_accuracy=0.983", "--validate_steps=500",
+                                   "--train_dir=", f"--seed={seed}", f"--train_steps={5 * self.options.steps}"],
                                   cwd=self.folder.name, stdout=subprocess.PIPE, text=True) as process:
                 for line in process.stdout:
                     event = json.loads(line)
@@ -136,12 +145,14 @@ class Bench:
 def smi(field):
     if not shutil.which("nvidia-smi"):
         return "unknown"
-    output = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True, text=True)
+    output = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True,
+                            text=True)
     return output.stdout.splitlines()[0] if output.returncode == 0 and output.stdout else "unknown"
 
 
 def begin(options):
-    found = json.loads(subprocess.run([options.trainer, "devices", "--json"], capture_output=True, text=True, check=True).stdout)
+    found = json.loads(subprocess.run([options.trainer, "devices", "--json"], capture_output=True, text=True,
+                                      check=True).stdout)
     if not found["devices"]:
         print(f"gpu: nothing is measured, {found['no_gpu']}", file=sys.stderr)
         sys.exit()

@@ -42,7 +42,8 @@ def roll_out(fleet, new, line=None):
     tails = {name: Tail(fleet, name) for name in watched}
     seen, steps = {}, []
     begun = time.monotonic()
-    operator = subprocess.Popen([fleet.trainer, "rollout", new, "--yes", f"--healthy_secs={HEALTHY_S}", *fleet.job_flags()],
+    operator = subprocess.Popen([fleet.trainer, "rollout", new, "--yes", f"--healthy_secs={HEALTHY_S}",
+                                 *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while operator.poll() is None:
         now = time.monotonic()
@@ -84,9 +85,11 @@ def main():
                 assert time.monotonic() < deadline, fleet.status(60)
                 time.sleep(0.5)
             of = f"{members} members on one machine, "
-            seconds, seen, steps = roll_out(fleet, fleet.candidate(2, train=train), "version 2 of the config is in force")
+            seconds, seen, steps = roll_out(fleet, fleet.candidate(2, train=train),
+                                            "version 2 of the config is in force")
             assert len(seen) == members, seen
-            show(f"{of}live: from the first switch to the last", round(max(seen.values()) - min(seen.values()), 2), most=1, unit="s")
+            show(f"{of}live: from the first switch to the last", round(max(seen.values()) - min(seen.values()), 2),
+                 most=1, unit="s")
             show(f"{of}live: longest time without a step of worker 0", round(longest_gap(steps), 2), unit="s")
             train["batch_size"] = 40
             used = processor_seconds(fleet)
@@ -96,7 +99,8 @@ def main():
             show(f"{of}job: processor time, training included", round(used, 1), unit="s")
             show(f"{of}job: training pause", round(longest_gap(steps), 2), most=2, unit="s")
             seconds, _, _ = roll_out(fleet, fleet.candidate(4, train=train, cluster={"recovery_wait_secs": 0.5}))
-            show(f"{of}local: total without the healthy_secs of fleet and canary", round(seconds - 2 * HEALTHY_S, 2), unit="s")
+            show(f"{of}local: total without the healthy_secs of fleet and canary", round(seconds - 2 * HEALTHY_S, 2),
+                 unit="s")
     return 1 if missed else 0
 
 

@@ -14,7 +14,7 @@ import subprocess
 
 from figures import ROOT, arguments, run_parts, show
 
-# What happens to the clusters, how it is asked for, how many of them `make test` runs, and the Makefile's name for that.
+# What happens to the clusters, the option for it, how many of them `make test` runs, the Makefile's variable for that.
 MODES = (("faults", (), 10000, "SEEDS"), ("with rollouts", ("--rollout",), 400, "ROLLOUTS"),
          ("with failing system calls", ("--shortage",), 3440, "SHORTAGES"))
 LINE = r"simulate: (\d+) clusters, (\d+) [a-z ]+, (\d+) events in [\d.]+ s \((\d+) events/s\)"
@@ -41,10 +41,13 @@ class Bench:
                  events=int(events), per_processor_second=round(int(events) / used))
 
     def coverage(self):
-        output = subprocess.run(["make", "simulate-coverage", *(f"{name}={count}" for name, count in self.seeds.items())],
+        output = subprocess.run(["make", "simulate-coverage",
+                                 *(f"{name}={count}" for name, count in self.seeds.items())],
                                 cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for room, share, lines, files in re.findall(r"coverage: (\S+): ([\d.]+)% of (\d+) lines in (\d+) files", output):
-            show(f"line coverage of {room} by simulated clusters", float(share), unit="%", lines=int(lines), files=int(files))
+        for room, share, lines, files in re.findall(r"coverage: (\S+): ([\d.]+)% of (\d+) lines in (\d+) files",
+                                                    output):
+            show(f"line coverage of {room} by simulated clusters", float(share), unit="%", lines=int(lines),
+                 files=int(files))
 
 
 def main():

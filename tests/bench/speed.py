@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Steps per second on real MNIST, beside PyTorch in the same minutes, and beside what this CPU's multipliers can do.
 
-    tests/bench/speed.py [--trainer=build/trainer] [--engine=build/bench/engine_bench] [--data=DIR] [--peers=DIR] [--rounds=3] [PART ...]
+    tests/bench/speed.py [--trainer=build/trainer] [--engine=build/bench/engine_bench] [--data=DIR] [--peers=DIR]
+                         [--rounds=3] [PART ...]
 
 PART: steps, adam, dense; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
 status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down does so for both;
-each figure is the median of its runs, and each ratio that of runs side by side. --peers: the folder of torch_local.py; without it there are no ratios.
+each figure is the median of its runs, and each ratio that of runs side by side. --peers: the folder of torch_local.py;
+without it there are no ratios.
 """
 
 import json
@@ -33,8 +35,8 @@ class Bench:
         """The rate of a run that lasts about so many seconds: a short one tells how many steps that is."""
         steps = 400
         for _ in range(2):
-            command = [self.trainer, "--log_format=json", f"--data_dir={self.data}", f"--num_threads={threads}", "--train_dir=", "--validate_steps=1000000000", f"--train_steps={steps}",
-                       *flags]
+            command = [self.trainer, "--log_format=json", f"--data_dir={self.data}", f"--num_threads={threads}",
+                       "--train_dir=", "--validate_steps=1000000000", f"--train_steps={steps}", *flags]
             with tempfile.TemporaryDirectory() as folder:
                 output = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
             rate = json.loads(output.splitlines()[-1])["steps_per_s"]
@@ -43,8 +45,8 @@ class Bench:
 
     def torch(self, threads, batch=100):
         """The best rate of each model, eager or compiled: {"mlp": ..., "softmax": ..., "mlp compiled": ...}"""
-        command = [self.options.python, str(pathlib.Path(self.options.peers) / "torch_local.py"), self.data, str(threads),
-                   str(batch)]
+        command = [self.options.python, str(pathlib.Path(self.options.peers) / "torch_local.py"), self.data,
+                   str(threads), str(batch)]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rates = {}
         for line in output.splitlines():
@@ -74,9 +76,10 @@ class Bench:
         both = ("mlp", "mlp compiled")
         self.beside("784-500-10, batch 100, SGD", 1, 4, 4.5, mlp, both)
         self.beside("784-500-10, batch 100, SGD", 2, 5.5, 7, mlp, both)
-        self.beside("softmax regression, batch 100", 1, 8, None, ("--layers=784,10", "--batch_size=100", *sgd), ("softmax",))
-        self.beside("784-500-10, batch 1,024", 2, 3, None, ("--layers=784,500,10", "--batch_size=1024", *sgd), ("mlp compiled",),
-                    batch=1024)
+        self.beside("softmax regression, batch 100", 1, 8, None, ("--layers=784,10", "--batch_size=100", *sgd),
+                    ("softmax",))
+        self.beside("784-500-10, batch 1,024", 2, 3, None, ("--layers=784,500,10", "--batch_size=1024", *sgd),
+                    ("mlp compiled",), batch=1024)
 
     def adam(self):
         for threads in range(1, min(self.cores, 2) + 1):
@@ -87,15 +90,17 @@ class Bench:
                  steps_per_s=[round(statistics.median(rates)) for rates in zip(*pairs)])
 
     def dense(self):
-        """Images without zeros: the multiplications that need doing, beside a loop that does nothing else just before and after."""
+        """Images without zeros: the multiplications that need doing, beside a loop that does nothing else just before
+        and after."""
         output = subprocess.run([self.options.engine, "peak"], capture_output=True, text=True, check=True).stdout
         for kernels in (line.split()[0] for line in output.splitlines()):
-            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}", "window=5",
-                                     "seconds=6"],
+            output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}",
+                                     "window=5", "seconds=6"],
                                     capture_output=True, text=True, check=True).stdout
             median, best = (float(re.search(rf"peak: .*{word} ([0-9.]+)", output)[1]) for word in ("median", "best"))
-            show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak", round(100 * median * MLP_FLOP * 1e-9, 1), 75,
-                 unit="%", best=round(100 * best * MLP_FLOP * 1e-9, 1), steps_per_s=round(float(output.split()[0])))
+            show(f"dense 784-500-10, 1 thread, {kernels}: share of the FMA peak",
+                 round(100 * median * MLP_FLOP * 1e-9, 1), 75, unit="%", best=round(100 * best * MLP_FLOP * 1e-9, 1),
+                 steps_per_s=round(float(output.split()[0])))
 
 
 def main():

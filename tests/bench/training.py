@@ -3,10 +3,10 @@
 
     tests/bench/training.py [--trainer=build/trainer] [--data=DIR] [--seeds=5] [--peer=torch_until.py] [PART ...]
 
-PART: book, deep, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each figure, with
-the floor that it owes where there is one; the exit status is 1 if a floor is missed. --peer: a script that does what
-`until` does with other means and prints "wall_s SECONDS" at the end; it runs in the same minutes, and the ratio is
-printed.
+PART: book, deep, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each
+figure, with the floor that it owes where there is one; the exit status is 1 if a floor is missed. --peer: a script that
+does what `until` does with other means and prints "wall_s SECONDS" at the end; it runs in the same minutes, and the
+ratio is printed.
 """
 
 import json
@@ -27,7 +27,8 @@ BOOK = ("--layers=784,500,10", "--batch_size=100", "--optimizer=sgd", "--learnin
         "--l2=1e-4", "--ema_decay=0.99", "--train_steps=30000")
 
 DEEP = ("--layers=784,2400,10", "--batch_size=128", "--optimizer=adam", "--learning_rate=0.001", "--dropout=0.5",
-        "--label_smoothing=0.1", "--ema_decay=0.999", "--validation_size=0", "--train_steps=11725", "--lr_cosine_steps=11725")
+        "--label_smoothing=0.1", "--ema_decay=0.999", "--validation_size=0", "--train_steps=11725",
+        "--lr_cosine_steps=11725")
 
 
 class Bench:
@@ -60,21 +61,22 @@ class Bench:
         self.accuracy("784-500-10, the book's recipe", BOOK, 98.3, aim=98.45)
 
     def deep(self):
-        """Within 2 million parameters, on all 60,000 images. Chosen on the validation images among runs of 20 to 25 epochs
-        with one or two hidden layers: as good as the best of them within their noise, in a third of the time."""
-        self.accuracy("784-2400-10, dropout, label smoothing, cosine, 25 epochs, the best seed", DEEP, 98.6, of=max, aim=98.9)
+        """Within 2 million parameters, on all 60,000 images. Chosen on the validation images among runs of 20 to 25
+        epochs with one or two hidden layers: as good as the best of them within their noise, in a third of the time."""
+        self.accuracy("784-2400-10, dropout, label smoothing, cosine, 25 epochs, the best seed", DEEP, 98.6, of=max,
+                      aim=98.9)
 
     def softmax(self):
-        self.accuracy("softmax regression", ("--layers=784,10", "--optimizer=sgd", "--learning_rate=0.5", "--lr_decay=0.95",
-                                             "--train_steps=20000"), 92.3)
+        self.accuracy("softmax regression", ("--layers=784,10", "--optimizer=sgd", "--learning_rate=0.5",
+                                             "--lr_decay=0.95", "--train_steps=20000"), 92.3)
 
     def optimizers(self):
         for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
             self.accuracy(f"784-500-10, {optimizer} with defaults", (f"--optimizer={optimizer}",), 97.8)
 
     def until(self):
-        """Adam 0.001 from exec to a model that gets 97% of the test set. The run looks at the validation set alone, which
-        is a little easier: hence 97.5% there."""
+        """Adam 0.001 from exec to a model that gets 97% of the test set. The run looks at the validation set alone,
+        which is a little easier: hence 97.5% there."""
         flags = ("--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
                  "--target_accuracy=0.975", "--validate_steps=100", "--train_dir=")
         walls, accuracies, steps = [], [], []
@@ -104,8 +106,10 @@ class Bench:
             show(f"peak resident size, {name}", round(mib, 1), most=round(limit, 1), unit="MiB")
 
     def checkpoints(self):
-        """Many short pairs, every other one the other way round: a machine that others use is as fast for both in the median."""
-        flags = ("--layers=784,500,10", "--optimizer=sgd", "--ema_decay=0.99", "--validation_size=0", "--train_steps=6000")
+        """Many short pairs, every other one the other way round: a machine that others use is as fast for both in the
+        median."""
+        flags = ("--layers=784,500,10", "--optimizer=sgd", "--ema_decay=0.99", "--validation_size=0",
+                 "--train_steps=6000")
         costs = []
         for number in range(4 * self.seeds + 1):
             rates = {}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes optimizer_vectors.h: what TensorFlow's own 1.x optimizers do in 100 steps, for tests/ps/store/test_optimizer.c.
+"""Writes optimizer_vectors.h: what TensorFlow's own 1.x optimizers do in 100 steps, for
+tests/ps/store/test_optimizer.c.
 
 Needs TensorFlow (any version with tf.compat.v1 and resource variables; made with 2.15), which `make test` does not:
 run it by `make vectors` in an environment that has it. The problem is two variables, weights [3, 4] and biases [4],
