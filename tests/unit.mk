@@ -40,7 +40,7 @@ build/san/rooms.a: $(san_objects) $(san_hosted)
 unit_programs := $(tests:%.c=build/san/%)
 
 # What tests in other languages talk to.
-test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c))
+test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*/peer.c))
 
 # Calls that a test makes fail.
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \

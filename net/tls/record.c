@@ -53,6 +53,7 @@ static bool derive(struct record_key *key)
 bool record_key_set(struct record_key *key, enum record_cipher cipher, const uint8_t *secret)
 {
     key->cipher = cipher;
+    key->limit = MOST_RECORDS;
     memcpy(key->secret, secret, record_secret_size(cipher));
     return derive(key);
 }
@@ -71,7 +72,7 @@ bool record_key_next(struct record_key *key)
 
 bool record_key_is_spent(const struct record_key *key)
 {
-    return key->sequence >= MOST_RECORDS;
+    return key->sequence >= key->limit;
 }
 
 /* The next record's number, added to the iv (5.3). */
@@ -110,7 +111,11 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
     uint8_t nonce[12];
     const uint8_t *from = record + RECORD_HEADER;
     size_t size = sealed - RECORD_TAG;
-    assert(sealed > RECORD_TAG);
+    assert(sealed >= RECORD_TAG);
+    if (key->sequence == UINT64_MAX) { /* no number comes twice; who gets here has not changed keys for too long */
+        memset(plain, 0, size);
+        return RECORD_FORGED;
+    }
     make_nonce(key, nonce);
     bool is_peers = key->cipher == RECORD_AES_256_GCM_SHA384
                         ? gcm_open(&key->aes, nonce, record, RECORD_HEADER, from, size, from + size, plain)
@@ -118,13 +123,13 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
                               plain, NULL, from, size, from + size, record, RECORD_HEADER, nonce, key->chacha) == 0;
     if (!is_peers) {
         memset(plain, 0, size);
-        return -1;
+        return RECORD_FORGED;
     }
     while (size > 0 && plain[size - 1] == 0) { /* padding */
         size--;
     }
     if (size == 0) {
-        return -1; /* all padding, and no type: against the protocol */
+        return RECORD_WITHOUT_TYPE;
     }
     *type = plain[size - 1];
     return (ptrdiff_t)size - 1;

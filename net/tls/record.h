@@ -21,15 +21,18 @@
 enum {
     RECORD_HEADER = 5,
     RECORD_TAG = 16,
-    RECORD_CONTENT = 16384,                    /* the user's bytes in a record, at most */
-    RECORD_PLAIN = RECORD_CONTENT + 1,         /* what is encrypted: content and its type */
-    RECORD_MOST_SEALED = RECORD_CONTENT + 256, /* what may come behind a header (padding, tag and all) */
-    RECORD_SEALED = RECORD_HEADER + RECORD_PLAIN + RECORD_TAG, /* of a full record of ours, header and all */
+    RECORD_CONTENT = 16384,                             /* the user's bytes in a record, at most */
+    RECORD_PLAIN = RECORD_CONTENT + 1,                  /* what is encrypted: content and its type */
+    RECORD_MOST_SEALED = RECORD_PLAIN + RECORD_TAG,     /* what may come behind a header: padding is content as well */
+    RECORD_SEALED = RECORD_HEADER + RECORD_MOST_SEALED, /* of a full record of ours, header and all */
     RECORD_MOST_SECRET = 48,
 };
 
 /* Types of content, as in RFC 8446, B.1. */
-enum { RECORD_ALERT = 21, RECORD_HANDSHAKE = 22, RECORD_DATA = 23 };
+enum { RECORD_CHANGE_CIPHER_SPEC = 20, RECORD_ALERT = 21, RECORD_HANDSHAKE = 22, RECORD_DATA = 23 };
+
+/* What record_open says of a record that it does not open. */
+enum { RECORD_FORGED = -1, RECORD_WITHOUT_TYPE = -2 };
 
 enum record_cipher { RECORD_AES_256_GCM_SHA384, RECORD_CHACHA20_POLY1305_SHA256 };
 
@@ -40,6 +43,7 @@ struct record_key {
     uint8_t secret[RECORD_MOST_SECRET];
     uint8_t iv[12];
     uint64_t sequence; /* of the next record */
+    uint64_t limit;    /* records until the key has done its share; kept when the next generation comes */
 };
 
 /* Bytes of a traffic secret of that cipher. */
@@ -61,9 +65,10 @@ bool record_key_is_spent(const struct record_key *key);
 size_t record_seal(struct record_key *key, uint8_t type, uint8_t *record, size_t size);
 
 /*
- * Opens a record: its header, and `sealed` bytes behind it, more than RECORD_TAG. `plain` gets sealed - RECORD_TAG
- * bytes; it is record + RECORD_HEADER or does not overlap. Returns the bytes of content, with their type in *type, or
- * -1 if the record is not the peer's, and then `plain` holds nothing of it.
+ * Opens a record: its header, and `sealed` bytes behind it, RECORD_TAG at least. `plain` gets sealed - RECORD_TAG
+ * bytes; it is record + RECORD_HEADER or does not overlap. Returns the bytes of content, with their type in *type.
+ * RECORD_FORGED: the record is not the peer's, and `plain` holds nothing of it. RECORD_WITHOUT_TYPE: it is the peer's,
+ * and all padding.
  */
 ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t sealed, uint8_t *plain, uint8_t *type);
 

@@ -20,7 +20,8 @@ enum {
     UPDATE_SEALED = RECORD_HEADER + 5 + 1 + RECORD_TAG, /* a KeyUpdate */
     ALERT_SEALED = RECORD_HEADER + 2 + 1 + RECORD_TAG,
     RECORD_ROOM = RECORD_SEALED + UPDATE_SEALED + ALERT_SEALED,
-    MOST_IDLE = 32, /* records without data in a row that one look at the connection takes */
+    MOST_IDLE = 32, /* records without data in a row */
+    HANDSHAKE_HEADER = 4,
     HANDSHAKE_NEW_SESSION_TICKET = 4,
     HANDSHAKE_KEY_UPDATE = 24,
 };
@@ -36,7 +37,8 @@ const char *tls_describe_alert(int alert)
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
     case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
         return "it does not accept our certificate for this role";
-    case MBEDTLS_SSL_ALERT_MSG_NO_CERT:
+    case MBEDTLS_SSL_ALERT_MSG_NO_CERT: /* what this program said before */
+    case TLS_ALERT_CERTIFICATE_REQUIRED:
         return "it wants a key from us";
     case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
         return "it does not speak TLS 1.3";
@@ -108,7 +110,7 @@ static bool finish_tls(struct connection *connection, struct error *error)
     return true;
 }
 
-static void put_alert(struct connection *connection, uint8_t level, uint8_t alert)
+void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 {
     connection->tls->filled = 0; /* what was not finished is lost with the connection */
     if (CONNECTION_BUFFER - connection->out_end >= ALERT_SEALED) {
@@ -124,7 +126,7 @@ static void put_alert(struct connection *connection, uint8_t level, uint8_t aler
 /* The peer broke the protocol: it is told which way, if that needs no waiting. */
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
 {
-    put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+    tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
     ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
                            connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
@@ -134,12 +136,18 @@ static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char
 /* TRANSPORT_WANTS: nothing that ends the connection. */
 static ptrdiff_t take_alert(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
 {
+    if (size == 0) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "an empty alert", error);
+    }
     if (size != 2) {
         return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "an alert of the wrong size", error);
     }
     if (content[1] == MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY) {
         connection->tls->ended = true;
         return TRANSPORT_END;
+    }
+    if (content[1] == MBEDTLS_SSL_ALERT_MSG_USER_CANCELED) {
+        return TRANSPORT_WANTS; /* it says why, and close_notify comes behind it */
     }
     const char *meaning = tls_describe_alert(content[1]);
     return meaning
@@ -148,29 +156,61 @@ static ptrdiff_t take_alert(struct connection *connection, const uint8_t *conten
                                 content[1]);
 }
 
-/* After the handshake: session tickets, which are of no use here, and new keys. */
+/* The handshake message that has come, or as much of it as is looked at; `more`: bytes come behind it in its record. */
+static ptrdiff_t take_message(struct connection *connection, bool more, struct error *error)
+{
+    struct tls *tls = connection->tls;
+    const uint8_t *message = tls->message;
+    size_t length = (size_t)message[1] << 16 | (size_t)message[2] << 8 | message[3];
+    if (message[0] == HANDSHAKE_NEW_SESSION_TICKET && !tls->server) {
+        tls->message_left = length;
+        tls->message_size = 0;
+        return TRANSPORT_WANTS;
+    }
+    if (message[0] != HANDSHAKE_KEY_UPDATE) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message out of place", error);
+    }
+    if (length != 1) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a key update of the wrong size", error);
+    }
+    if (tls->message_size < HANDSHAKE_HEADER + length) {
+        return TRANSPORT_WANTS;
+    }
+    if (message[HANDSHAKE_HEADER] > 1) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_ILLEGAL_PARAMETER, "a key update that asks for nothing known",
+                      error);
+    }
+    if (more) { /* what comes behind it would be under the new keys: RFC 8446, 5.1 */
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a key update amid a record", error);
+    }
+    tls->message_size = 0;
+    tls->update_wanted = tls->update_wanted || message[HANDSHAKE_HEADER] == 1;
+    return record_key_next(&tls->in) ? TRANSPORT_WANTS : fail_keys(connection, error);
+}
+
+/*
+ * After the handshake: session tickets, which are of no use here, and new keys. Messages may come in pieces, and
+ * several in a record.
+ */
 static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
 {
     struct tls *tls = connection->tls;
+    if (size == 0) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "an empty handshake record", error);
+    }
     while (size > 0) {
-        size_t length = size < 4 ? size : (size_t)content[1] << 16 | (size_t)content[2] << 8 | content[3];
-        if (size < 4 || length > size - 4) {
-            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message in pieces", error);
+        size_t passed = tls->message_left < size ? tls->message_left : size;
+        tls->message_left -= passed;
+        content += passed;
+        size -= passed;
+        if (size == 0) {
+            break;
         }
-        if (content[0] == HANDSHAKE_KEY_UPDATE) {
-            if (length != 1 || content[4] > 1 || size != 5) {
-                return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a wrong key update", error);
-            }
-            tls->update_wanted = tls->update_wanted || content[4] == 1;
-            if (!record_key_next(&tls->in)) {
-                return fail_keys(connection, error);
-            }
-        } else if (content[0] != HANDSHAKE_NEW_SESSION_TICKET) {
-            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake message out of place",
-                          error);
+        tls->message[tls->message_size++] = *content++;
+        size--;
+        if (tls->message_size >= HANDSHAKE_HEADER && take_message(connection, size > 0, error) == TRANSPORT_FAILED) {
+            return TRANSPORT_FAILED;
         }
-        content += 4 + length;
-        size -= 4 + length;
     }
     return TRANSPORT_WANTS;
 }
@@ -192,8 +232,8 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
         if (sealed > RECORD_MOST_SEALED) {
             return refuse(connection, MBEDTLS_SSL_ALERT_MSG_RECORD_OVERFLOW, "a record that is too large", error);
         }
-        if (there >= RECORD_HEADER && sealed <= RECORD_TAG) {
-            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR, "a record that is too small", error);
+        if (there >= RECORD_HEADER && sealed < RECORD_TAG) {
+            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record that is too small", error);
         }
         if (there >= RECORD_HEADER && there - RECORD_HEADER >= sealed) {
             return (ptrdiff_t)sealed;
@@ -208,50 +248,70 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
     }
 }
 
+/* What a record holds that is no data; TRANSPORT_WANTS: nothing that ends the connection. */
+static ptrdiff_t take_other(struct connection *connection, uint8_t type, const uint8_t *content, size_t size,
+                            struct error *error)
+{
+    const struct tls *tls = connection->tls;
+    if (type != RECORD_HANDSHAKE && (tls->message_size > 0 || tls->message_left > 0)) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record amid a handshake message", error);
+    }
+    switch (type) {
+    case RECORD_DATA:
+        return TRANSPORT_WANTS;
+    case RECORD_ALERT:
+        return take_alert(connection, content, size, error);
+    case RECORD_HANDSHAKE:
+        return take_handshake(connection, content, size, error);
+    default:
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of an unknown type", error);
+    }
+}
+
 /* Opens the next record, with `bytes` of `size` as the place for its content. What it takes: bytes of data that lie
  * there now, or in the in buffer (0), or a transport_result of -1 and below. */
-static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size, bool *idle,
+static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size,
                              struct error *error)
 {
     struct tls *tls = connection->tls;
-    uint8_t *record = connection->in + connection->in_start, type;
-    bool straight = size >= sealed - RECORD_TAG;
+    uint8_t *record = connection->in + connection->in_start, type = 0;
+    bool straight = size > 0 && size >= sealed - RECORD_TAG;
     uint8_t *plain = straight ? bytes : record + RECORD_HEADER;
     uint64_t begin_ns = profile_begin_ns();
     ptrdiff_t content = record_open(&tls->in, record, sealed, plain, &type);
     profile_note_cipher(begin_ns);
     size_t plain_start = connection->in_start + RECORD_HEADER;
     connection->in_start += RECORD_HEADER + sealed;
-    *idle = false;
+    if (content == RECORD_WITHOUT_TYPE) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of padding alone", error);
+    }
     if (content < 0) {
         return refuse(connection, MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record was altered on its way", error);
     }
-    if (content > RECORD_CONTENT) {
-        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_RECORD_OVERFLOW, "a record that is too large", error);
+    ptrdiff_t other = take_other(connection, type, plain, (size_t)content, error);
+    if (other != TRANSPORT_WANTS) {
+        return other;
     }
-    switch (type) {
-    case RECORD_DATA:
-        *idle = content == 0;
-        if (!straight) {
-            tls->plain_start = plain_start;
-            tls->plain_end = plain_start + (size_t)content;
-            return 0;
-        }
-        return content;
-    case RECORD_ALERT:
-        return take_alert(connection, plain, (size_t)content, error);
-    case RECORD_HANDSHAKE:
-        *idle = true;
-        return take_handshake(connection, plain, (size_t)content, error);
-    default:
-        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of an unknown type", error);
+    tls->idle = type == RECORD_DATA && content > 0 ? 0 : tls->idle + 1;
+    if (tls->idle > MOST_IDLE) {
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "records without data, one after another",
+                      error);
     }
+    if (tls->idle > 0) {
+        return TRANSPORT_WANTS;
+    }
+    if (!straight) {
+        tls->plain_start = plain_start;
+        tls->plain_end = plain_start + (size_t)content;
+        return 0;
+    }
+    return content;
 }
 
 static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t size, struct error *error)
 {
     struct tls *tls = connection->tls;
-    for (int idle_records = 0;;) {
+    for (;;) {
         size_t waiting = tls->plain_end - tls->plain_start;
         if (waiting > 0) {
             size_t taken = waiting < size ? waiting : size;
@@ -267,15 +327,9 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
         if (sealed <= 0) {
             return sealed;
         }
-        bool idle;
-        ptrdiff_t got = take_record(connection, (size_t)sealed, bytes, size, &idle, error);
+        ptrdiff_t got = take_record(connection, (size_t)sealed, bytes, size, error);
         if (got > 0 || got == TRANSPORT_FAILED || (got == TRANSPORT_END && tls->ended)) {
             return got;
-        }
-        idle_records += idle;
-        if (idle_records > MOST_IDLE) {
-            return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE,
-                          "records without data, one after another", error);
         }
     }
 }
@@ -292,7 +346,7 @@ static void close_tls(struct connection *connection, bool in_order)
         return; /* there was no memory for it */
     }
     if (in_order && tls->established) {
-        put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_WARNING, MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY);
+        tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_WARNING, MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY);
     }
     sodium_memzero(tls, sizeof *tls);
     free(tls);

@@ -8,10 +8,12 @@
  * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be
  * that of the member that is expected.
  *
- * A peer whose certificate is not accepted must learn why. mbedTLS would send that alert in the middle of the
- * handshake under keys that the other side does not use there, so it is told that verification is optional, finishes
- * the handshake (which proves possession of the key, whatever key that is), and judge() decides before a byte of the
- * user's is read or sent.
+ * A peer whose certificate is not accepted must learn why. mbedTLS is told that verification is optional, finishes the
+ * handshake (which proves possession of the key, whatever key that is), and judge() decides before a byte of the user's
+ * is read or sent.
+ *
+ * Alerts are ours, too: mbedTLS has none for a record that it can't open, and sends those in mid-handshake under keys
+ * that the other side does not read with there. So it is kept from sending any, and tell() does.
  */
 #include "net/tls/tls.h"
 
@@ -30,6 +32,7 @@
 #include "net/credentials.h"
 #include "net/transport.h"
 #include "net/tls/aead.h"
+#include "net/tls/gate.h"
 #include "net/tls/stream.h"
 
 /* What a handshake needs, and nobody after it. */
@@ -40,11 +43,20 @@ struct handshake {
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
+    bool server;
     bool failed; /* transport_receive failed: `failure` tells why */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
-    bool has_secret[2];
-    uint8_t secrets[2][RECORD_MOST_SECRET]; /* for what the client [0] and the server [1] send */
+    struct gate gate;
+    uint64_t sent;             /* records of ours under the keys of the handshake */
+    const char *breach;        /* of the protocol, where it was not mbedTLS who found it; NULL: none */
+    uint8_t alert;             /* what the peer is to be told of that; 0: nothing */
+    bool astray;               /* bytes came behind the last message before a change of keys, under the old ones */
+    int told;                  /* the peer's alert, where mbedTLS did not see it; 0: none */
+    enum record_cipher cipher; /* of the secrets */
+    /* For the handshake [0] and what follows it [1], of what the client [0] and the server [1] send. */
+    bool has_secret[2][2];
+    uint8_t secrets[2][2][RECORD_MOST_SECRET];
 };
 
 int tls_random(void *context, unsigned char *bytes, size_t size)
@@ -174,11 +186,54 @@ static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint3
     return 0;
 }
 
-static int receive(void *context, unsigned char *bytes, size_t size)
+static bool keys_are_agreed_on(const struct handshake *handshake)
 {
-    struct handshake *handshake = context;
+    return handshake->has_secret[0][!handshake->server];
+}
+
+/*
+ * What can be told of the last record only now that mbedTLS wants the next: it passes over a ChangeCipherSpec even if
+ * that came encrypted (RFC 8446, 5: then it is no harmless relic of TLS 1.2).
+ */
+static bool last_record_was_fine(struct handshake *handshake)
+{
+    const struct gate *gate = &handshake->gate;
+    bool whole = gate->left == 0 && gate->type == RECORD_DATA;
+    if (whole && handshake->ssl.MBEDTLS_PRIVATE(in_msgtype) == RECORD_CHANGE_CIPHER_SPEC) {
+        handshake->breach = "an encrypted ChangeCipherSpec";
+        handshake->alert = MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
+    }
+    return !handshake->breach;
+}
+
+/* Waits for bytes that may go through the gate. Fails with what mbedTLS is to return. */
+static int await_gate(struct handshake *handshake)
+{
     struct connection *connection = handshake->connection;
-    if (connection->in_start == connection->in_end) {
+    if (!last_record_was_fine(handshake)) {
+        return MBEDTLS_ERR_SSL_INVALID_RECORD;
+    }
+    for (;;) {
+        const uint8_t *bytes = connection->in + connection->in_start;
+        size_t size = connection->in_end - connection->in_start;
+        switch (gate_look(&handshake->gate, bytes, size, keys_are_agreed_on(handshake), &handshake->alert,
+                          &handshake->breach)) {
+        case GATE_PASS:
+            if (size > 0) {
+                return 0;
+            }
+            break;
+        case GATE_ALERT:
+            if (size >= RECORD_HEADER + 2) {
+                handshake->told = bytes[RECORD_HEADER + 1];
+                return MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE;
+            }
+            break;
+        case GATE_REFUSED:
+            return MBEDTLS_ERR_SSL_INVALID_RECORD;
+        case GATE_MORE:
+            break;
+        }
         ptrdiff_t got = transport_receive(connection, NULL, 0, &handshake->failure);
         if (got == TRANSPORT_WANTS) {
             return MBEDTLS_ERR_SSL_WANT_READ;
@@ -191,21 +246,42 @@ static int receive(void *context, unsigned char *bytes, size_t size)
             return MBEDTLS_ERR_SSL_INTERNAL_ERROR;
         }
     }
+}
+
+static int receive(void *context, unsigned char *bytes, size_t size)
+{
+    struct handshake *handshake = context;
+    struct connection *connection = handshake->connection;
+    int result = await_gate(handshake);
+    if (result != 0) {
+        return result;
+    }
     size_t waiting = connection->in_end - connection->in_start;
     size_t taken = waiting < size ? waiting : size;
+    taken = taken < handshake->gate.left ? taken : handshake->gate.left;
     memcpy(bytes, connection->in + connection->in_start, taken);
     connection->in_start += taken;
+    gate_pass(&handshake->gate, taken);
     return (int)taken;
 }
 
 static int transmit(void *context, const unsigned char *bytes, size_t size)
 {
-    struct connection *connection = ((struct handshake *)context)->connection;
+    struct handshake *handshake = context;
+    struct connection *connection = handshake->connection;
+    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is it: tell() has better keys for it */
+        handshake->alert = handshake->ssl.MBEDTLS_PRIVATE(alert_type);
+        if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has none such: RFC 8446, 4.4.2.4 */
+            handshake->alert = MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR;
+        }
+        return (int)size;
+    }
     if (CONNECTION_BUFFER - connection->out_end < size) {
         return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be so long: it is flushed and goes on */
     }
     memcpy(connection->out + connection->out_end, bytes, size);
     connection->out_end += size;
+    handshake->sent += bytes[0] == RECORD_DATA; /* one record at a time */
     return (int)size;
 }
 
@@ -269,9 +345,12 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
         return transport_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name,
                               handshake->objection);
     }
+    if (handshake->breach) {
+        return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, handshake->breach);
+    }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
-        int alert = handshake->ssl.MBEDTLS_PRIVATE(in_msg) ? handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1] : -1;
+        int alert = handshake->told ? handshake->told : handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1];
         const char *meaning = tls_describe_alert(alert);
         snprintf(text, sizeof text, "TLS alert %d", alert);
         return transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name,
@@ -288,19 +367,94 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
     }
 }
 
+/*
+ * Where keys change: messages must end with their record, for what comes behind would be under the new keys (RFC 8446,
+ * 5.1). mbedTLS would take it all the same.
+ */
+static void look_for_strays(struct handshake *handshake)
+{
+    const mbedtls_ssl_context *ssl = &handshake->ssl;
+    if (ssl->MBEDTLS_PRIVATE(in_hslen) > 0 && ssl->MBEDTLS_PRIVATE(in_msglen) > ssl->MBEDTLS_PRIVATE(in_hslen)) {
+        handshake->astray = true;
+        handshake->breach = "bytes behind a message that changes the keys";
+    }
+}
+
+/* What the peer is told of a handshake that ends like this; 0: nothing, for it is the peer who ended it. */
+static uint8_t alert_for(const struct handshake *handshake, int result)
+{
+    if (handshake->failed || handshake->told) {
+        return 0;
+    }
+    if (handshake->astray) {
+        return MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
+    }
+    if (handshake->alert) {
+        return handshake->alert;
+    }
+    switch (result) {
+    case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE:
+    case MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY:
+    case MBEDTLS_ERR_SSL_CONN_EOF:
+        return 0;
+    case MBEDTLS_ERR_SSL_INVALID_RECORD:
+    case MBEDTLS_ERR_SSL_UNEXPECTED_MESSAGE:
+        return MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
+    case MBEDTLS_ERR_SSL_INVALID_MAC:
+        return MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC;
+    case MBEDTLS_ERR_SSL_DECODE_ERROR:
+        return MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR;
+    case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
+        return MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION;
+    case MBEDTLS_ERR_SSL_ILLEGAL_PARAMETER:
+    case MBEDTLS_ERR_SSL_BAD_INPUT_DATA: /* a share that is no point; a message for which there is no room */
+    case MBEDTLS_ERR_ERROR_CORRUPTION_DETECTED:
+        return MBEDTLS_SSL_ALERT_MSG_ILLEGAL_PARAMETER;
+    case MBEDTLS_ERR_SSL_HANDSHAKE_FAILURE:
+        return MBEDTLS_SSL_ALERT_MSG_HANDSHAKE_FAILURE;
+    default:
+        return MBEDTLS_SSL_ALERT_MSG_INTERNAL_ERROR;
+    }
+}
+
+/*
+ * Puts an alert into the out buffer, under the keys with which the peer reads there (RFC 8446, 7.1 and A): the server's
+ * are those for data once it has sent its Finished, the client's are those of the handshake until it sends its own.
+ */
+static void tell(struct handshake *handshake, uint8_t alert)
+{
+    struct connection *connection = handshake->connection;
+    const uint8_t plain[] = {RECORD_ALERT, 3, 3, 0, 2, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert};
+    struct record_key *key = &connection->tls->out;
+    bool own = handshake->server;
+    bool for_data = handshake->has_secret[1][own] && (own || mbedtls_ssl_is_handshake_over(&handshake->ssl));
+    if (handshake->has_secret[for_data][own]) {
+        if (record_key_set(key, handshake->cipher, handshake->secrets[for_data][own])) {
+            key->sequence = for_data ? 0 : handshake->sent;
+            tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+        }
+    } else if (CONNECTION_BUFFER - connection->out_end >= sizeof plain) {
+        memcpy(connection->out + connection->out_end, plain, sizeof plain);
+        connection->out_end += sizeof plain;
+    }
+}
+
 /* After the handshake: is the peer's certificate accepted? If not, tells it why by an alert. */
 static bool judge(struct handshake *handshake, double started_s, double deadline_s, struct error *error)
 {
     struct connection *connection = handshake->connection;
     struct error ignored;
     uint32_t flags = mbedtls_ssl_get_verify_result(&handshake->ssl);
-    unsigned char alert = MBEDTLS_SSL_ALERT_MSG_BAD_CERT;
+    uint8_t alert = MBEDTLS_SSL_ALERT_MSG_BAD_CERT;
     const mbedtls_x509_crt *certificate = mbedtls_ssl_get_peer_cert(&handshake->ssl);
-    if (flags == 0 && certificate) {
+    look_for_strays(handshake);
+    if (flags == 0 && certificate && !handshake->astray) {
         return true;
     }
-    if (!certificate) {
-        alert = MBEDTLS_SSL_ALERT_MSG_NO_CERT;
+    if (handshake->astray) {
+        alert = MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
+    } else if (!certificate) {
+        alert = TLS_ALERT_CERTIFICATE_REQUIRED;
         snprintf(handshake->objection, sizeof handshake->objection, "it presents no key");
     } else if (handshake->objection[0] == '\0') {
         describe_flags(certificate, flags, handshake->objection, sizeof handshake->objection);
@@ -312,7 +466,7 @@ static bool judge(struct handshake *handshake, double started_s, double deadline
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
-    mbedtls_ssl_send_alert_message(&handshake->ssl, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
+    tell(handshake, alert);
     transport_flush(connection, started_s, deadline_s, &ignored);
     fail(handshake, 0, error);
     return false;
@@ -325,6 +479,10 @@ static bool shake_hands(struct handshake *handshake, double deadline_s, struct e
     for (;;) {
         int result = mbedtls_ssl_handshake(&handshake->ssl);
         if (result != 0 && result != MBEDTLS_ERR_SSL_WANT_READ && result != MBEDTLS_ERR_SSL_WANT_WRITE) {
+            uint8_t alert = alert_for(handshake, result);
+            if (alert) {
+                tell(handshake, alert);
+            }
             fail(handshake, result, error);
             enum connection_state state = connection->state;
             struct error ignored;
@@ -350,17 +508,24 @@ static void take_secret(void *context, mbedtls_ssl_key_export_type type, const u
                         mbedtls_tls_prf_types prf)
 {
     struct handshake *handshake = context;
-    bool client = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_APPLICATION_TRAFFIC_SECRET;
-    bool server = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET;
+    bool server = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_HANDSHAKE_TRAFFIC_SECRET ||
+                  type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET;
+    bool for_data = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_APPLICATION_TRAFFIC_SECRET ||
+                    type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET;
+    bool client_handshake = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_HANDSHAKE_TRAFFIC_SECRET;
     (void)client_random, (void)server_random, (void)prf;
-    if ((client || server) && size <= RECORD_MOST_SECRET) {
-        memcpy(handshake->secrets[server], secret, size);
-        handshake->has_secret[server] = true;
+    if ((server || for_data || client_handshake) && size <= RECORD_MOST_SECRET) {
+        memcpy(handshake->secrets[for_data][server], secret, size);
+        handshake->has_secret[for_data][server] = true;
+        handshake->cipher = size == record_secret_size(RECORD_AES_256_GCM_SHA384) ? RECORD_AES_256_GCM_SHA384
+                                                                                  : RECORD_CHACHA20_POLY1305_SHA256;
+        look_for_strays(handshake);
     }
 }
 
-static bool begin(struct handshake *handshake, bool server, double deadline_s, struct error *error)
+static bool begin(struct handshake *handshake, double deadline_s, struct error *error)
 {
+    const bool server = handshake->server;
     const struct credentials *credentials = handshake->credentials;
     handshake->config = server ? credentials->server : credentials->client; /* what it points to is the credentials' */
     if (!server) {
@@ -381,16 +546,13 @@ static bool begin(struct handshake *handshake, bool server, double deadline_s, s
 }
 
 /* From here on records are ours: mbedTLS has read no further than the handshake's last one. */
-static bool establish(const struct handshake *handshake, bool server, struct error *error)
+static bool establish(const struct handshake *handshake, struct error *error)
 {
     struct tls *tls = handshake->connection->tls;
-    enum record_cipher cipher =
-        mbedtls_ssl_get_ciphersuite_id_from_ssl(&handshake->ssl) == MBEDTLS_TLS1_3_AES_256_GCM_SHA384
-            ? RECORD_AES_256_GCM_SHA384
-            : RECORD_CHACHA20_POLY1305_SHA256;
-    assert(handshake->has_secret[0] && handshake->has_secret[1]);
-    tls->established = record_key_set(&tls->in, cipher, handshake->secrets[!server]) &&
-                       record_key_set(&tls->out, cipher, handshake->secrets[server]);
+    const bool server = handshake->server;
+    assert(handshake->has_secret[1][0] && handshake->has_secret[1][1]);
+    tls->established = record_key_set(&tls->in, handshake->cipher, handshake->secrets[1][!server]) &&
+                       record_key_set(&tls->out, handshake->cipher, handshake->secrets[1][server]);
     return tls->established ||
            error_set(error, "out of memory for the keys of a connection with %s", handshake->connection->name);
 }
@@ -408,11 +570,12 @@ bool tls_open(struct connection *connection, const struct credentials *credentia
     mbedtls_ssl_init(&handshake->ssl);
     handshake->credentials = credentials;
     handshake->connection = connection;
+    handshake->server = tls->server = server;
     if (expected) {
         handshake->expected = *expected;
     }
     connection->tls = tls;
-    bool done = begin(handshake, server, deadline_s, error) && establish(handshake, server, error);
+    bool done = begin(handshake, deadline_s, error) && establish(handshake, error);
     mbedtls_ssl_free(&handshake->ssl);
     sodium_memzero(handshake, sizeof *handshake);
     free(handshake);

@@ -185,12 +185,12 @@ static void unencrypted(struct connection *connection)
 
 static void too_large(struct connection *connection)
 {
-    send_raw(connection, (uint8_t[]){23, 3, 3, 0x41, 1, 0}, 6);
+    send_raw(connection, (uint8_t[]){23, 3, 3, 0x40, 0x12, 0}, 6);
 }
 
 static void too_small(struct connection *connection)
 {
-    send_raw(connection, (uint8_t[]){23, 3, 3, 0, 16, 0}, 6);
+    send_raw(connection, (uint8_t[]){23, 3, 3, 0, 15, 0}, 6);
 }
 
 static void of_no_type(struct connection *connection)
@@ -198,9 +198,55 @@ static void of_no_type(struct connection *connection)
     send_record(connection, 99, "x", 1);
 }
 
-static void handshake_in_pieces(struct connection *connection)
+static void data_amid_a_message(struct connection *connection)
 {
     send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){24, 0, 0}, 3);
+    send_record(connection, RECORD_DATA, "x", 1);
+}
+
+static void of_padding(struct connection *connection)
+{
+    send_record(connection, 0, "\0\0", 2);
+}
+
+static void update_of_another_kind(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){24, 0, 0, 1, 2}, 5);
+}
+
+static void update_that_is_long(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){24, 0, 0, 2, 0, 0}, 6);
+}
+
+static void two_updates_at_once(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){24, 0, 0, 1, 0, 24, 0, 0, 1, 0}, 10);
+}
+
+static void no_message(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, "", 0);
+}
+
+static void no_alert(struct connection *connection)
+{
+    send_record(connection, RECORD_ALERT, "", 0);
+}
+
+static void a_long_alert(struct connection *connection)
+{
+    send_record(connection, RECORD_ALERT, (uint8_t[]){1, 0, 1, 0}, 4);
+}
+
+static void a_ticket_from_a_client(struct connection *connection)
+{
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){4, 0, 0, 3, 1, 2, 3}, 7);
+}
+
+static void a_change_of_ciphers(struct connection *connection)
+{
+    send_raw(connection, (uint8_t[]){20, 3, 3, 0, 1, 1}, 6);
 }
 
 static void another_hello(struct connection *connection)
@@ -224,9 +270,18 @@ static void refused_records(void **state)
         {altered, "a record was altered on its way", "TLS alert 20"},
         {unencrypted, "a record that is not encrypted", "TLS alert 10"},
         {too_large, "a record that is too large", "TLS alert 22"},
-        {too_small, "a record that is too small", "TLS alert 50"},
+        {too_small, "a record that is too small", "TLS alert 20"},
         {of_no_type, "a record of an unknown type", "TLS alert 10"},
-        {handshake_in_pieces, "a handshake message in pieces", "TLS alert 10"},
+        {data_amid_a_message, "a record amid a handshake message", "TLS alert 10"},
+        {of_padding, "a record of padding alone", "TLS alert 10"},
+        {update_of_another_kind, "a key update that asks for nothing known", "TLS alert 47"},
+        {update_that_is_long, "a key update of the wrong size", "TLS alert 50"},
+        {two_updates_at_once, "a key update amid a record", "TLS alert 10"},
+        {no_message, "an empty handshake record", "TLS alert 10"},
+        {no_alert, "an empty alert", "TLS alert 10"},
+        {a_long_alert, "an alert of the wrong size", "TLS alert 50"},
+        {a_ticket_from_a_client, "a handshake message out of place", "TLS alert 10"},
+        {a_change_of_ciphers, "a record that is not encrypted", "TLS alert 10"},
         {another_hello, "a handshake message out of place", "TLS alert 10"},
         {nothing_for_ever, "records without data", "TLS alert 10"},
     };
@@ -251,18 +306,50 @@ static void refused_records(void **state)
     }
 }
 
-/* Tickets, of which there is no use here, go by; so do a few empty records. */
+static void tickets_and_echo(struct connection *connection, struct script *script)
+{
+    static uint8_t block[BLOCK];
+    static const uint8_t ticket[] = {4, 0, 0, 3, 1, 2, 3, 4, 0, 0, 1, 9};
+    struct iovec part = {block, sizeof block};
+    for (int i = 0; i < ROUNDS; i++) {
+        send_record(connection, RECORD_HANDSHAKE, ticket, (size_t)(1 + i % 11));
+        send_record(connection, RECORD_HANDSHAKE, ticket + 1 + i % 11, sizeof ticket - (size_t)(1 + i % 11));
+        send_record(connection, RECORD_DATA, "", 0);
+        if (!connection_read(connection, block, sizeof block, soon(), &script->error) ||
+            !connection_write(connection, &part, 1, soon(), &script->error)) {
+            return;
+        }
+    }
+}
+
+/* Tickets, of which there is no use here, go by, whole or in two pieces; so do a few empty records. */
 static void tickets_go_by(void **state)
 {
     (void)state;
-    static const uint8_t ticket[] = {4, 0, 0, 3, 1, 2, 3, 4, 0, 0, 1, 9};
-    struct script script = {.play = echo_blocks};
+    struct script script = {.play = tickets_and_echo};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
     for (int i = 0; i < ROUNDS; i++) {
-        send_record(connection, RECORD_HANDSHAKE, ticket, sizeof ticket);
-        send_record(connection, RECORD_DATA, "", 0);
         swap_blocks(connection, i);
+    }
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+/* A key update in two pieces is one. */
+static void update_in_pieces(void **state)
+{
+    (void)state;
+    static const uint8_t update[] = {24, 0, 0, 1, 1};
+    struct script script = {.play = echo_blocks};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    for (size_t i = 0; i < ROUNDS; i++) {
+        size_t first = 1 + i % 4;
+        send_record(connection, RECORD_HANDSHAKE, update, first);
+        send_record(connection, RECORD_HANDSHAKE, update + first, sizeof update - first);
+        assert_true(record_key_next(&connection->tls->out));
+        swap_blocks(connection, (int)i);
     }
     connection_close(connection);
     loopback_end(&loopback);
@@ -276,6 +363,7 @@ int main(void)
         cmocka_unit_test(ends_alike),
         cmocka_unit_test(refused_records),
         cmocka_unit_test(tickets_go_by),
+        cmocka_unit_test(update_in_pieces),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
