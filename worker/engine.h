@@ -28,9 +28,9 @@ struct batch {
 
 struct train_result {
     int64_t steps;   /* done: less than asked for only if finite is false */
-    double loss_sum; /* over the steps done, of the mean cross-entropy of each step (without L2) */
+    double loss_sum; /* over the steps done, of the mean loss of each step (without L2) */
     double last_loss;
-    int64_t correct; /* images of these steps that the model, before the update, put into their class */
+    int64_t correct; /* examples of these steps that the model, before the update, put into their class */
     int64_t images;
     bool finite;     /* false: the next step's loss is not finite; its update was not applied */
     double bad_loss; /* that loss, if not finite */
@@ -49,7 +49,7 @@ struct engine_table {
     bool (*train)(struct engine *engine, int64_t n, struct train_result *result, struct error *error);
 
     /*
-     * The gradient of the mean cross-entropy of one batch at the present parameters into the sink, which the caller
+     * The gradient of the mean loss of one batch at the present parameters into the sink, which the caller
      * prepared; result gets this one step. The store is not touched, unless it is the sink.
      */
     bool (*step)(struct engine *engine, const struct batch *batch, const struct gradient_sink *sink,
@@ -92,10 +92,14 @@ struct engine_options {
     const struct model *model; /* borrowed, as all pointers here */
     const struct config *config;
     const struct examples *train; /* what train() draws from; NULL if only step() and forward() will be used */
-    struct streaming *streaming;  /* where train's images come from if they are not in memory; else NULL */
-    uint32_t first_task;          /* 0 for local training */
-    bool only_forward;            /* a few forward passes, for which --device=auto starts no GPU */
-    bool gives_way;               /* its threads leave the CPUs to others that want them (base/threads.h) */
+    /*
+     * What examples look like: of rows inputs, numbers, codes, and targets or none. NULL: as train's, or pictures.
+     */
+    const struct examples *like;
+    struct streaming *streaming; /* where train's images come from if they are not in memory; else NULL */
+    uint32_t first_task;         /* 0 for local training */
+    bool only_forward;           /* a few forward passes, for which --device=auto starts no GPU */
+    bool gives_way;              /* its threads leave the CPUs to others that want them (base/threads.h) */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);

@@ -333,6 +333,107 @@ static void test_softmax_says_what_is_not_finite(void **state)
     }
 }
 
+static const enum loss_kind output_losses[] = {LOSS_SIGMOID, LOSS_MSE, LOSS_MAE, LOSS_HUBER, LOSS_QUANTILE};
+
+static void test_output_loss(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        int targets = 1 + below(100);
+        struct output_loss loss = {.kind = output_losses[round % 5],
+                                   .rows = 1 + below(16),
+                                   .targets = targets,
+                                   .stride = round_up(targets, 16),
+                                   .wanted = b,
+                                   .wanted_stride = round_up(targets, 16),
+                                   .scale = 0.01f,
+                                   .smoothing = round % 2 ? 0.1f : 0.0f,
+                                   .huber_delta = 0.25f + (float)below(100) / 50.0f,
+                                   .quantile = (float)(1 + below(98)) / 100.0f};
+        fill(expected);
+        fill(b);
+        float spread = (float)(1 << below(8));
+        for (int i = 0; i < loss.rows * loss.stride; i++) {
+            expected[i] = i % 7 == 0 ? b[i] : expected[i] * spread;
+            b[i] = i % loss.stride >= targets ? 0.0f : loss.kind == LOSS_SIGMOID ? (float)(b[i] > 0.0f) : b[i];
+        }
+        memcpy(actual, expected, sizeof actual);
+        loss.outputs = expected;
+        loss.losses = more_expected;
+        loss.correct = bytes_expected;
+        kernels_reference.output_loss(&loss);
+        loss.outputs = actual;
+        loss.losses = more_actual;
+        loss.correct = bytes_actual;
+        tested->output_loss(&loss);
+        assert_close(more_expected, more_actual, loss.rows, 2e-6);
+        assert_memory_equal(bytes_expected, bytes_actual, (size_t)loss.rows);
+        for (int i = 0; i < loss.rows; i++) {
+            assert_close(expected + i * loss.stride, actual + i * loss.stride, round_up(targets, tested->lanes), 1e-7);
+        }
+    }
+}
+
+static void test_an_output_loss_says_what_is_not_finite(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 15; i++) {
+        memset(actual, 0, sizeof actual);
+        memset(b, 0, sizeof b);
+        actual[i % 4] = bad[i % 3];
+        b[i % 4] = (float)below(2);
+        struct output_loss loss = {.kind = output_losses[i / 3],
+                                   .rows = 1,
+                                   .targets = 5,
+                                   .outputs = actual,
+                                   .stride = 16,
+                                   .wanted = b,
+                                   .wanted_stride = 16,
+                                   .scale = 1.0f,
+                                   .huber_delta = 1.0f,
+                                   .quantile = 0.3f,
+                                   .losses = more_actual,
+                                   .correct = bytes_actual};
+        tested->output_loss(&loss);
+        assert_true(isnan(more_actual[0]) || isinf(more_actual[0]));
+    }
+}
+
+static void test_sum_rows(void **state)
+{
+    (void)state;
+    enum { MOST_ROWS = 40, MOST_ENTRIES = 12, FROM = 50 };
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t start[MOST_ROWS + 1];
+        int32_t index[MOST_ROWS * MOST_ENTRIES];
+        uint32_t entries = 0;
+        struct row_sums sums = {.rows = 1 + below(MOST_ROWS),
+                                .n = vectors_of_floats(KERNEL_STRIP),
+                                .start = start,
+                                .index = index,
+                                .in = a,
+                                .accumulate = below(2)};
+        sums.in_stride = (size_t)(sums.n + 16 * below(3));
+        sums.out_stride = sums.n + 16 * below(3);
+        for (int r = 0; r < sums.rows; r++) {
+            start[r] = entries;
+            for (int e = below(MOST_ENTRIES); e > 0; e--) {
+                index[entries++] = below(FROM);
+            }
+        }
+        start[sums.rows] = entries;
+        fill(a);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        sums.out = expected;
+        kernels_reference.sum_rows(&sums);
+        sums.out = actual;
+        tested->sum_rows(&sums);
+        assert_memory_equal(expected, actual, sizeof actual);
+    }
+}
+
 static void test_functions(void **state)
 {
     (void)state;
@@ -519,6 +620,9 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_drop),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_says_what_is_not_finite),
+        cmocka_unit_test(test_output_loss),
+        cmocka_unit_test(test_an_output_loss_says_what_is_not_finite),
+        cmocka_unit_test(test_sum_rows),
         cmocka_unit_test(test_functions),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transpose),

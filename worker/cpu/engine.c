@@ -133,6 +133,8 @@ static void cpu_destroy(struct engine *base)
         free(engine->draws[i].indexes);
         free(engine->draws[i].labels);
         free(engine->draws[i].places);
+        free(engine->draws[i].weights);
+        free(engine->draws[i].wanted);
         examples_free(&engine->draws[i].streamed);
     }
     free(engine->drawn);
@@ -160,7 +162,10 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
         engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
         engine->draws[i].places = calloc((size_t)capacity, sizeof(int32_t));
-        if (!engine->draws[i].indexes || !engine->draws[i].labels || !engine->draws[i].places) {
+        engine->draws[i].weights = calloc((size_t)capacity, sizeof(float));
+        engine->draws[i].wanted = calloc((size_t)capacity * (size_t)engine->wanted_stride + 1, sizeof(float));
+        if (!engine->draws[i].indexes || !engine->draws[i].labels || !engine->draws[i].places ||
+            !engine->draws[i].weights || !engine->draws[i].wanted) {
             return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
         }
     }
@@ -215,7 +220,7 @@ static bool create_gradient(struct cpu_engine *engine, struct error *error)
     return true;
 }
 
-static bool create_parts(struct cpu_engine *engine, struct error *error)
+static bool create_parts(struct cpu_engine *engine, const struct examples *like, struct error *error)
 {
     const struct config_train *train = &engine->config->train;
     const struct kernels *kernels;
@@ -223,7 +228,9 @@ static bool create_parts(struct cpu_engine *engine, struct error *error)
         return false;
     }
     engine->own = *engine->model;
-    network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout));
+    network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout), like);
+    engine->targets = like ? like->targets : 0;
+    engine->wanted_stride = round_up(engine->targets, MODEL_ROW_ALIGN);
     /* Layer 0's weights are updated in strips of columns, different threads side by side. */
     if (engine->train && engine->network.layers > 1 && micro_batches(engine) == 1 && !(train->clip_norm > 0.0)) {
         model_set_panels(&engine->own, 0, engine->network.strips[0].count, kernels->lanes);
@@ -273,7 +280,7 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
                                        .task = options->first_task,
                                        .examples = options->train ? (uint32_t)options->train->count : 0,
                                        .batch_size = (uint32_t)options->config->train.batch_size};
-    if (!create_parts(engine, error)) {
+    if (!create_parts(engine, options->like ? options->like : options->train, error)) {
         cpu_destroy(&engine->engine);
         return false;
     }

@@ -1,8 +1,9 @@
 /*
- * Where the pixels of a batch are not zero: the first layer's forward pass walks them by sample, its weight gradient by
- * pixel, both in pairs (struct sparse). Pixels are cut into blocks small enough that a block's frequently used rows of
- * a strip's weights stay in the L1 cache. A block with so many nonzero pixels that skipping zeros does not pay is kept
- * as a dense matrix instead.
+ * What a batch holds for the first layer. Of pictures, where their pixels are not zero: the first layer's forward pass
+ * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
+ * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with so many nonzero
+ * pixels that skipping zeros does not pay is kept as a dense matrix instead. Of rows, the numbers as dense blocks, and
+ * which one-hot inputs are 1.
  */
 #ifndef WORKER_CPU_INDEX_H
 #define WORKER_CPU_INDEX_H
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "worker/cpu/kernels.h"
+#include "worker/data/examples.h"
 
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
@@ -35,14 +37,35 @@ struct index_block {
     float *column_value;     /* ... and both values */
 };
 
+/* The one-hot inputs of rows: which of them are 1. */
+struct place_index {
+    int first, count; /* inputs; place i is input first + i */
+    int codes;        /* most ones of a sample; 0: there are no such inputs */
+    /* By sample: */
+    uint32_t *row_start; /* [capacity + 1]: the ones of each ... */
+    int32_t *row_place;  /* ... by place */
+    /* By input: the places that are 1 in any sample, ascending. */
+    int present_count;
+    int32_t *present;
+    uint32_t *column_start;  /* [present_count + 1]: the ones of each ... */
+    int32_t *column_sample;  /* ... by sample, ascending */
+    uint64_t *keys, *sorted; /* scratch of building */
+};
+
 struct batch_index {
     int capacity;      /* samples */
     int row_stride;    /* floats from one pixel's weights to the next; 0: only pixels are indexed, not samples */
     int column_stride; /* floats from one sample's deltas to the next */
     int block_count;
     struct index_block *blocks;
+    struct place_index places; /* rows: the last block, if there are one-hot inputs; all others are dense */
     void *memory;
 };
+
+static inline bool index_is_places(const struct batch_index *index, int block)
+{
+    return index->places.codes > 0 && block == index->block_count - 1;
+}
 
 /* A thread's scratch memory to build blocks. */
 struct index_scratch {
@@ -68,5 +91,17 @@ void index_scratch_destroy(struct index_scratch *scratch);
  */
 void index_build(struct batch_index *index, int block, const struct kernels *kernels, struct index_scratch *scratch,
                  const uint8_t *images, int pixels, const int32_t *indexes, int count);
+
+/* --- rows: index_rows.c --- */
+
+/* Number of blocks of rows like these. */
+int index_rows_block_count(const struct examples *like);
+
+/* For batches of up to `capacity` rows like these; index_destroy frees. */
+bool index_rows_create(struct batch_index *index, const struct examples *like, int capacity, struct error *error);
+
+/* Builds one block from `count` rows of a set, those at `indexes` or, if that is NULL, the first. */
+void index_rows_build(struct batch_index *index, int block, const struct examples *examples, const int32_t *indexes,
+                      int count);
 
 #endif

@@ -89,6 +89,21 @@ struct scatter {
 };
 
 /*
+ * out[r][j] (+)= sum over entries e of row r, in order, of in[index[e]][j]; they are start[r] .. start[r + 1] - 1. What
+ * a product with a matrix of few ones comes to.
+ */
+struct row_sums {
+    int rows, n;
+    const uint32_t *start;
+    const int32_t *index;
+    const float *in;
+    size_t in_stride;
+    float *out;
+    int out_stride;
+    bool accumulate;
+};
+
+/*
  * mask[r][j] = 0 or scale, by base/random/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x
  * mask[r][j].
  */
@@ -127,6 +142,29 @@ struct softmax {
     uint8_t *correct; /* [rows]: 1 if the first of the largest logits is that of the label */
 };
 
+/*
+ * The losses that are sums over outputs, in place: row r becomes the gradient of (scale x its loss). A row's loss is
+ * the mean over its targets of, with e = output - wanted:
+ *
+ *     LOSS_SIGMOID   cross-entropy of sigmoid(output), with label smoothing towards 1/2
+ *     LOSS_MSE       e^2
+ *     LOSS_MAE       |e|
+ *     LOSS_HUBER     e^2 / 2 where |e| <= huber_delta, else huber_delta x (|e| - huber_delta / 2)
+ *     LOSS_QUANTILE  -quantile x e where e < 0, else (1 - quantile) x e
+ */
+struct output_loss {
+    enum loss_kind kind;
+    int rows, targets;
+    float *outputs; /* [rows, targets rounded up to lanes]; the padding becomes zero */
+    int stride;
+    const float *wanted; /* [rows, targets rounded up to 16], the padding zero */
+    int wanted_stride;
+    float scale;
+    float smoothing, huber_delta, quantile;
+    float *losses;    /* [rows]; not finite if an output is not */
+    uint8_t *correct; /* [rows]: 1 if every sigmoid is on the right side of 1/2; 0 for other losses */
+};
+
 struct kernels {
     const char *name;
     int lanes;
@@ -136,7 +174,9 @@ struct kernels {
     void (*gemm)(const struct gemm *gemm);
     void (*sparse)(const struct sparse *sparse);
     void (*scatter)(const struct scatter *scatter);
+    void (*sum_rows)(const struct row_sums *sums);
     void (*softmax)(const struct softmax *softmax);
+    void (*output_loss)(const struct output_loss *loss);
 
     void (*drop)(const struct drop *drop);
 

@@ -136,6 +136,16 @@ static inline void loop_subtract_target(const struct softmax *s, float *row, int
     row[label] -= s->scale * (1.0f - s->smoothing);
 }
 
+/* Of a row of outputs and what was wanted. */
+static inline bool loop_is_right(const struct output_loss *s, const float *row, const float *wanted)
+{
+    int wrong = s->kind != LOSS_SIGMOID;
+    for (int j = 0; j < s->targets; j++) {
+        wrong |= (row[j] > 0.0f) != (wanted[j] > 0.5f);
+    }
+    return !wrong;
+}
+
 static inline void loop_multiply(int n, const float *restrict from, float *restrict to)
 {
     for (int i = 0; i < n; i++) {

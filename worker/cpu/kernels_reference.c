@@ -109,6 +109,73 @@ static void reference_softmax(const struct softmax *s)
     }
 }
 
+static float sigmoid_loss(float z, float wanted, float smoothing, float *slope)
+{
+    float target = wanted + smoothing * (0.5f - wanted);
+    float small = expf(-fabsf(z));
+    *slope = (z < 0.0f ? small : 1.0f) / (1.0f + small) - target;
+    return (z > 0.0f ? z : 0.0f) - z * target + log1pf(small);
+}
+
+/* The loss of one output, and its slope. */
+static float loss_of(const struct output_loss *s, float z, float wanted, float *slope)
+{
+    float e = z - wanted, sign = (float)((e > 0.0f) - (e < 0.0f));
+    switch (s->kind) {
+    case LOSS_SIGMOID:
+        return sigmoid_loss(z, wanted, s->smoothing, slope);
+    case LOSS_MAE:
+        *slope = sign;
+        return fabsf(e);
+    case LOSS_HUBER:
+        *slope = fabsf(e) < s->huber_delta ? e : s->huber_delta * sign;
+        return fabsf(e) < s->huber_delta ? 0.5f * e * e : s->huber_delta * (fabsf(e) - 0.5f * s->huber_delta);
+    case LOSS_QUANTILE:
+        *slope = e < 0.0f ? -s->quantile : e > 0.0f ? 1.0f - s->quantile : 0.0f;
+        return e < 0.0f ? -s->quantile * e : (1.0f - s->quantile) * e;
+    case LOSS_AUTO:
+    case LOSS_SOFTMAX:
+    case LOSS_MSE:
+        break;
+    }
+    *slope = 2.0f * e;
+    return e * e;
+}
+
+static void reference_output_loss(const struct output_loss *s)
+{
+    for (int r = 0; r < s->rows; r++) {
+        float *row = s->outputs + (size_t)r * (size_t)s->stride;
+        const float *wanted = s->wanted + (size_t)r * (size_t)s->wanted_stride;
+        float sum = 0.0f, slope;
+        s->correct[r] = loop_is_right(s, row, wanted);
+        for (int j = 0; j < s->targets; j++) {
+            sum += loss_of(s, row[j], wanted[j], &slope);
+            row[j] = slope * (s->scale / (float)s->targets);
+        }
+        for (int j = s->targets; j % LANES != 0; j++) {
+            row[j] = 0.0f;
+        }
+        s->losses[r] = sum / (float)s->targets;
+    }
+}
+
+static void reference_sum_rows(const struct row_sums *s)
+{
+    for (int r = 0; r < s->rows; r++) {
+        float *out = s->out + (size_t)r * (size_t)s->out_stride;
+        if (!s->accumulate) {
+            memset(out, 0, (size_t)s->n * sizeof *out);
+        }
+        for (uint32_t e = s->start[r]; e < s->start[r + 1]; e++) {
+            const float *in = s->in + (size_t)s->index[e] * s->in_stride;
+            for (int j = 0; j < s->n; j++) {
+                out[j] += in[j];
+            }
+        }
+    }
+}
+
 static void reference_activate(enum activation activation, int n, float *z)
 {
     for (int i = 0; i < n; i++) {
@@ -185,7 +252,9 @@ const struct kernels kernels_reference = {
     .gemm = reference_gemm,
     .sparse = reference_sparse,
     .scatter = reference_scatter,
+    .sum_rows = reference_sum_rows,
     .softmax = reference_softmax,
+    .output_loss = reference_output_loss,
     .drop = reference_drop,
     .fill = reference_fill,
     .column_sums = loop_column_sums,

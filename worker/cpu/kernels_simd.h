@@ -308,6 +308,59 @@ static void simd_scatter(const struct scatter *scatter)
     }
 }
 
+/* --- sums of rows --- */
+
+INLINE void sums_columns(const int columns, const bool accumulate, const struct row_sums *s, int j)
+{
+    const float *in = s->in + j;
+    const int32_t *index = s->index;
+    const uint32_t *start = s->start;
+    const size_t in_stride = s->in_stride;
+    float *out = s->out + j;
+    for (int r = 0; r < s->rows; r++, out += s->out_stride) {
+        vec sum[8];
+        UNROLL
+        for (int v = 0; v < columns; v++) {
+            sum[v] = accumulate ? vec_load(out + v * VEC_LANES) : vec_zero();
+        }
+        for (uint32_t e = start[r], end = start[r + 1]; e < end; e++) {
+            const float *row = in + (size_t)index[e] * in_stride;
+            UNROLL
+            for (int v = 0; v < columns; v++) {
+                sum[v] = vec_add(sum[v], vec_load(row + v * VEC_LANES));
+            }
+        }
+        UNROLL
+        for (int v = 0; v < columns; v++) {
+            vec_store(out + v * VEC_LANES, sum[v]);
+        }
+    }
+}
+
+INLINE void sums_all(const bool accumulate, const struct row_sums *s)
+{
+    int j = 0;
+    for (; j + 8 * VEC_LANES <= s->n; j += 8 * VEC_LANES) {
+        sums_columns(8, accumulate, s, j);
+    }
+    if (j + 4 * VEC_LANES <= s->n) {
+        sums_columns(4, accumulate, s, j);
+        j += 4 * VEC_LANES;
+    }
+    for (; j < s->n; j += VEC_LANES) {
+        sums_columns(1, accumulate, s, j);
+    }
+}
+
+static void simd_sum_rows(const struct row_sums *s)
+{
+    if (s->accumulate) {
+        sums_all(true, s);
+    } else {
+        sums_all(false, s);
+    }
+}
+
 /*
  * ---- copies: not memcpy, since musl's is slow for a few hundred bytes; KEEP_LOOP keeps the compiler from calling it
  * ----
@@ -485,6 +538,109 @@ static void simd_softmax(const struct softmax *s)
     }
 }
 
+/* --- losses without softmax --- */
+
+INLINE vec vec_absolute(vec a)
+{
+    return vec_max(a, vec_sub(vec_zero(), a));
+}
+
+/* log(1 + x) for 0 <= x <= 1, as 2 atanh(x / (2 + x)), whose series ends below a float's precision for 1/3. */
+INLINE vec vec_log1p(vec x)
+{
+    vec s = vec_div(x, vec_add(x, vec_set(2.0f)));
+    vec square = vec_mul(s, s);
+    vec p = vec_set(1.0f / 15.0f);
+    UNROLL
+    for (int k = 13; k > 1; k -= 2) {
+        p = vec_fma(p, square, vec_set(1.0f / (float)k));
+    }
+    return vec_mul(vec_add(s, s), vec_fma(p, square, vec_set(1.0f)));
+}
+
+/* below where e < 0, above where e > 0, else 0 */
+INLINE vec vec_by_sign(vec e, float below, float above)
+{
+    vec zero = vec_zero();
+    return vec_select_less(e, zero, vec_set(below), vec_select_less(zero, e, vec_set(above), zero));
+}
+
+INLINE vec sigmoid_loss(vec z, vec wanted, vec smoothing, vec *slope)
+{
+    vec zero = vec_zero(), one = vec_set(1.0f);
+    vec target = vec_fma(smoothing, vec_sub(vec_set(0.5f), wanted), wanted);
+    vec small = vec_exp(vec_sub(zero, vec_absolute(z)));
+    *slope = vec_sub(vec_div(vec_select_less(z, zero, small, one), vec_add(one, small)), target);
+    return vec_add(vec_sub(vec_max(zero, z), vec_mul(z, target)), vec_log1p(small));
+}
+
+/* The losses of some outputs, and their slopes. */
+INLINE vec loss_of(const enum loss_kind kind, const struct output_loss *s, vec z, vec wanted, vec *slope)
+{
+    vec e = vec_sub(z, wanted), size = vec_absolute(e);
+    if (kind == LOSS_SIGMOID) {
+        return sigmoid_loss(z, wanted, vec_set(s->smoothing), slope);
+    }
+    if (kind == LOSS_MAE) {
+        *slope = vec_by_sign(e, -1.0f, 1.0f);
+        return size;
+    }
+    if (kind == LOSS_HUBER) {
+        vec delta = vec_set(s->huber_delta);
+        *slope = vec_select_less(size, delta, e, vec_by_sign(e, -s->huber_delta, s->huber_delta));
+        return vec_select_less(size, delta, vec_mul(vec_set(0.5f), vec_mul(e, e)),
+                               vec_mul(delta, vec_sub(size, vec_set(0.5f * s->huber_delta))));
+    }
+    if (kind == LOSS_QUANTILE) {
+        *slope = vec_by_sign(e, -s->quantile, 1.0f - s->quantile);
+        return vec_max(vec_mul(vec_set(-s->quantile), e), vec_mul(vec_set(1.0f - s->quantile), e));
+    }
+    *slope = vec_add(e, e);
+    return vec_mul(e, e);
+}
+
+INLINE void losses_of(const enum loss_kind kind, const struct output_loss *s)
+{
+    vec scale = vec_set(s->scale / (float)s->targets);
+    for (int r = 0; r < s->rows; r++) {
+        float *row = s->outputs + (size_t)r * (size_t)s->stride;
+        const float *wanted = s->wanted + (size_t)r * (size_t)s->wanted_stride;
+        vec sum = vec_zero();
+        s->correct[r] = loop_is_right(s, row, wanted);
+        for (int j = 0; j < s->targets; j += VEC_LANES) {
+            vec slope, loss = loss_of(kind, s, vec_load(row + j), vec_load(wanted + j), &slope);
+            int left = s->targets - j;
+            slope = vec_mul(slope, scale);
+            vec_store(row + j, left < VEC_LANES ? vec_first(left, slope, vec_zero()) : slope);
+            sum = vec_add(sum, left < VEC_LANES ? vec_first(left, loss, vec_zero()) : loss);
+        }
+        s->losses[r] = vec_sum(sum) / (float)s->targets;
+    }
+}
+
+static void simd_output_loss(const struct output_loss *s)
+{
+    switch (s->kind) {
+    case LOSS_SIGMOID:
+        losses_of(LOSS_SIGMOID, s);
+        break;
+    case LOSS_MAE:
+        losses_of(LOSS_MAE, s);
+        break;
+    case LOSS_HUBER:
+        losses_of(LOSS_HUBER, s);
+        break;
+    case LOSS_QUANTILE:
+        losses_of(LOSS_QUANTILE, s);
+        break;
+    case LOSS_AUTO:
+    case LOSS_SOFTMAX:
+    case LOSS_MSE:
+        losses_of(LOSS_MSE, s);
+        break;
+    }
+}
+
 /* --- bytes --- */
 
 /* Four stages of interleaving transpose 16 x 16 bytes. */
@@ -532,7 +688,9 @@ const struct kernels KERNELS_TABLE = {
     .gemm = simd_gemm,
     .sparse = simd_sparse,
     .scatter = simd_scatter,
+    .sum_rows = simd_sum_rows,
     .softmax = simd_softmax,
+    .output_loss = simd_output_loss,
     .drop = loop_drop,
     .fill = simd_fill,
     .column_sums = loop_column_sums,

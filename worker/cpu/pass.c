@@ -35,17 +35,26 @@ static int logits_pitch(int classes)
     return (lines | 1) * ALIGN_FLOATS;
 }
 
+static bool takes_rows(const struct network *network)
+{
+    return examples_are_rows(&network->like);
+}
+
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
-                  struct dropout dropout)
+                  struct dropout dropout, const struct examples *like)
 {
     *network = (struct network){.model = model, .kernels = kernels, .layers = model->layer_count, .dropout = dropout};
     for (int l = 0; l < network->layers; l++) {
         plan_strips(&network->strips[l], model->widths[l + 1], kernels);
     }
+    if (like && examples_are_rows(like)) {
+        network->like = (struct examples){.inputs = like->inputs, .numbers = like->numbers, .codes = like->codes};
+    }
     network->narrow = model->widths[network->layers] <= KERNEL_NARROW;
     if (network->narrow) {
-        network->partials =
-            network->layers > 1 ? network->strips[network->layers - 2].count : index_block_count(model->widths[0]);
+        network->partials = network->layers > 1   ? network->strips[network->layers - 2].count
+                            : takes_rows(network) ? index_rows_block_count(&network->like)
+                                                  : index_block_count(model->widths[0]);
     }
     network->first_delta_stride = network->layers > 1 ? network->strips[0].pitch
                                   : network->narrow   ? KERNEL_NARROW
@@ -70,9 +79,24 @@ static bool is_scattered(const struct network *network)
 
 bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error)
 {
+    if (takes_rows(network)) {
+        return index_rows_create(index, &network->like, capacity, error);
+    }
     int row_stride = is_scattered(network) ? 0 : weights_of(network, 0)->stride;
     return index_create(index, network->kernels, network->model->widths[0], capacity, row_stride,
                         network->first_delta_stride, error);
+}
+
+void network_index_build(const struct network *network, struct batch_index *index, int block,
+                         struct index_scratch *scratch, const struct examples *examples, const int32_t *indexes,
+                         int count)
+{
+    if (takes_rows(network)) {
+        index_rows_build(index, block, examples, indexes, count);
+    } else {
+        index_build(index, block, network->kernels, scratch, examples->images, network->model->widths[0], indexes,
+                    count);
+    }
 }
 
 static float *take(float **at, size_t floats)
@@ -227,6 +251,25 @@ static void first_block(const struct pass *pass, const struct index_block *block
     }
 }
 
+/* Adds the weights of the one-hot inputs that are 1. */
+static void first_places(const struct pass *pass, int chunk, int strip, float *out, int out_stride)
+{
+    const struct network *network = pass->network;
+    const struct place_index *places = &pass->index->places;
+    int first = chunk_first(pass->count, chunk);
+    struct row_sums sums = {
+        .rows = chunk_first(pass->count, chunk + 1) - first,
+        .n = strip_floats(&network->strips[0], strip),
+        .start = places->row_start + first,
+        .index = places->row_place,
+        .in = weight_at(network, pass->parameters, 0, places->first, strip_col(&network->strips[0], strip)),
+        .in_stride = (size_t)weights_of(network, 0)->stride,
+        .out = out,
+        .out_stride = out_stride,
+        .accumulate = true};
+    network->kernels->sum_rows(&sums);
+}
+
 /* Of one chunk: pixel blocks [block, end) x strip `strip` of layer 0, from its biases on if with_bias. */
 static void first_blocks(const struct pass *pass, int block, int end, bool with_bias, int chunk, struct matrix *out,
                          int strip)
@@ -240,7 +283,11 @@ static void first_blocks(const struct pass *pass, int block, int end, bool with_
     float *z = strip_row(out, strips, strip, first);
     network->kernels->fill(rows, strip_floats(strips, strip), bias, z, stride);
     for (int i = block; i < end; i++) {
-        first_block(pass, &pass->index->blocks[i], chunk, strip, z, stride);
+        if (index_is_places(pass->index, i)) {
+            first_places(pass, chunk, strip, z, stride);
+        } else {
+            first_block(pass, &pass->index->blocks[i], chunk, strip, z, stride);
+        }
     }
     if (network->layers > 1) {
         network->kernels->activate(network->model->activation, rows * stride, z);
@@ -523,10 +570,56 @@ static void first_gradient_sparse(const struct pass *pass, const struct index_bl
     network->kernels->sparse(&sparse);
 }
 
+/*
+ * The gradients of the one-hot inputs `begin` to `end` of those present, a tile of rows at most: the sums of the deltas
+ * of the samples where they are 1. What is handed over goes up to the next one that is present.
+ */
+static void places_gradient(const struct pass *pass, int begin, int end, const struct matrix *upper, int strip)
+{
+    const struct place_index *places = &pass->index->places;
+    const struct strips *strips = &pass->network->strips[0];
+    int n = strip_floats(strips, strip);
+    int row = begin == 0 ? 0 : places->present[begin];
+    int behind = end == places->present_count ? places->count : places->present[end];
+    int32_t present[KERNEL_BLOCK];
+    for (int i = begin; i < end; i++) {
+        present[i - begin] = places->present[i] - row;
+    }
+    struct row_sums sums = {.rows = end - begin,
+                            .n = n,
+                            .start = places->column_start + begin,
+                            .index = places->column_sample,
+                            .in = strip_row(upper, strips, strip, 0),
+                            .in_stride = (size_t)strip_stride(upper, strips),
+                            .out = pass->scratch->tile,
+                            .out_stride = n};
+    pass->network->kernels->sum_rows(&sums);
+    struct gradient_block block = {.variable = 0,
+                                   .row = places->first + row,
+                                   .rows = behind - row,
+                                   .col = strip_col(strips, strip),
+                                   .cols = strip_units(strips, strip),
+                                   .values = pass->scratch->tile,
+                                   .stride = n,
+                                   .present = present,
+                                   .present_count = end - begin};
+    pass->sink->block(pass->sink->context, &block);
+}
+
 void pass_first_gradient(const struct pass *pass, int number, const struct matrix *upper, int strip, int strips)
 {
     const struct index_block *block = &pass->index->blocks[number];
     assert(strips <= pass_group(pass->count));
+    if (index_is_places(pass->index, number)) {
+        int present = pass->index->places.present_count;
+        for (int i = strip; i < strip + strips; i++) {
+            for (int begin = 0; begin == 0 || begin < present; begin += KERNEL_BLOCK) {
+                int end = present - begin < KERNEL_BLOCK ? present : begin + KERNEL_BLOCK;
+                places_gradient(pass, begin, end, upper, i);
+            }
+        }
+        return;
+    }
     for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {
         for (int i = 0; i < strips; i++) {
             float *tile = pass->scratch->tile + i * TILE_FLOATS;

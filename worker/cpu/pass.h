@@ -29,14 +29,24 @@ struct network {
     bool narrow;                              /* the last layer is computed as partial sums: */
     int partials;           /* of the strips below, or of the pixel blocks if there is no layer below; else 0 */
     struct dropout dropout; /* of training */
+    struct examples like;   /* what goes in: only the widths of rows count, zeros are pictures */
     int first_delta_stride; /* floats from one sample's deltas of layer 0 to the next */
 };
 
+/* like: rows, if it is them that go in; NULL: pictures. */
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
-                  struct dropout dropout);
+                  struct dropout dropout, const struct examples *like);
 
-/* An index of batches of up to `capacity` images for this network. */
+/* An index of batches of up to `capacity` examples for this network. */
 bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error);
+
+/*
+ * Builds one block of it from `count` examples of a set: those at `indexes` or, if that is NULL, the first. Different
+ * threads may build different blocks at the same time.
+ */
+void network_index_build(const struct network *network, struct batch_index *index, int block,
+                         struct index_scratch *scratch, const struct examples *examples, const int32_t *indexes,
+                         int count);
 
 /* Buffers for batches of up to `capacity` samples, which threads share by strips. */
 struct workspace {

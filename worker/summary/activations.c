@@ -44,7 +44,30 @@ static void run_layer(const struct model *model, const float *parameters, int la
     }
 }
 
-bool activations_measure(const struct model *model, const float *parameters, const uint8_t *images, int count,
+/* What the first layer sees of an example. */
+static void put_inputs(const struct model *model, const struct examples *examples, int example, float *input)
+{
+    size_t inputs = (size_t)model->widths[0], at = (size_t)example;
+    if (!examples_are_rows(examples)) {
+        for (size_t i = 0; i < inputs; i++) {
+            input[i] = (float)examples->images[at * inputs + i] / 255.0f;
+        }
+        return;
+    }
+    size_t numbers = (size_t)examples->numbers, codes = (size_t)examples->codes;
+    memset(input, 0, inputs * sizeof *input);
+    for (size_t i = 0; i < numbers; i++) {
+        input[i] = examples->values[at * numbers + i];
+    }
+    for (size_t i = 0; i < codes; i++) {
+        int32_t place = examples->places[at * codes + i];
+        if (place >= 0) {
+            input[place] = 1;
+        }
+    }
+}
+
+bool activations_measure(const struct model *model, const float *parameters, const struct examples *examples, int count,
                          struct histogram *histograms, struct error *error)
 {
     assert(count >= 0 && count <= ACTIVATIONS_IMAGES);
@@ -61,9 +84,7 @@ bool activations_measure(const struct model *model, const float *parameters, con
     }
     for (int image = 0; image < count; image++) {
         float *input = memory, *output = memory + widest;
-        for (int i = 0; i < model->widths[0]; i++) {
-            input[i] = (float)images[(size_t)image * (size_t)model->widths[0] + (size_t)i] / 255.0f;
-        }
+        put_inputs(model, examples, image, input);
         for (int layer = 0; layer < model->layer_count; layer++) {
             run_layer(model, parameters, layer, input, output);
             histogram_add(&histograms[layer], output, (size_t)model->widths[layer + 1]);

@@ -71,14 +71,14 @@ static void put_event(struct summary *summary)
     event_file_add(&summary->file, &summary->event);
 }
 
-/* A few images of the training set, as PNG. */
+/* A few images of the training set, as PNG; rows have none. */
 static void put_images(struct summary *summary, double wall_s)
 {
     const struct examples *train = &summary->options.dataset->sample;
     struct event *event = &summary->event;
     size_t pixels = (size_t)train->height * (size_t)train->width;
     event_begin(event, wall_s, summary->options.global_step);
-    for (int i = 0; i < SUMMARY_IMAGES && i < train->count; i++) {
+    for (int i = 0; i < SUMMARY_IMAGES && i < train->count && !examples_are_rows(train); i++) {
         char tag[32];
         uint8_t *png;
         size_t size;
@@ -269,7 +269,7 @@ static bool put_activations(struct summary *summary, struct error *error)
     const struct model *model = options->model;
     const struct examples *sample = &options->dataset->sample;
     int count = sample->count < ACTIVATIONS_IMAGES ? sample->count : ACTIVATIONS_IMAGES;
-    if (!activations_measure(model, summary->parameters, sample->images, count, summary->histograms, error)) {
+    if (!activations_measure(model, summary->parameters, sample, count, summary->histograms, error)) {
         return false;
     }
     for (int layer = 0; layer < model->layer_count; layer++) {

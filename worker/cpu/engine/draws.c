@@ -10,8 +10,8 @@
 static bool is_paired(const struct cpu_engine *engine)
 {
     enum { FROM_STRIPS = 4, FROM_PIXELS = 64 };
-    return engine->indexes[0].row_stride != 0 && engine->network.strips[0].count >= FROM_STRIPS &&
-           engine->model->widths[0] >= FROM_PIXELS;
+    return !examples_are_rows(&engine->network.like) && engine->indexes[0].row_stride != 0 &&
+           engine->network.strips[0].count >= FROM_STRIPS && engine->model->widths[0] >= FROM_PIXELS;
 }
 
 /* 16 times 8 pixels of the middle three quarters: the rest is mostly empty. */
@@ -62,13 +62,34 @@ static void signature_of(const struct cpu_engine *engine, const struct sampled_b
     }
 }
 
-void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
-                   const int32_t *indexes, int count)
+/* Rows stay as they are drawn: nothing would be gained by another order. */
+static void take_as_drawn(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count)
 {
-    const int32_t *labels = examples->labels;
+    const struct examples *examples = draw->examples;
+    size_t targets = (size_t)engine->targets;
+    for (int i = 0; i < count; i++) {
+        size_t from = (size_t)indexes[i];
+        draw->places[i] = i;
+        draw->indexes[i] = indexes[i];
+        if (targets > 0) {
+            memcpy(draw->wanted + (size_t)i * (size_t)engine->wanted_stride, examples->target_values + from * targets,
+                   targets * sizeof(float));
+        } else {
+            draw->labels[i] = examples->labels[from];
+        }
+        if (examples->weights) {
+            draw->weights[i] = examples->weights[from];
+        }
+    }
+    draw->is_weighted = examples->weights;
+}
+
+/* By label, and similar ones side by side. */
+static void take_in_order(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count)
+{
+    const int32_t *labels = draw->examples->labels;
     int classes = engine->model->widths[engine->network.layers];
     int32_t *first = engine->first_of_class;
-    draw->examples = examples;
     memset(first, 0, (size_t)(classes + 1) * sizeof *first);
     for (int i = 0; i < count; i++) {
         first[labels[indexes[i]] + 1]++;
@@ -92,6 +113,17 @@ void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const 
         draw->places[i] = place;
         draw->indexes[i] = indexes[place];
         draw->labels[i] = labels[indexes[place]];
+    }
+}
+
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
+                   const int32_t *indexes, int count)
+{
+    draw->examples = examples;
+    if (examples_are_rows(examples)) {
+        take_as_drawn(engine, draw, indexes, count);
+    } else {
+        take_in_order(engine, draw, indexes, count);
     }
     draw->count = count;
     atomic_store_explicit(&draw->next_block, 0, memory_order_relaxed);
@@ -130,20 +162,31 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
     cpu_draw_take(engine, draw, engine->train, engine->drawn, count);
 }
 
+static void fetch(const void *memory, size_t bytes)
+{
+    enum { LINE = 64 };
+    for (size_t at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch((const char *)memory + at, 0, 2);
+    }
+}
+
 /* Into the L2 cache, since L1 has no room; and by prefetches, which do not stall what follows. */
 void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, int parts)
 {
-    enum { LINE = 64 };
     if (number >= run->batches) {
         return;
     }
     const struct sampled_batch *draw = &run->engine->draws[number % DRAWS];
+    const struct examples *examples = draw->examples;
     size_t pixels = (size_t)run->engine->model->widths[0];
     for (int i = (int)((int64_t)draw->count * part / parts); i < (int)((int64_t)draw->count * (part + 1) / parts);
          i++) {
-        const uint8_t *image = draw->examples->images + (size_t)draw->indexes[i] * pixels;
-        for (size_t at = 0; at < pixels; at += LINE) {
-            __builtin_prefetch(image + at, 0, 2);
+        size_t index = (size_t)draw->indexes[i];
+        if (examples_are_rows(examples)) {
+            fetch(examples->values + index * (size_t)examples->numbers, (size_t)examples->numbers * sizeof(float));
+            fetch(examples->places + index * (size_t)examples->codes, (size_t)examples->codes * sizeof(int32_t));
+        } else {
+            fetch(examples->images + index * pixels, pixels);
         }
     }
 }
@@ -156,7 +199,7 @@ void cpu_index_batch(const struct engine_run *run, int64_t number, int thread)
     struct sampled_batch *draw = &engine->draws[number % DRAWS];
     for (int block;
          (block = atomic_fetch_add_explicit(&draw->next_block, 1, memory_order_relaxed)) < index->block_count;) {
-        index_build(index, block, engine->network.kernels, &engine->members[thread].index_scratch,
-                    draw->examples->images, engine->model->widths[0], draw->indexes, draw->count);
+        network_index_build(&engine->network, index, block, &engine->members[thread].index_scratch, draw->examples,
+                            draw->indexes, draw->count);
     }
 }

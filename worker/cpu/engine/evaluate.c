@@ -19,15 +19,14 @@ static const float *evaluate_chunk(const struct evaluation_task *evaluation, str
 {
     const struct network *network = &evaluation->engine->network;
     struct workspace *workspace = &member->evaluation;
-    const uint8_t *images = evaluation->examples->images + (size_t)first * (size_t)network->model->widths[0];
+    const struct examples examples = examples_part(evaluation->examples, first, count);
     const struct pass pass = {.network = network,
                               .parameters = evaluation->parameters,
                               .index = &member->evaluation_index,
                               .count = count,
                               .workspace = workspace};
     for (int i = 0; i < member->evaluation_index.block_count; i++) {
-        index_build(&member->evaluation_index, i, network->kernels, &member->index_scratch, images,
-                    network->model->widths[0], NULL, count);
+        network_index_build(network, &member->evaluation_index, i, &member->index_scratch, &examples, NULL, count);
     }
     for (int l = 0; l < network->layers; l++) {
         bool last = l + 1 == network->layers;
@@ -85,7 +84,7 @@ bool cpu_forward(struct engine *base, bool averaged, const struct examples *exam
                                          .logits = logits,
                                          .parameters =
                                              engine->store.vectors[averaged ? STORE_AVERAGES : STORE_PARAMETERS]};
-    assert(evaluation.parameters);
+    assert(evaluation.parameters && examples_are_rows(examples) == examples_are_rows(&engine->network.like));
     if (count > 0) {
         pool_run(engine->pool, evaluate_thread, &evaluation);
     }

@@ -9,19 +9,63 @@ static bool is_regression(const struct network *network)
     return network->narrow && network->layers == 1;
 }
 
+/* What comes of each sample of a batch. */
+struct verdict {
+    float *losses;
+    uint8_t *correct;
+};
+
+/* Softmax cross-entropy of samples [first, end), each counted `weight` times. */
 static void softmax_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *logits,
-                         float *losses, uint8_t *correct, int first, int end)
+                         const struct verdict *verdict, int first, int end, float weight)
 {
     struct softmax softmax = {.rows = end - first,
                               .classes = engine->model->widths[engine->network.layers],
                               .logits = logits->values + (size_t)first * (size_t)logits->pitch,
                               .stride = logits->pitch,
                               .labels = draw->labels + first,
-                              .scale = 1.0f / (float)draw->count,
+                              .scale = weight / (float)draw->count,
                               .smoothing = (float)engine->config->train.label_smoothing,
-                              .losses = losses + first,
-                              .correct = correct + first};
+                              .losses = verdict->losses + first,
+                              .correct = verdict->correct + first};
     engine->network.kernels->softmax(&softmax);
+}
+
+/* The same with a loss that is a sum over outputs. */
+static void output_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *outputs,
+                        const struct verdict *verdict, int first, int end, float weight)
+{
+    const struct config_train *train = &engine->config->train;
+    struct output_loss loss = {.kind = train->loss,
+                               .rows = end - first,
+                               .targets = engine->targets,
+                               .outputs = outputs->values + (size_t)first * (size_t)outputs->pitch,
+                               .stride = outputs->pitch,
+                               .wanted = draw->wanted + (size_t)first * (size_t)engine->wanted_stride,
+                               .wanted_stride = engine->wanted_stride,
+                               .scale = weight / (float)draw->count,
+                               .smoothing = (float)train->label_smoothing,
+                               .huber_delta = (float)train->huber_delta,
+                               .quantile = (float)train->quantile,
+                               .losses = verdict->losses + first,
+                               .correct = verdict->correct + first};
+    engine->network.kernels->output_loss(&loss);
+}
+
+/* Losses of samples [first, end), whose outputs become deltas. */
+static void loss_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *outputs,
+                      const struct verdict *verdict, int first, int end)
+{
+    void (*rows)(const struct cpu_engine *, const struct sampled_batch *, const struct matrix *, const struct verdict *,
+                 int, int, float) = engine->targets > 0 ? output_rows : softmax_rows;
+    if (!draw->is_weighted) {
+        rows(engine, draw, outputs, verdict, first, end, 1.0f);
+        return;
+    }
+    for (int i = first; i < end; i++) {
+        rows(engine, draw, outputs, verdict, i, i + 1, draw->weights[i]);
+        verdict->losses[i] *= draw->weights[i];
+    }
 }
 
 /* Batch `number` of the run; the backward pass adds scratch and sink. */
@@ -112,13 +156,13 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
 }
 
 /* Mean loss, and number correct. Every thread adds up for itself, in the same order. */
-static double mean_loss(const float *losses, const uint8_t *correct, int count, int *right)
+static double mean_loss(const struct verdict *verdict, int count, int *right)
 {
     double sum = 0.0;
     *right = 0;
     for (int i = 0; i < count; i++) {
-        sum += (double)losses[i];
-        *right += correct[i];
+        sum += (double)verdict->losses[i];
+        *right += verdict->correct[i];
     }
     return sum / count;
 }
@@ -137,14 +181,16 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
         *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
         struct pass pass = pass_of(engine, number);
         pass_sum(&pass, workspace->partials[number % 2], scratch->logits);
-        softmax_rows(engine, draw, upper, scratch->losses, scratch->correct, 0, draw->count);
-        return mean_loss(scratch->losses, scratch->correct, draw->count, right);
+        const struct verdict own = {scratch->losses, scratch->correct};
+        loss_rows(engine, draw, upper, &own, 0, draw->count);
+        return mean_loss(&own, draw->count, right);
     }
     *upper = workspace->logits;
-    softmax_rows(engine, draw, upper, workspace->losses, workspace->correct, share_first(engine, draw->count, thread),
-                 share_first(engine, draw->count, thread + 1));
+    const struct verdict shared = {workspace->losses, workspace->correct};
+    loss_rows(engine, draw, upper, &shared, share_first(engine, draw->count, thread),
+              share_first(engine, draw->count, thread + 1));
     pool_barrier(engine->pool);
-    return mean_loss(workspace->losses, workspace->correct, draw->count, right);
+    return mean_loss(&shared, draw->count, right);
 }
 
 /* --- the backward pass --- */

@@ -38,6 +38,9 @@ struct sampled_batch {
     int32_t *indexes;                /* [capacity] */
     int32_t *labels;                 /* [capacity] */
     int32_t *places;                 /* [capacity]: positions before they were put in order */
+    float *wanted;                   /* [capacity, wanted_stride]: target values; NULL: labels */
+    float *weights;                  /* [capacity] */
+    bool is_weighted;
     int count;
     atomic_int next_block; /* the next block of its index that no thread has claimed */
     struct dropout_batch dropout;
@@ -71,6 +74,8 @@ struct cpu_engine {
     struct workspace workspace;
     struct batch_index indexes[INDEXES];
     struct sampled_batch draws[DRAWS];
+    int targets;                  /* target values of an example; 0: it has a label */
+    int wanted_stride;            /* targets, rounded up */
     int32_t *drawn;               /* [batch size]: a batch in the sampler's order */
     int32_t *in_order;            /* [batch size], if examples stream: 0, 1, 2 ... */
     int32_t *first_of_class;      /* [classes + 1] */
