@@ -10,8 +10,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
@@ -233,6 +235,66 @@ static void patience_ends_a_wait(void **state)
     (void)state;
     patience(NULL);
     patience(fleet_key);
+}
+
+enum { SIPS = 20, SIP_BYTES = 1000 };
+
+/* Takes a little at a time, longer than anybody would wait for one who takes nothing, and then answers. */
+struct sipper {
+    int fd;
+    double pause_s; /* the longest */
+};
+
+static void *sip(void *context)
+{
+    struct sipper *sipper = context;
+    double last_s = clock_monotonic_s();
+    for (int i = 0; i < SIPS; i++) {
+        uint8_t bytes[SIP_BYTES];
+        usleep((useconds_t)(IDLE_S / 8 * 1e6));
+        assert(recv(sipper->fd, bytes, sizeof bytes, MSG_WAITALL) == SIP_BYTES);
+        double now_s = clock_monotonic_s();
+        sipper->pause_s = fmax(sipper->pause_s, now_s - last_s);
+        last_s = now_s;
+    }
+    assert(send(sipper->fd, "!", 1, 0) == 1);
+    return NULL;
+}
+
+/* False: this machine was too busy for a peer that takes a little now and then. */
+static bool waits_for_a_sipper(void)
+{
+    struct connection *connection;
+    struct sipper sipper = {.pause_s = 0};
+    struct error error;
+    pthread_t thread;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    sipper.fd = ends[1];
+    assert_true(connection_serve(&connection, ends[0], "a sipper", NULL, NULL, soon(), &error));
+    connection_set_idle_timeout(connection, IDLE_S);
+    for (int i = 0; i < SIPS; i++) {
+        uint8_t bytes[SIP_BYTES] = {0};
+        struct iovec part = {bytes, sizeof bytes};
+        assert_true(connection_write(connection, &part, 1, soon(), &error));
+    }
+    assert_int_equal(pthread_create(&thread, NULL, sip, &sipper), 0);
+    char answer;
+    bool answered = connection_read(connection, &answer, 1, clock_monotonic_s() + 60, &error);
+    pthread_join(thread, NULL);
+    connection_close(connection);
+    close(ends[1]);
+    assert_true(answered || sipper.pause_s > IDLE_S / 2);
+    return answered;
+}
+
+/* A peer whose system takes what was sent is alive, though it says nothing. */
+static void what_is_taken_is_a_sign_of_life(void **state)
+{
+    (void)state;
+    for (int tries = 0; !waits_for_a_sipper(); tries++) {
+        assert_in_range(tries, 0, 50);
+    }
 }
 
 /* Until the writer has given up. */
@@ -477,6 +539,7 @@ int main(void)
         cmocka_unit_test(writes_gather),
         cmocka_unit_test(silent_peer_times_out),
         cmocka_unit_test(patience_ends_a_wait),
+        cmocka_unit_test(what_is_taken_is_a_sign_of_life),
         cmocka_unit_test(full_pipe_times_out),
         cmocka_unit_test(wake_ends_waits),
         cmocka_unit_test(half_open_handshake_ends),

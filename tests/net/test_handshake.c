@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "net/bytes.h"
+#include "net/transport.h"
 #include "tests/net/loopback.h"
 
 static const struct hello_identity ps0 = {.member = {MEMBER_PS, 0},
@@ -190,6 +191,30 @@ static void role_has_the_last_word(void **state)
     assert_refused(&worker1, &ps_0, &service, REFUSAL_DUPLICATE, "worker 1 is there already");
 }
 
+/* The one who is asked must be who its certificate names, also where any member would do. */
+static void a_certificate_of_another_is_no_welcome(void **state)
+{
+    static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX}, named[] = {{MEMBER_PS, 0}, {MEMBER_PS, 1}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct loopback loopback = {.listener = -1};
+        struct service service = {.accepted = false};
+        struct connection *connection;
+        struct channel channel;
+        struct peer peer;
+        struct error error;
+        loopback_start(&loopback, NULL, serve, &service);
+        assert_true(connection_connect(&connection, &loopback.address, &anybody, NULL, NULL, soon(), &error));
+        connection->credential = named[i];
+        channel_open(&channel, connection);
+        bool welcome = handshake_connect(&channel, &worker1, &anybody, &peer, soon(), NULL, &error);
+        channel_close(&channel);
+        loopback_end(&loopback);
+        assert_int_equal(welcome, i == 0);
+        assert_true(welcome || strstr(error.text, "is not who it was expected to be (role 1, index 0)"));
+    }
+}
+
 /* Sends bytes to a server and gives its answer's frame and message back. */
 static void exchange_raw(const uint8_t *bytes, size_t size, struct service *service, struct channel *channel,
                          bool *answered)
@@ -308,6 +333,7 @@ int main(void)
         cmocka_unit_test(future_version),
         cmocka_unit_test(garbage_is_refused),
         cmocka_unit_test(role_has_the_last_word),
+        cmocka_unit_test(a_certificate_of_another_is_no_welcome),
         cmocka_unit_test(calls),
         cmocka_unit_test(bulk_that_does_not_come),
     };

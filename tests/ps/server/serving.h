@@ -30,6 +30,7 @@ struct serving_session {
     struct channel client; /* of the peer */
     bool open;             /* admitted, and not yet ended */
     bool busy;             /* one of its requests is being served */
+    bool deaf;             /* something that it was sent was dropped */
 };
 
 static struct serving {
@@ -89,6 +90,7 @@ static inline bool serving_drain(int fd)
     for (int i = 0; i < SERVING_SESSIONS; i++) {
         struct serving_session *one = &serving.sessions[i];
         if (one->client.connection && one->session.base.fd == fd) {
+            one->deaf = true;
             return recv(one->client.connection->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0;
         }
     }
@@ -306,12 +308,13 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     struct server *server = &serving.server;
     struct session *session = &one->session;
     static uint64_t number;
+    const struct peer peer = {.member = *who, .incarnation = incarnation, .program = "trainer"};
     struct error message;
     uint16_t refusal = 0;
     serving_connect(one);
     server_lock(server);
     while (!guest) {
-        refusal = job_hello(&server->job, who, incarnation, "10.0.0.1:1", "trainer", "", 1, serving.now_s, &message);
+        refusal = job_hello(&server->job, &peer, "10.0.0.1:1", serving.now_s, &message);
         if (refusal != JOB_ASK_AGAIN) {
             break;
         }

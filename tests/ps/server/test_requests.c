@@ -30,8 +30,8 @@ static void send_part(struct serving_session *one, enum message_type type, const
 {
     struct error error;
     struct iovec part = {(void *)(uintptr_t)bulk, floats * sizeof *bulk};
-    if (!channel_send(&one->client, type, one->client.next_request, flags, message, &part, floats > 0, INFINITY,
-                      &error) ||
+    const struct outgoing frame = {type, one->client.next_request, message, &part, floats > 0, !(flags & FRAME_LAST)};
+    if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
         !connection_flush(one->client.connection, INFINITY, &error)) {
         fail_msg("%s", error.text);
     }
@@ -408,12 +408,8 @@ static void test_reports_name_workers_that_there_are(void **state)
     static const struct {
         struct range range;
         bool fine;
-    } named[] = {{{0, SERVING_WORKERS}, true},
-                 {{SERVING_WORKERS - 1, 1}, true},
-                 {{SERVING_WORKERS, 1}, false},
-                 {{SERVING_WORKERS - 1, 2}, false},
-                 {{0, SERVING_WORKERS + 1}, false},
-                 {{UINT64_MAX - 5, 5}, false},
+    } named[] = {{{0, SERVING_WORKERS}, true},      {{SERVING_WORKERS - 1, 1}, true},  {{SERVING_WORKERS, 1}, false},
+                 {{SERVING_WORKERS - 1, 2}, false}, {{0, SERVING_WORKERS + 1}, false}, {{UINT64_MAX - 5, 5}, false},
                  {{1, UINT32_MAX}, false}};
     (void)state;
     begin_synchronous(SERVING_PS);
@@ -425,8 +421,7 @@ static void test_reports_name_workers_that_there_are(void **state)
             range_put(bytes, 0, named[i].range);
             *(which == 0 ? &staged.finite : &staged.not_finite) = (struct ranges){bytes, 1};
             other->client.generation = 1;
-            assert_int_equal(ask(other, MESSAGE_staged, &staged, MESSAGE_done),
-                             named[i].fine ? 0 : ERROR_BAD_REQUEST);
+            assert_int_equal(ask(other, MESSAGE_staged, &staged, MESSAGE_done), named[i].fine ? 0 : ERROR_BAD_REQUEST);
             serving_hang_up(other);
         }
     }
@@ -459,13 +454,13 @@ static void test_who_may_ask_for_what(void **state)
         enum message_type type;
         const char *by; /* a letter for each asker that may */
     } rules[] = {
-        {MESSAGE_ping, "cwpog"},     {MESSAGE_leave, "cwpog"},        {MESSAGE_get_status, "cwpog"},
-        {MESSAGE_report, "cwpog"},   {MESSAGE_propose, "o"},          {MESSAGE_abort_rollout, "o"},
-        {MESSAGE_snapshot, "c"},     {MESSAGE_release, "c"},          {MESSAGE_end_restore, "c"},
-        {MESSAGE_write, "c"},        {MESSAGE_begin_restore, "c"},    {MESSAGE_staged, "p"},
-        {MESSAGE_read, "cw"},        {MESSAGE_get_aggregate, "p"},    {MESSAGE_get_model, "cw"},
-        {MESSAGE_heartbeat, "cw"},   {MESSAGE_pull, "cw"},            {MESSAGE_push, "cw"},
-        {MESSAGE_end_job, "c"},      {MESSAGE_get_batches, "cw"},     {MESSAGE_welcome, "cw"},
+        {MESSAGE_ping, "cwpog"},   {MESSAGE_leave, "cwpog"},     {MESSAGE_get_status, "cwpog"},
+        {MESSAGE_report, "cwpog"}, {MESSAGE_propose, "o"},       {MESSAGE_abort_rollout, "o"},
+        {MESSAGE_snapshot, "c"},   {MESSAGE_release, "c"},       {MESSAGE_end_restore, "c"},
+        {MESSAGE_write, "c"},      {MESSAGE_begin_restore, "c"}, {MESSAGE_staged, "p"},
+        {MESSAGE_read, "cw"},      {MESSAGE_get_aggregate, "p"}, {MESSAGE_get_model, "cw"},
+        {MESSAGE_heartbeat, "cw"}, {MESSAGE_pull, "cw"},         {MESSAGE_push, "cw"},
+        {MESSAGE_end_job, "c"},    {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
