@@ -18,11 +18,20 @@
 #define OPTIMIZER_KERNELS_NAME "reference"
 #endif
 
-static inline __attribute__((always_inline)) void
-optimizer_loop_body(enum optimizer_formula formula, bool with_l2, bool with_average, bool with_gradient,
-                    const struct update *shared, size_t n, const float *restrict gradient, float *restrict parameters,
-                    float *restrict slot0, float *restrict slot1, float *restrict average)
+/* What is constant in a loop. */
+struct optimizer_choice {
+    enum optimizer_formula formula;
+    bool with_l2, with_average, with_gradient;
+};
+
+static inline __attribute__((always_inline)) void optimizer_loop_body(const struct optimizer_choice choice,
+                                                                      const struct update *shared, size_t n,
+                                                                      const float *restrict gradient,
+                                                                      float *restrict parameters, float *restrict slot0,
+                                                                      float *restrict slot1, float *restrict average)
 {
+    const enum optimizer_formula formula = choice.formula;
+    const bool with_l2 = choice.with_l2, with_average = choice.with_average, with_gradient = choice.with_gradient;
     const struct update update = *shared; /* a copy that no store below can alias */
     const bool moves = with_gradient || with_l2 || formula == FORMULA_MOMENTUM || formula == FORMULA_NESTEROV ||
                        formula == FORMULA_ADAM || formula == FORMULA_RMSPROP || formula == FORMULA_FTRL;
@@ -78,23 +87,23 @@ static inline __attribute__((always_inline)) void optimizer_fetch(const float *r
     }
 }
 
-static inline __attribute__((always_inline)) void optimizer_rows_body(enum optimizer_formula formula, bool with_l2,
-                                                                      bool with_average, bool with_gradient,
+static inline __attribute__((always_inline)) void optimizer_rows_body(const struct optimizer_choice choice,
                                                                       const struct update *update,
                                                                       const struct optimizer_rows *rows)
 {
     for (size_t r = 0; r < rows->rows; r++) {
         size_t at = r * rows->stride;
-        if ((formula != FORMULA_SGD || with_average) && r + OPTIMIZER_AHEAD < rows->rows + rows->following) {
+        if ((choice.formula != FORMULA_SGD || choice.with_average) &&
+            r + OPTIMIZER_AHEAD < rows->rows + rows->following) {
             size_t next = at + OPTIMIZER_AHEAD * rows->stride;
             optimizer_fetch(rows->parameters + next, rows->cols);
             optimizer_fetch(optimizer_row(rows->slot0, next), rows->cols);
             optimizer_fetch(optimizer_row(rows->slot1, next), rows->cols);
             optimizer_fetch(optimizer_row(rows->average, next), rows->cols);
         }
-        optimizer_loop_body(formula, with_l2, with_average, with_gradient, update, rows->cols,
-                            with_gradient ? rows->gradient + r * rows->gradient_stride : NULL, rows->parameters + at,
-                            optimizer_row(rows->slot0, at), optimizer_row(rows->slot1, at),
+        optimizer_loop_body(choice, update, rows->cols,
+                            choice.with_gradient ? rows->gradient + r * rows->gradient_stride : NULL,
+                            rows->parameters + at, optimizer_row(rows->slot0, at), optimizer_row(rows->slot1, at),
                             optimizer_row(rows->average, at));
     }
 }
@@ -104,7 +113,7 @@ static inline __attribute__((always_inline)) void optimizer_rows_body(enum optim
     static void LOOP_NAME(formula, l2, with_average, with_gradient)(const struct update *update,                       \
                                                                     const struct optimizer_rows *rows)                 \
     {                                                                                                                  \
-        optimizer_rows_body(formula, l2, with_average, with_gradient, update, rows);                                   \
+        optimizer_rows_body((struct optimizer_choice){formula, l2, with_average, with_gradient}, update, rows);        \
     }
 #define DEFINE_LOOPS(formula)                                                                                          \
     DEFINE_LOOP(formula, 0, 0, 0)                                                                                      \

@@ -92,7 +92,8 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
         told[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : told[0];
     }
-    const struct outgoing frame = {.type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
+    const struct outgoing frame = {
+        .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
     bool sent = channel_send_frame(channel, &frame, fake_soon(), &error);
     free(told);
     free(halves);
