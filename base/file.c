@@ -1,12 +1,16 @@
 /*
  * Writes go to a temporary file in the same folder, so that the rename stays within one file system; then the folder is
- * synced, because the rename changes the folder. The temporary name contains the process id and ends in ".tmp", so what
- * a killed process leaves behind is never mistaken for the real file.
+ * synced, because the rename changes the folder. The temporary name ends in ".tmp", so what a killed process leaves
+ * behind is never mistaken for the real file. It can't be guessed, and a file or a link that is there already is never
+ * opened, so that in a folder that others may write to nobody can make us write elsewhere.
  */
 #include "base/file.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +18,14 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <sodium.h>
+
+#include "base/clock.h"
+
+enum { NAME_HEX = 16 }; /* of a temporary name */
+
+static const double LEFTOVER_S = 3600; /* no write takes that long */
 
 /* Remedies for common errors. */
 static const char *remedy(int reason)
@@ -34,6 +46,8 @@ static const char *remedy(int reason)
     case EMFILE:
     case ENFILE:
         return "; raise the limit on open files (ulimit -n)";
+    case ELOOP:
+        return "; a symbolic link is in its place: remove that";
     case EIO:
         return "; the disk is failing, see the kernel log (dmesg)";
     default:
@@ -167,14 +181,20 @@ static bool sync_folder_of(const char *path, struct error *error)
     return synced || file_error(error, folder, "cannot be synced to disk", reason);
 }
 
+bool file_temporary_name(char *name, size_t size, const char *path, struct error *error)
+{
+    const uint64_t number = (uint64_t)randombytes_random() << 32 | randombytes_random();
+    const int length = snprintf(name, size, "%s.%0*" PRIx64 ".tmp", path, NAME_HEX, number);
+    return (length > 0 && (size_t)length < size) || error_set(error, "%s: the path is too long", path);
+}
+
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error)
 {
     char temporary[PATH_MAX];
-    int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof temporary) {
-        return error_set(error, "%s: the path is too long", path);
+    if (!file_temporary_name(temporary, sizeof temporary, path, error)) {
+        return false;
     }
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) {
         return file_error(error, temporary, "cannot be created", errno);
     }
@@ -193,6 +213,39 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
         return false;
     }
     return sync_folder_of(path, error);
+}
+
+/* A name that file_temporary_name made, or an earlier program, which put its process id there. */
+static bool is_temporary(const char *name)
+{
+    static const char suffix[] = ".tmp";
+    const size_t length = strlen(name), end = length - (sizeof suffix - 1);
+    if (length < sizeof suffix || strcmp(name + end, suffix) != 0) {
+        return false;
+    }
+    size_t first = end;
+    bool is_decimal = true;
+    for (; first > 0 && isxdigit((unsigned char)name[first - 1]); first--) {
+        is_decimal = is_decimal && isdigit((unsigned char)name[first - 1]);
+    }
+    return first > 1 && first < end && name[first - 1] == '.' && (is_decimal || end - first == NAME_HEX);
+}
+
+void file_remove_leftovers(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    if (!directory) {
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        struct stat status;
+        if (is_temporary(entry->d_name) &&
+            fstatat(dirfd(directory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode) &&
+            clock_wall_s() - (double)status.st_mtim.tv_sec >= LEFTOVER_S) {
+            unlinkat(dirfd(directory), entry->d_name, 0); /* if that fails: it does no harm */
+        }
+    }
+    closedir(directory);
 }
 
 /* Its writer may have died before syncing the folder. */
@@ -237,7 +290,7 @@ bool file_make_folder(const char *path, struct error *error)
 
 bool file_lock(const char *path, const char *purpose, int *fd, struct error *error)
 {
-    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (lock < 0) {
         return file_error(error, path, "cannot be created", errno);
     }

@@ -35,12 +35,21 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
 /* The same, but leaves a file that already holds exactly these bytes; it is synced just the same. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);
 
+/* "PATH.RANDOM.tmp", for a file that is to be renamed to `path`. False if it does not fit. */
+bool file_temporary_name(char *name, size_t size, const char *path, struct error *error);
+
+/*
+ * Removes what killed processes left of file_write_atomic in a folder of our own: temporary files that nobody has
+ * written to for an hour, since other processes may be writing there.
+ */
+void file_remove_leftovers(const char *folder);
+
 /* Creates the folder and its parents (mode 0777 less umask); fine if it exists. */
 bool file_make_folder(const char *path, struct error *error);
 
 /*
- * Takes an exclusive lock on `path` (created if missing) and writes this process's id into it. The lock is held until
- * *fd is closed or the process ends. If another process holds it, the error names its id and `purpose`.
+ * Takes an exclusive lock on `path` (created if missing; a symbolic link is refused) and writes this process's id into
+ * it. The lock is held until *fd is closed or the process ends. If another process holds it, the error names its id and `purpose`.
  */
 bool file_lock(const char *path, const char *purpose, int *fd, struct error *error);
 

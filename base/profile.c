@@ -264,7 +264,8 @@ bool profile_close(struct error *error)
         return true;
     }
     snprintf(part, sizeof part, "%s.part", file_path);
-    FILE *file = fopen(part, "we");
+    unlink(part); /* an earlier process left it, or it is a link to somewhere else */
+    FILE *file = fopen(part, "wxe");
     if (!file) {
         return file_error(error, part, "cannot be opened for the profile", errno);
     }

@@ -17,7 +17,7 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
 	pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
-	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_uniform \
+	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_random randombytes_uniform \
 	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo \
 	connect accept4 recvmsg recv sendmsg send shutdown \
 	poll ioctl eventfd eventfd_write eventfd_read close \

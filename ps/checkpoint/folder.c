@@ -106,7 +106,7 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
 
 /* --- opening --- */
 
-/* Only ours: "model-....safetensors.<process>.tmp" and "best.safetensors.<process>.tmp". */
+/* Only ours: "model-....safetensors.<random>.tmp" and "best.safetensors.<random>.tmp". */
 static bool is_leftover(const char *name)
 {
     return ends_with(name, temporary_suffix) && strstr(name, ".safetensors.") &&
@@ -242,8 +242,7 @@ static bool save_best(const char *best, const char *model, const struct checkpoi
                       const struct checkpoint_info *info, struct error *error)
 {
     char temporary[CHECKPOINT_MAX_PATH + 32];
-    snprintf(temporary, sizeof temporary, "%s.%ld%s", best, (long)getpid(), temporary_suffix);
-    if (model && link(model, temporary) == 0) {
+    if (model && file_temporary_name(temporary, sizeof temporary, best, error) && link(model, temporary) == 0) {
         /* Renaming onto another name of the same file does nothing and leaves both. */
         bool renamed = rename(temporary, best) == 0;
         unlink(temporary);

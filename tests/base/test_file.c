@@ -1,6 +1,7 @@
 /* Whole reads with limits, replacement that is all or nothing, locks that name their holder. */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <signal.h>
 #include <unistd.h>
 #include <setjmp.h>
@@ -32,14 +34,26 @@ static int leave(void **state)
     return system(command);
 }
 
-static void assert_content(const char *expected)
+static void assert_content(const char *file, const char *expected)
 {
     uint8_t *bytes;
     size_t size;
-    assert_true(file_read(path, 1000, &bytes, &size, &error));
+    assert_true(file_read(file, 1000, &bytes, &size, &error));
     assert_int_equal(size, strlen(expected));
     assert_string_equal((char *)bytes, expected);
     free(bytes);
+}
+
+static int names_in(const char *of)
+{
+    DIR *directory = opendir(of);
+    int count = 0;
+    assert_non_null(directory);
+    for (const struct dirent *entry; (entry = readdir(directory));) {
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    }
+    closedir(directory);
+    return count;
 }
 
 static void write_then_read(void **state)
@@ -47,7 +61,7 @@ static void write_then_read(void **state)
     (void)state;
     const struct file_part parts[] = {{"hello ", 6}, {"", 0}, {"world", 5}};
     assert_true(file_write_atomic(path, parts, 3, &error));
-    assert_content("hello world");
+    assert_content(path, "hello world");
     assert_true(file_exists(path));
 }
 
@@ -106,10 +120,68 @@ static void failed_write_keeps_the_old(void **state)
     setrlimit(RLIMIT_FSIZE, &old);
     assert_false(done);
     assert_non_null(strstr(error.text, "cannot be written: File too large"));
-    assert_content("hello world");
-    char temporary[512];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    assert_false(file_exists(temporary));
+    assert_content(path, "hello world");
+    assert_int_equal(names_in(folder), 1);
+}
+
+/* Whoever may write to the folder too, and knows how temporary files are named, must not lead us elsewhere. */
+static void links_are_not_followed(void **state)
+{
+    (void)state;
+    char victim[512], temporary[2][512], lock_path[512];
+    int fd;
+    snprintf(victim, sizeof victim, "%s/victim", folder);
+    snprintf(temporary[0], sizeof *temporary, "%s.%ld.tmp", path, (long)getpid());
+    snprintf(lock_path, sizeof lock_path, "%s/trainer.lock", folder);
+    const struct file_part precious = {"precious", 8}, part = {"hello world", 11};
+    assert_true(file_write_atomic(victim, &precious, 1, &error));
+    assert_int_equal(symlink(victim, temporary[0]) + symlink(victim, lock_path), 0);
+    assert_true(file_write_atomic(path, &part, 1, &error));
+    assert_content(path, "hello world");
+    assert_content(victim, "precious");
+    assert_false(file_lock(lock_path, "the folder", &fd, &error));
+    assert_non_null(strstr(error.text, "a symbolic link is in its place"));
+    assert_content(victim, "precious");
+    unlink(temporary[0]);
+    unlink(lock_path);
+    unlink(victim);
+    assert_true(file_temporary_name(temporary[0], sizeof *temporary, path, &error));
+    assert_true(file_temporary_name(temporary[1], sizeof *temporary, path, &error));
+    assert_string_not_equal(temporary[0], temporary[1]);
+    assert_false(file_temporary_name(temporary[0], strlen(path) + 21, path, &error));
+}
+
+static void put_aged(const char *name, time_t age_s)
+{
+    char whole[512];
+    const struct timespec when = {.tv_sec = time(NULL) - age_s}, times[] = {when, when};
+    assert_true(file_join(whole, sizeof whole, folder, name, &error));
+    assert_true(file_write_atomic(whole, &(struct file_part){"x", 1}, 1, &error));
+    assert_int_equal(utimensat(AT_FDCWD, whole, times, 0), 0);
+}
+
+static void leftovers_of_killed_processes_go(void **state)
+{
+    (void)state;
+    static const char *const leftovers[] = {"current.0123456789abcdef.tmp", "current.4711.tmp"};
+    static const char *const others[] = {"notes.tmp", "x.abcdef.tmp", ".12.tmp", "current.0123456789abcdef.tmp2",
+                                         "12.tmp"};
+    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++) {
+        put_aged(leftovers[i], 7200);
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        put_aged(others[i], 7200);
+    }
+    put_aged("current.fedcba9876543210.tmp", 60); /* another process may be writing it */
+    const int before = names_in(folder);
+    file_remove_leftovers(folder);
+    assert_int_equal(names_in(folder), before - 2);
+    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++) {
+        char whole[512];
+        assert_true(file_join(whole, sizeof whole, folder, leftovers[i], &error));
+        assert_false(file_exists(whole));
+    }
+    file_remove_leftovers("/nowhere/at/all");
 }
 
 static void folders_with_parents(void **state)
@@ -183,6 +255,8 @@ int main(void)
         cmocka_unit_test(limit_is_kept),
         cmocka_unit_test(absent_and_folder_are_named),
         cmocka_unit_test(failed_write_keeps_the_old),
+        cmocka_unit_test(links_are_not_followed),
+        cmocka_unit_test(leftovers_of_killed_processes_go),
         cmocka_unit_test(folders_with_parents),
         cmocka_unit_test(lock_names_its_holder),
         cmocka_unit_test(what_is_there_is_kept),

@@ -679,6 +679,11 @@ WRAP(void, randombytes_buf, void *bytes, size_t size)
     }
 }
 
+WRAP(uint32_t, randombytes_random, void)
+{
+    return (uint32_t)++world.names;
+}
+
 WRAP(uint32_t, randombytes_uniform, uint32_t below)
 {
     return (uint32_t)chance(below);

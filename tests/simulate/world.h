@@ -58,6 +58,7 @@ struct machine {
 
 extern struct world {
     uint64_t seed, random;
+    uint64_t names; /* of temporary files, so far; apart, for they decide nothing */
     double now_s;
     uint64_t events; /* that happened so far */
     struct machine machines[WORLD_MAX_MACHINES];

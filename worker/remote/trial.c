@@ -167,7 +167,8 @@ static bool start(const struct trial *trial, pid_t *child, struct error *error)
     snprintf(flag, sizeof flag, "--config=%s", trial->config);
     make_environment(environment);
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, trial->log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, trial->log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
+                                     0666);
     posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
     int reason = posix_spawn(child, "/proc/self/exe", &actions, NULL, arguments, environment);
     posix_spawn_file_actions_destroy(&actions);

@@ -239,6 +239,7 @@ static void leftovers_go_and_strangers_stay(void **unused)
     checkpoint_folder_close(&folder);
     const char *const files[] = {"model-0000000001.safetensors.17.tmp",
                                  "best.safetensors.17.tmp",
+                                 "model-0000000002.safetensors.0123456789abcdef.tmp",
                                  "notes.tmp",
                                  "model-1.safetensors",
                                  "model-00000000002.safetensors",

@@ -143,7 +143,7 @@ static bool write_picture(const char *folder, const struct examples *examples, i
         return false;
     }
     /* No sync for each of many small files: if a crash spoils the copy, it can be made again. */
-    FILE *file = fopen(path, "wbe");
+    FILE *file = fopen(path, "wbxe");
     bool done = file && fwrite(bytes, 1, size, file) == size;
     done = (file ? fclose(file) == 0 : false) && done;
     free(bytes);
