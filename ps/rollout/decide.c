@@ -357,8 +357,23 @@ static void give_up(struct rollout *rollout, double now_s)
 }
 
 /* vitals NULL: not known yet. */
+/*
+ * What losses under the target are compared with. As long as a worker has told none since it joined, those of others
+ * may be of a model that was given up since, so that the worst of them bounds nothing. That is looked at once more when
+ * all is staged: by then a worker has usually made a step.
+ */
+static void note_loss_before(struct rollout *rollout, const struct rollout_vitals *vitals)
+{
+    rollout->guessed = vitals->unsure;
+    rollout->loss_before =
+        rollout->may_lose || vitals->waits || vitals->unsure ? fmax(vitals->loss, vitals->guess) : vitals->loss;
+}
+
 static void begin_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
+    if (vitals && rollout->guessed) {
+        note_loss_before(rollout, vitals);
+    }
     enter(rollout, ROLLOUT_SWITCHING, now_s);
     rollout->generation = vitals ? vitals->generation : 0;
     rollout->wave = 1;
@@ -373,6 +388,8 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
     rollout->kind = plan->kind;
     rollout->healthy_s = plan->healthy_s;
     rollout->loss_before = loss_before;
+    rollout->may_lose = plan->may_lose;
+    rollout->guessed = false;
     rollout->step = 0;
     rollout->waited = plan->waited;
     rollout->absent = plan->absent;
@@ -401,6 +418,7 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         return false;
     }
     take_plan(rollout, plan, vitals->loss);
+    note_loss_before(rollout, vitals);
     rollout->reason[0] = '\0';
     rollout->slowest_s = rollout->steps_per_s = 0;
     for (int i = 0; i < rollout->count; i++) {

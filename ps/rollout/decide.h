@@ -150,7 +150,9 @@ struct rollout_report {
 struct rollout_vitals {
     int64_t global_step;
     double steps_per_s;
-    double loss; /* the worst of all workers; NaN: one is not finite */
+    double loss;  /* the worst of all workers; NaN: one is not finite */
+    double guess; /* the loss of a model that has learnt nothing; infinite: nobody can tell */
+    bool unsure;  /* a worker that is here has told no loss since it joined */
     uint32_t generation;
     int under_way;     /* steps that may still come from gradients computed already */
     double may_come_s; /* a step may wait this long for workers not seen yet; 0: none does */
@@ -180,6 +182,8 @@ struct rollout {
     int64_t proof_step;  /* watching: only steps from here on show what the target does */
     uint32_t generation; /* that was switched */
     double loss_before;
+    bool may_lose;      /* of the plan */
+    bool guessed;       /* not all workers had told loss_before */
     double slowest_s;   /* the longest time between two reports of a member while it staged */
     double steps_per_s; /* the most since it began: training is slower while members check a candidate */
     int wave;           /* local: this many members, in the order of waves, are told to restart */
@@ -205,6 +209,7 @@ struct rollout_plan {
     double healthy_s;
     int64_t last_step; /* of the job, under the target; 0: none */
     struct rollout_demand to, from;
+    bool may_lose; /* what the model has learnt */
 
     /* For rollout_resume. */
     bool waited;

@@ -217,6 +217,27 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 
 /* --- Leading --- */
 
+/* Has a worker that is here told no loss yet, since it started or joined again? Locked. */
+static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
+{
+    const struct job *job = &coordinator->server->job;
+    for (int i = 0; i < job->worker_count; i++) {
+        if (job->workers[i].present && coordinator->losses[i] < 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a model that has learnt nothing loses, where the config says enough to know. */
+static double loss_of_a_guess(const struct server *server)
+{
+    const enum loss_kind loss = server->config->train.loss;
+    const int outputs = server->config->model.layers[server->model.layer_count];
+    const bool classes = loss == LOSS_SOFTMAX || (loss == LOSS_AUTO && outputs > 1);
+    return classes ? log(outputs) : INFINITY;
+}
+
 /* The state of training. Locked. */
 static struct rollout_vitals read_vitals(const struct rollout_coordinator *coordinator)
 {
@@ -235,6 +256,8 @@ static struct rollout_vitals read_vitals(const struct rollout_coordinator *coord
                                        cluster->issync ? 1 : job_present(&server->job) * (1 + cluster->pipeline_depth),
                                    .may_come_s = cluster->issync ? cluster->lease_secs : 0,
                                    .loss = worst,
+                                   .guess = loss_of_a_guess(server),
+                                   .unsure = waits_for_a_loss(coordinator),
                                    .training = server->job.state == JOB_TRAINING,
                                    .waits = server->job.state == JOB_TRAINING && !server->job.started,
                                    .over = server->job.state == JOB_DONE};
@@ -355,21 +378,10 @@ static bool check_proposal(struct rollout_coordinator *coordinator, const struct
     plan->from = demand_of(&coordinator->server->job.config.cluster);
     server_unlock(coordinator->server);
     plan->to = demand_of(&target.cluster);
+    plan->may_lose = manifest->may_lose;
     config_free(&fallback);
     config_free(&target);
     return can;
-}
-
-/* Has a worker that is here not said its loss yet, since it started or joined again? Locked. */
-static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
-{
-    const struct job *job = &coordinator->server->job;
-    for (int i = 0; i < job->worker_count; i++) {
-        if (job->workers[i].present && coordinator->losses[i] < 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, const struct manifest *manifest,
@@ -377,11 +389,7 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
 {
     char message[256];
     server_lock(coordinator->server);
-    struct rollout_vitals vitals = read_vitals(coordinator);
-    if (manifest->may_lose || vitals.waits || waits_for_a_loss(coordinator)) { /* perhaps a new model, which guesses */
-        vitals.loss =
-            fmax(vitals.loss, log(coordinator->server->config->model.layers[coordinator->server->model.layer_count]));
-    }
+    const struct rollout_vitals vitals = read_vitals(coordinator);
     bool begun = rollout_begin(&coordinator->rollout, plan, &vitals, clock_monotonic_s(), message);
     if (begun) {
         job_keep_waiting(&coordinator->server->job, rollout_keeps_waiting(&coordinator->rollout));

@@ -53,10 +53,15 @@ static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROL
                                  local = {.target = 2, .fallback = 1, .kind = ROLLOUT_LOCAL, .healthy_s = 5},
                                  whole = {.target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5};
 
+static void begin_with(const struct rollout_vitals *vitals)
+{
+    assert_true(rollout_begin(&rollout, &live, vitals, 0, message));
+    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+}
+
 static void begin_at_0(void)
 {
-    assert_true(rollout_begin(&rollout, &live, &fine, 0, message));
-    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+    begin_with(&fine);
 }
 
 static void watch_from_1(void)
@@ -252,6 +257,60 @@ static void goes_back_from_what_does_no_good(void **state)
     say((struct member){MEMBER_PS, 1}, PHASE_SWITCHED, 1);
     rollout_tick(&rollout, &vitals, 1);
     assert_goes_back(2);
+}
+
+/* A worker that has just joined again tells no loss, and others still that of a model that was given up. */
+static void losses_are_compared_with_those_of_the_model_that_is_changed(void **state)
+{
+    (void)state;
+    struct rollout_vitals vitals = fine, unsure = fine;
+    unsure.loss = 0.1;
+    unsure.guess = 2.3;
+    unsure.unsure = true;
+
+    /* Nobody tells one before the switch: what counts is how a model does that has learnt nothing. */
+    begin_with(&unsure);
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &unsure, 0.5);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_true(rollout.loss_before == 2.3);
+    all_say(PHASE_SWITCHED, 1);
+    vitals.loss = 5;
+    rollout_tick(&rollout, &vitals, 1);
+    rollout_tick(&rollout, &vitals, 2);
+    rollout_tick(&rollout, &vitals, 3.5);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    vitals.loss = 11;
+    rollout_tick(&rollout, &vitals, 4);
+    rollout_tick(&rollout, &vitals, 5.5);
+    assert_goes_back(6);
+
+    /* All have told theirs by then: 0.5, so that 5 is worse. */
+    begin_with(&unsure);
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &fine, 0.5);
+    assert_true(rollout.loss_before == 0.5);
+    all_say(PHASE_SWITCHED, 1);
+    vitals.loss = 5;
+    rollout_tick(&rollout, &vitals, 1);
+    rollout_tick(&rollout, &vitals, 2);
+    rollout_tick(&rollout, &vitals, 3.5);
+    assert_goes_back(4);
+
+    /* A loss of which nobody can say what it was: it must stay finite. */
+    unsure.guess = INFINITY;
+    begin_with(&unsure);
+    all_say(PHASE_STAGED, 0.5);
+    rollout_tick(&rollout, &unsure, 0.5);
+    all_say(PHASE_SWITCHED, 1);
+    vitals.loss = 1e30;
+    rollout_tick(&rollout, &vitals, 1);
+    rollout_tick(&rollout, &vitals, 2);
+    rollout_tick(&rollout, &vitals, 3.5);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    vitals.loss = INFINITY;
+    rollout_tick(&rollout, &vitals, 3);
+    assert_goes_back(4);
 }
 
 static void a_loss_that_flickers_is_let_pass(void **state)
@@ -639,6 +698,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_that_would_be_over_is_not_begun, enter, leave),
         cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
         cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
+        cmocka_unit_test_setup_teardown(losses_are_compared_with_those_of_the_model_that_is_changed, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),
         cmocka_unit_test_setup_teardown(a_model_that_is_restored_while_members_switch_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_watch_waits_for_steps_that_tell, enter, leave),
