@@ -19,8 +19,8 @@
 struct visitor {
     int fd;
     double came_s;
+    struct endpoint from;
     struct admission_source source;
-    char peer[ENDPOINT_TEXT];
     uint8_t pass[CREDENTIALS_PASS]; /* of a member */
 };
 

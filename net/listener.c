@@ -78,8 +78,10 @@ static void note_refusal(struct listener *listener, enum complaint cause, const 
 static void refuse(struct listener *listener, enum complaint cause, const struct visitor *visitor, const char *why)
 {
     struct error error;
-    error_set(&error, "refused %s: %s", visitor->peer, why);
-    note_refusal(listener, cause, &visitor->source, visitor->peer, &error);
+    char peer[ENDPOINT_TEXT];
+    endpoint_format(&visitor->from, peer);
+    error_set(&error, "refused %s: %s", peer, why);
+    note_refusal(listener, cause, &visitor->source, peer, &error);
     close(visitor->fd);
 }
 
@@ -285,7 +287,8 @@ static bool take(struct listener *listener, const struct visitor *visitor, bool 
     session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
     session->member = member;
     session->source = visitor->source;
-    snprintf(session->peer, sizeof session->peer, "%s", visitor->peer);
+    endpoint_format(&visitor->from, session->peer);
+    socket_prepare(visitor->fd, &visitor->from);
     options->begin(session, options->context);
     if (!start_thread(session)) {
         return false;
@@ -360,17 +363,15 @@ static bool take_those_who_come(struct listener *listener)
 {
     for (int i = 0; i < AT_A_TIME; i++) {
         struct visitor visitor = {.came_s = clock_monotonic_s()}, out;
-        struct endpoint from;
         struct error error;
-        const enum socket_taken taken = socket_take(listener->fd, &visitor.fd, &from, &error);
+        const enum socket_taken taken = socket_take(listener->fd, &visitor.fd, &visitor.from, &error);
         if (taken == SOCKET_FAILED) {
             note_refusal(listener, COMPLAINT_ACCEPT, &visitor.source, "this machine", &error);
         }
         if (taken != SOCKET_TAKEN) {
             return taken == SOCKET_NONE;
         }
-        visitor.source = admission_source(&from);
-        endpoint_format(&from, visitor.peer);
+        visitor.source = admission_source(&visitor.from);
         const enum door_look look = door_look(&listener->door, &visitor);
         if (look != DOOR_NOTHING) {
             deal_with(listener, look, &visitor);

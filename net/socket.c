@@ -19,6 +19,12 @@
 #include "base/clock.h"
 #include "net/resolver.h"
 
+/*
+ * Connections that the system keeps until they are taken; it has its own bound for that, often the same. The 128 of
+ * musl's SOMAXCONN are full within 30 ms of a flood, and whoever comes then waits for a second.
+ */
+enum { BACKLOG = 4096 };
+
 static bool is_loopback(const struct endpoint *endpoint)
 {
     if (endpoint->address.ss_family == AF_INET6) {
@@ -38,7 +44,7 @@ static bool is_loopback(const struct endpoint *endpoint)
  * no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
  * Reno.
  */
-static void set_options(int fd, const struct endpoint *peer)
+void socket_prepare(int fd, const struct endpoint *peer)
 {
     static const char unpaced[] = "reno";
     int on = 1, idle_s = 10, interval_s = 5, probes = 4, lost_after_ms = SOCKET_LOST_AFTER_MS;
@@ -65,7 +71,7 @@ static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoin
         *fd = -1;
         return WAKE_READY;
     }
-    set_options(new, endpoint);
+    socket_prepare(new, endpoint);
     if (connect(new, (const struct sockaddr *)&endpoint->address, endpoint->size) != 0) {
         reason = errno;
         if (reason == EINPROGRESS) {
@@ -124,7 +130,7 @@ static bool listen_on(int *fd, const struct addrinfo *where)
     if (where->ai_family == AF_INET6) {
         setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" takes IPv4 as well */
     }
-    if (bind(*fd, where->ai_addr, where->ai_addrlen) == 0 && listen(*fd, SOMAXCONN) == 0) {
+    if (bind(*fd, where->ai_addr, where->ai_addrlen) == 0 && listen(*fd, BACKLOG) == 0) {
         return true;
     }
     int reason = errno;
@@ -222,7 +228,6 @@ enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, stru
     from->size = sizeof from->address;
     *fd = accept4(listener, (struct sockaddr *)&from->address, &from->size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (*fd >= 0) {
-        set_options(*fd, from);
         return SOCKET_TAKEN;
     }
     if (belongs_to_one_connection(errno)) {

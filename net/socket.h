@@ -32,9 +32,13 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
 bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error);
 uint16_t socket_port(int fd);
 
+/* The options that every socket here has, for one from socket_take. */
+void socket_prepare(int fd, const struct endpoint *peer);
+
 /*
  * Takes the next connection, with the address it comes from, if one is there: where the listener is readable. Failures
- * that belong to one connection (it was aborted before we took it) are SOCKET_NONE.
+ * that belong to one connection (it was aborted before we took it) are SOCKET_NONE. What is not to be used at once
+ * needs no socket_prepare, which costs more than to take it.
  */
 enum socket_taken { SOCKET_TAKEN, SOCKET_NONE, SOCKET_FAILED };
 enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error);

@@ -14,6 +14,7 @@ import time
 import protocol
 import pytest
 
+from attacks import ATTACKS, Attack
 from clusters import Cluster
 from runs import wait_for
 
@@ -316,3 +317,35 @@ def test_processes_that_come_as_the_same_member_over_and_over(fleet):
         client = fleet.client(index=2, incarnation=incarnation)
         client.socket.close()
     fleet.assert_well()
+
+
+# --- Attacks that cost the attacker little ---
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_members_work_and_join_under(fleet, trainer, name):
+    """Nobody is lost, a worker that comes meanwhile is let in, and the log does not grow by what strangers do."""
+    lines = fleet.cluster.text("ps 0").count("refused 127")
+    with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer) as attack:
+        fleet.assert_well()
+        fleet.cluster.start("worker 3")
+        fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start", 20)
+        fleet.assert_well()
+        attack.end()
+    fleet.cluster.kill("worker 3")
+    del fleet.cluster.members["worker 3"]
+    assert fleet.cluster.text("ps 0").count("refused 127") - lines < 20
+
+
+def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
+    """Who gets its batches from worker 0 finds the way there."""
+    flags = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--data_sharding=chief", "--train_dir=")
+    with Cluster(trainer, tmp_path, ps=1, workers=2, flags=flags) as cluster:
+        cluster.start("ps 0")
+        cluster.start("worker 0")
+        cluster.until("worker 0", lambda text: '"event":"start"' in text, "start")
+        port = int(cluster.worker_hosts[0].split(":")[1])
+        with Attack("silent", port, tmp_path / "fleet.key", trainer):
+            cluster.start("worker 1")
+            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start", 20)
+            assert "gets its batches from here" in cluster.text("worker 0")

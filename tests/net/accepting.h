@@ -16,7 +16,10 @@ static inline bool accept_in_time(int listener, int *fd, char peer[ENDPOINT_TEXT
             return error_set(error, "nobody connected in time");
         }
     }
-    endpoint_format(&from, peer);
+    if (taken == SOCKET_TAKEN) {
+        socket_prepare(*fd, &from);
+        endpoint_format(&from, peer);
+    }
     return taken == SOCKET_TAKEN;
 }
 

@@ -119,6 +119,29 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     close(listener);
 }
 
+/* Many come at once, and nobody takes them yet: the system keeps them, and none has to ask again a second later. */
+static void a_crowd_waits(void **state)
+{
+    enum { CROWD = 300 };
+    (void)state;
+    struct error error;
+    struct address address = {.host = "127.0.0.1"};
+    int listener, fds[CROWD], came = 0;
+    assert_true(socket_listen(&listener, address.host, 0, &error));
+    address.port = socket_port(listener);
+    while (came < CROWD && socket_connect(&fds[came], &address, NULL, clock_monotonic_s() + 5, &error)) {
+        struct tcp_info info;
+        socklen_t size = sizeof info;
+        assert_int_equal(getsockopt(fds[came++], IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+        assert_int_equal(info.tcpi_total_retrans, 0);
+    }
+    assert_int_equal(came, CROWD);
+    while (came > 0) {
+        close(fds[--came]);
+    }
+    close(listener);
+}
+
 static void *close_later(void *listener)
 {
     usleep(300 * 1000);
@@ -158,9 +181,13 @@ static void listening(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_as_text), cmocka_unit_test(mapped_addresses),
-        cmocka_unit_test(unknown_names),     cmocka_unit_test(members),
-        cmocka_unit_test(listening),         cmocka_unit_test(a_port_that_gets_free_in_time),
+        cmocka_unit_test(a_crowd_waits),
+        cmocka_unit_test(addresses_as_text),
+        cmocka_unit_test(mapped_addresses),
+        cmocka_unit_test(unknown_names),
+        cmocka_unit_test(members),
+        cmocka_unit_test(listening),
+        cmocka_unit_test(a_port_that_gets_free_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Strangers and false members that want a fleet to do no work, one process each, for tests and benchmarks.
+
+    tests/attacks.py ATTACK PORT KEY SECONDS
+
+Prints "begun" when it has made some connections, and at the end {"count": connections, "cpu_s": processor time, ...}.
+
+KEY is the fleet's, which only `guests` show; the others have a key of their own, or none.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import resource
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import protocol
+
+CHANGE_CIPHER_SPEC = bytes([0x14, 3, 3, 0, 1, 1])
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
+
+
+def client_hello(key=None):
+    """A ClientHello as OpenSSL says it."""
+    out = ssl.MemoryBIO()
+    stranger = protocol.context(key).wrap_bio(ssl.MemoryBIO(), out)
+    try:
+        stranger.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+class Pace:
+    """So many a second, or as many as it gets; False once the time is over."""
+
+    def __init__(self, rate, seconds):
+        self.gap, self.next, self.end, self.count = 1 / rate, time.monotonic(), time.monotonic() + seconds, 0
+        self.begun = False
+
+    def goes_on(self):
+        if self.count == 8 and not self.begun:
+            self.begun = True
+            print("begun", flush=True)
+        now = time.monotonic()
+        if now < self.next:
+            time.sleep(self.next - now)
+        self.next = max(self.next + self.gap, now - 0.1)
+        self.count += 1
+        return now < self.end
+
+
+def garbage(port, key, pace):
+    """8 bytes that mean nothing, and away."""
+    while pace.goes_on():
+        with connect(port) as stranger:
+            stranger.sendall(b"\x00garbage")
+
+
+def reset(port, key, pace):
+    """A ClientHello and a reset: the handshake is the other's to compute, in vain."""
+    hello = client_hello()
+    while pace.goes_on():
+        with connect(port) as stranger:
+            stranger.sendall(hello)
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def wrong_key(port, key, pace):
+    """Whole handshakes with a key of one's own."""
+    trainer = os.environ["TRAINER"]
+    with tempfile.TemporaryDirectory() as folder:
+        other = f"{folder}/other.key"
+        subprocess.run([trainer, "keygen", f"--out={other}"], check=True, capture_output=True)
+        context = protocol.context(other)
+        context.verify_mode = ssl.CERT_NONE
+
+        def shake_hands():
+            try:
+                with connect(port) as stranger, context.wrap_socket(stranger) as tls:
+                    tls.recv(1)
+            except OSError:
+                pass
+
+        with concurrent.futures.ThreadPoolExecutor(16) as hands:
+            while pace.goes_on():
+                hands.submit(shake_hands)
+
+
+def silent(port, key, pace):
+    """A hundred connections that say nothing, and come again when they are cut."""
+    held = []
+    while pace.goes_on():
+        if len(held) < 100:
+            held.append(connect(port))
+            held[-1].setblocking(False)
+        else:
+            held = [each for each in held if not is_closed(each)]
+            pace.count -= 1
+
+
+def is_closed(held):
+    try:
+        return held.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def stream(port, key, pace):
+    """Eight connections that begin a handshake and go on with records that mean nothing."""
+    hello, records = client_hello(), CHANGE_CIPHER_SPEC * 2000
+    held = []
+    while pace.goes_on():
+        pace.count -= 1
+        if len(held) < 8:
+            held.append(connect(port))
+            held[-1].sendall(hello)
+            held[-1].setblocking(False)
+            pace.count += 1
+        for each in list(held):
+            try:
+                each.send(records)
+            except BlockingIOError:
+                pass
+            except OSError:
+                each.close()
+                held.remove(each)
+
+
+def guests(port, key, pace):
+    """96 members that report, of which the fleet has never heard, with its key."""
+    held = {}
+    while pace.goes_on():
+        index = 1000 + pace.count % 96
+        if index not in held or is_closed(held[index].socket):
+            client = protocol.Client(port, key)
+            client.hello(role=2, index=index, incarnation=index, digest="")
+            client.socket.setblocking(False)
+            held[index] = client
+
+
+# Of each, connections a second; those that hold some come again as often as that at most.
+RATES = {garbage: 4500, reset: 1000, wrong_key: 250, silent: 1000, stream: 200, guests: 250}
+ATTACKS = {attack.__name__: attack for attack in RATES}
+
+
+class Attack:
+    """Under way while it is entered, and until its end, which returns what it printed."""
+
+    def __init__(self, name, port, key, trainer, seconds=600.0):
+        self.command = [sys.executable, __file__, name, str(port), str(key), str(seconds)]
+        self.environment = {**os.environ, "TRAINER": str(trainer)}
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env=self.environment)
+        begun = self.process.stdout.readline()
+        assert begun == "begun\n", (begun, self.process.communicate())
+        return self
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        output, errors = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, errors
+        return json.loads(output)
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Enough(Exception):
+    pass
+
+
+def stop(*_):
+    raise Enough
+
+
+def main():
+    name, port, key, seconds = sys.argv[1:]
+    signal.signal(signal.SIGTERM, stop)
+    attack = ATTACKS[name]
+    begun, pace, failed = time.monotonic(), Pace(RATES[attack], float(seconds)), 0
+    try:
+        while time.monotonic() < pace.end:
+            try:
+                attack(int(port), key, pace)
+            except (OSError, EOFError):  # it was cut, which is what ought to happen: it comes again
+                failed += 1
+    except Enough:
+        pass
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"count": pace.count, "cut": failed, "cpu_s": used.ru_utime + used.ru_stime,
+                      "wall_s": time.monotonic() - begun}))
+
+
+if __name__ == "__main__":
+    main()

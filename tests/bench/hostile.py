@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""What strangers cost a fleet: the rate of an honest job under each attack of tests/attacks.py, over TLS.
+
+    tests/bench/hostile.py [--trainer=build/trainer] [--rounds=3] [PART ...]
+
+PART: an attack, or chief, which is silent connections to the chief's data listener; all of them by default. Attacker
+and job share this machine, so what the attacker takes of it is no fault of the job's: the rate under attack is divided
+by that beside a plain loop that takes as much processor time. *joins*: from the start of another worker's process until
+it has the model, and its batches from the chief.
+"""
+
+import multiprocessing
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+from figures import ROOT, arguments, run_parts, show
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+import protocol  # noqa: E402
+from attacks import ATTACKS, Attack  # noqa: E402
+from clusters import Cluster  # noqa: E402
+from runs import wait_for  # noqa: E402
+
+MEASURED_S = 4.0
+SETTLED_S = 1.0  # until what strangers have saved up is spent
+JOB = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--learning_rate=0.001", "--min_workers=2",
+       "--num_threads=1", "--issync=0", "--data_sharding=chief", "--train_dir=")
+
+
+def burn(share, seconds):
+    """A plain loop that takes this share of a processor."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        begun, used = time.monotonic(), time.thread_time()
+        while time.thread_time() - used < share * 0.01:
+            pass
+        time.sleep(max(0.0, 0.01 - (time.monotonic() - begun)))
+
+
+class Loop:
+    """As much of the processors as an attack took: on both, where it took more than one."""
+
+    def __init__(self, share, seconds):
+        count = max(1, int(share) + 1)
+        self.processes = [multiprocessing.Process(target=burn, args=(share / count, seconds)) for _ in range(count)]
+
+    def __enter__(self):
+        for process in self.processes:
+            process.start()
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.terminate()
+            process.join()
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.trainer = pathlib.Path(options.trainer).resolve()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainer-bench-"))
+        self.fleets = 0
+
+    def fleet(self):
+        self.fleets += 1
+        return Fleet(self.trainer, self.folder / str(self.fleets))
+
+    def attack(self, name, words=None, port_of="ps 0"):
+        ratios, figures, joins = [], [], []
+        with self.fleet() as fleet:
+            for _ in range(self.options.rounds):
+                before = fleet.rate()
+                with Attack(name, fleet.port(port_of), fleet.key, self.trainer) as attack:
+                    time.sleep(SETTLED_S)
+                    during = fleet.rate()
+                    joins.append(fleet.joins())
+                    found = attack.end()
+                share = found["cpu_s"] / found["wall_s"]
+                time.sleep(SETTLED_S)
+                after = fleet.rate()
+                with Loop(share, 60):
+                    loop = fleet.rate()
+                ratios.append(during / loop)
+                figures.append([round(each) for each in (before, during, after, loop)])
+            lines = fleet.refusals(port_of)
+        words = words or name.replace("_", " ")
+        show(f"{words}: rate, times that beside a plain loop", round(statistics.median(ratios), 2), floor=0.8,
+             before_during_after_loop=figures, each=[round(each, 2) for each in ratios],
+             a_second=round(found["count"] / found["wall_s"]), processors=round(share, 2), lines_of_log=lines)
+        show(f"{words}: another worker joins", round(max(joins), 2), most=2, unit="s",
+             each=[round(each, 2) for each in joins])
+
+
+class Fleet:
+    def __init__(self, trainer, folder):
+        self.cluster = Cluster(trainer, folder, ps=1, workers=3, flags=JOB)
+        self.key = str(self.cluster.folder / "fleet.key")
+
+    def __enter__(self):
+        for name in ("ps 0", "worker 0", "worker 1"):
+            self.cluster.start(name)
+        wait_for(lambda: (self.cluster.status()[1]["ps 0"]["global_step"] or 0) > 20, "steps")
+        self.operator = protocol.Client(self.port("ps 0"), self.key)
+        name, fields = self.operator.hello(role=3, index=-1)
+        assert name == "welcome", fields
+        return self
+
+    def __exit__(self, *raised):
+        self.operator.socket.close()
+        self.cluster.__exit__(*raised)
+
+    def port(self, name):
+        hosts = self.cluster.ps_hosts if name == "ps 0" else self.cluster.worker_hosts
+        return int(hosts[0].split(":")[1])
+
+    def step(self):
+        self.operator.send("get_status")
+        step, last = 0, False
+        while not last:
+            _, fields, _ = self.operator.receive()
+            step, last = max(step, fields["global_step"]), fields["last"]
+        return step
+
+    def rate(self):
+        begun, first = time.monotonic(), self.step()
+        time.sleep(MEASURED_S)
+        return (self.step() - first) / (time.monotonic() - begun)
+
+    def joins(self):
+        """Seconds from the start of worker 2's process until it is about to take its first step."""
+        begun = time.monotonic()
+        self.cluster.start("worker 2")
+        self.cluster.until("worker 2", lambda text: '"event":"start"' in text, "start")
+        took = time.monotonic() - begun
+        self.cluster.kill("worker 2")
+        wait_for(lambda: "worker 2" in self.cluster.text("ps 0").rsplit("is lost", 1)[0].splitlines()[-1], "end of it")
+        return took
+
+    def refusals(self, port_of):
+        who = "ps 0" if port_of == "ps 0" else "worker 0"
+        return sum("refused 127" in line for line in self.cluster.text(who).splitlines())
+
+
+def main():
+    parts = {name: lambda bench, name=name: bench.attack(name) for name in ATTACKS}
+    parts["chief"] = lambda bench: bench.attack("silent", "silent, to the chief", "worker 0")
+    run_parts(arguments(__doc__, rounds=3, data=False), parts, Bench)
+
+
+if __name__ == "__main__":
+    main()
