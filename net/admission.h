@@ -48,7 +48,7 @@ void admission_start(struct admission *admission, double now_s);
 
 struct admission_source admission_source(const struct endpoint *endpoint);
 
-/* True if a stranger's handshake may begin; then admission_end tells what it took. */
+/* True if a stranger's handshake may begin; then admission_end tells what it took: 0 if it turned out to be a member. */
 bool admission_begin(struct admission *admission, const struct admission_source *source, double now_s);
 void admission_end(struct admission *admission, const struct admission_source *source, double cpu_s, double now_s);
 

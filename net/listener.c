@@ -199,7 +199,8 @@ static void *attend(void *context)
     const bool welcome = let_in(session, &cause, &error);
     if (!session->member) {
         lock(listener);
-        admission_end(&listener->admission, &session->source, clock_thread_s(), clock_monotonic_s());
+        const double cost_s = session->admitted ? 0 : clock_thread_s(); /* it was no stranger, then */
+        admission_end(&listener->admission, &session->source, cost_s, clock_monotonic_s());
         unlock(listener);
     }
     if (welcome) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Strangers and false members that want a fleet to do no work, one process each, for tests and benchmarks.
 
-    tests/attacks.py ATTACK PORT KEY SECONDS
+    tests/attacks.py ATTACK PORT KEY SECONDS RATE
 
-Prints "begun" when it has made some connections, and at the end {"count": connections, "cpu_s": processor time, ...}.
+Prints "begun" when it has made as many connections as harm, and at the end {"count": connections, "cpu_s": processor time, ...}.
 
-KEY is the fleet's, which only `guests` show; the others have a key of their own, or none.
+RATE is a part of what the attack does at its fiercest. KEY is the fleet's, which only `guests` show; the others have a key of their own, or none.
 """
 
 import concurrent.futures
@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import resource
+import select
 import signal
 import socket
 import ssl
@@ -46,13 +47,13 @@ def connect(port):
 class Pace:
     """So many a second, or as many as it gets; False once the time is over."""
 
-    def __init__(self, rate, seconds):
+    def __init__(self, rate, seconds, harm):
         self.gap, self.next, self.end, self.count = 1 / rate, time.monotonic(), time.monotonic() + seconds, 0
-        self.begun = False
+        self.harm = harm
 
     def goes_on(self):
-        if self.count == 8 and not self.begun:
-            self.begun = True
+        if self.count == self.harm:
+            self.harm = None
             print("begun", flush=True)
         now = time.monotonic()
         if now < self.next:
@@ -153,23 +154,25 @@ def guests(port, key, pace):
             held[index] = client
 
 
-# Of each, connections a second; those that hold some come again as often as that at most.
-RATES = {garbage: 4500, reset: 1000, wrong_key: 250, silent: 1000, stream: 200, guests: 250}
-ATTACKS = {attack.__name__: attack for attack in RATES}
+# Connections a second, which those that hold some reach only where they are cut; and how many it takes to harm.
+ATTACKS = {"garbage": (garbage, 4500, 500), "reset": (reset, 1000, 300), "wrong_key": (wrong_key, 250, 100),
+           "silent": (silent, 1000, 100), "stream": (stream, 200, 40), "guests": (guests, 250, 96)}
 
 
 class Attack:
     """Under way while it is entered, and until its end, which returns what it printed."""
 
-    def __init__(self, name, port, key, trainer, seconds=600.0):
-        self.command = [sys.executable, __file__, name, str(port), str(key), str(seconds)]
+    def __init__(self, name, port, key, trainer, rate=1.0, seconds=600.0):
+        self.command = [sys.executable, __file__, name, *map(str, (port, key, seconds, rate))]
         self.environment = {**os.environ, "TRAINER": str(trainer)}
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env=self.environment)
-        begun = self.process.stdout.readline()
-        assert begun == "begun\n", (begun, self.process.communicate())
+        there, _, _ = select.select([self.process.stdout], [], [], 60)
+        if not there or self.process.stdout.readline() != "begun\n":
+            self.process.kill()
+            raise AssertionError(f"{self.command}: not begun within 60 s\n{self.process.communicate()}")
         return self
 
     def end(self):
@@ -193,10 +196,10 @@ def stop(*_):
 
 
 def main():
-    name, port, key, seconds = sys.argv[1:]
+    name, port, key, seconds, part = sys.argv[1:]
     signal.signal(signal.SIGTERM, stop)
-    attack = ATTACKS[name]
-    begun, pace, failed = time.monotonic(), Pace(RATES[attack], float(seconds)), 0
+    attack, rate, harm = ATTACKS[name]
+    begun, pace, failed = time.monotonic(), Pace(rate * float(part), float(seconds), harm), 0
     try:
         while time.monotonic() < pace.end:
             try:
