@@ -85,10 +85,10 @@ $(call remember,build/version,$(or \
 goals    := $(or $(MAKECMDGOALS),all)
 tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-repeat,$(goals))
 purposes := build \
-	$(if $(tested)$(filter lint build/san/% build/lint/%,$(goals)),test) \
+	$(if $(tested)$(filter lint test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
 	$(if $(tested)$(filter fuzz build/fuzz/%,$(goals)),fuzz) \
-	$(if $(tested)$(filter lint format bench vectors build/venv% build/lint/%,$(goals)),python)
+	$(if $(tested)$(filter lint format bench vectors test-threads build/venv% build/lint/%,$(goals)),python)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages
@@ -152,7 +152,7 @@ build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/ve
 
 # --- Tests, lint and benches ---
 
-include tests/unit.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk tests/test.mk
+include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk tests/test.mk
 
 # --- Running ---
 
@@ -182,7 +182,7 @@ install: build/trainer
 # --- Housekeeping ---
 
 clean:
-	rm -rf build/product build/gpu build/san build/fuzz build/debug build/lint \
+	rm -rf build/product build/gpu build/san build/tsan build/fuzz build/debug build/lint \
 		build/trainer build/trainer.debug build/version
 
 distclean:
@@ -198,6 +198,8 @@ help:
 	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer where it is"
 	@echo "make bench     figures beside those of other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make debug SAN=thread   build/tsan/trainer with ThreadSanitizer"
+	@echo "make test-threads   unit tests and clusters under it"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"

@@ -15,12 +15,14 @@
 bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints,
                         struct error *error) = endpoint_resolve;
 
+enum resolver_answer { ANSWER_AWAITED, ANSWER_FOUND, ANSWER_ERROR };
+
 /* One question, which two threads share: the last to let go frees it. */
 struct resolver_query {
     struct address address;
     struct endpoints endpoints;
     struct error error;
-    bool found;
+    _Atomic(enum resolver_answer) answer; /* set once what is above is there: a wake alone orders no memory */
     struct wake answered;
     atomic_int holders;
 };
@@ -38,7 +40,8 @@ static void let_go(struct resolver_query *question)
 static void *look_up(void *context)
 {
     struct resolver_query *question = context;
-    question->found = resolver_lookup(&question->address, &question->endpoints, &question->error);
+    const bool found = resolver_lookup(&question->address, &question->endpoints, &question->error);
+    atomic_store(&question->answer, found ? ANSWER_FOUND : ANSWER_ERROR);
     wake_raise(&question->answered);
     let_go(question);
     atomic_fetch_sub(&under_way, 1);
@@ -95,10 +98,10 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
         return false;
     }
     enum wake_result how = wake_wait(question->answered.fd, POLLIN, wake, deadline_s);
-    bool found = how == WAKE_READY && question->found;
-    if (found) {
+    const enum resolver_answer answer = how == WAKE_READY ? atomic_load(&question->answer) : ANSWER_AWAITED;
+    if (answer == ANSWER_FOUND) {
         *endpoints = question->endpoints;
-    } else if (how == WAKE_READY) {
+    } else if (answer == ANSWER_ERROR) {
         *error = question->error;
     } else if (how == WAKE_RAISED) {
         error_set(error, "host %s: looking it up was given up", address->host);
@@ -107,5 +110,5 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
                   clock_monotonic_s() - begun_s);
     }
     let_go(question);
-    return found;
+    return answer == ANSWER_FOUND;
 }

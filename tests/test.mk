@@ -45,7 +45,7 @@ test-fuzz: $(fuzz_programs)
 processors := $(or $(shell nproc 2>/dev/null),2)
 pytest     := build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
 test-programs: $(programs_want)
-	@$(pytest) -m "not alone" -n $$(($(processors) * 3)) --dist loadgroup tests
+	@$(pytest) -m "not alone and not races" -n $$(($(processors) * 3)) --dist loadgroup tests
 
 test-alone: $(programs_want)
 	@$(pytest) -m alone tests

@@ -10,7 +10,9 @@ san_objects := $(sources:%.c=build/san/%.o)
 # Tests link what the GPU engine's process is made of, all but its main.
 san_hosted  := $(patsubst %.c,build/san/%.o,$(filter-out %/main.c,$(hosted)))
 
-debug: build/debug/trainer
+# SAN=thread: see tests/threads.mk. One program can't have both.
+SAN ?= address
+debug: $(if $(filter thread,$(SAN)),build/tsan/trainer,build/debug/trainer)
 
 build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
 	@mkdir -p $(@D)

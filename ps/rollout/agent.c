@@ -196,6 +196,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
         return error_set(error, "out of memory");
     }
     agent->options = *options;
+    *out = agent; /* its thread asks its owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
     agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
@@ -210,10 +211,9 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     }
     if (!done) {
         agent_destroy(agent);
-        return false;
+        *out = NULL;
     }
-    *out = agent;
-    return true;
+    return done;
 }
 
 void agent_destroy(struct agent *agent)

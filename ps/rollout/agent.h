@@ -35,6 +35,7 @@ struct agent_options {
     void *context;
 };
 
+/* *agent is set before the thread begins, so that what it calls of its owner may use it. */
 bool agent_create(struct agent **agent, const struct agent_options *options, struct error *error);
 void agent_destroy(struct agent *agent); /* ends the thread; NULL is fine */
 

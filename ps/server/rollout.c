@@ -513,9 +513,6 @@ static enum rollout_order order_for(struct rollout_coordinator *coordinator, str
         return ORDER_NOTHING;
     }
     if (rollout->state == ROLLOUT_IDLE) {
-        if (!coordinator->agent) {
-            return ORDER_NOTHING;
-        }
         agent_version(coordinator->agent, &in_force, digest);
         return rollout_catch_up(rollout, in_force, version);
     }

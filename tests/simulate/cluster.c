@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -22,6 +23,7 @@
 enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
 
 static const double TIMEOUT_S = 400; /* for training to end once faults have stopped */
+static const double LOOKUP_S = 10;   /* of a thread that may lag at each of its locks */
 static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000, MOST_LATE_S = 90;
 
 static struct {
@@ -32,7 +34,10 @@ static struct {
     double restart_s[WORLD_MAX_MACHINES];
     double depart_s[WORLD_MAX_MACHINES]; /* of those that come and go; 0: not known yet */
     int visits[WORLD_MAX_MACHINES];
-    int late; /* listed workers that come so late that a job that waits for them is given other configs */
+    struct machine *gone; /* a worker that is lost for good, once it is lost; NULL: none is to be */
+    bool is_gone;
+    bool may_rot; /* the chief's disk may break its word, and does so once */
+    int late;     /* listed workers that come so late that a job that waits for them is given other configs */
     int faults;
     bool disk_was_full, over, leaving; /* disk_was_full: or broken otherwise */
 } run;
@@ -59,6 +64,15 @@ static struct machine *chief(void)
 }
 
 /* --- Processes --- */
+
+/* A lookup that was given up has a thread that nobody joins; it soon ends by itself, and leaves nothing behind. */
+static void await_lookups(const struct machine *machine)
+{
+    const double until_s = world.now_s + LOOKUP_S;
+    while (machine->thread_count > 1 && world.now_s < until_s) {
+        thread_block(machine, world.now_s + 0.001);
+    }
+}
 
 static int run_role(struct machine *machine)
 {
@@ -90,9 +104,10 @@ static int run_role(struct machine *machine)
     if (status != 0 && status != RESTART_STATUS && status < 128 && !machine->complained) {
         fail("%s ends with status %d and does not say why", machine->name, status);
     }
-    /* A name whose lookup was given up keeps its memory until its thread, which nobody joins, is done. */
-    if (machine->bytes > 0 && machine->thread_count == 1) {
-        fail("%s ends in order and leaves %zu bytes of memory behind", machine->name, machine->bytes);
+    await_lookups(machine);
+    if (machine->bytes > 0 || machine->thread_count > 1) {
+        fail("%s ends in order and leaves %zu bytes of memory and %d threads behind", machine->name, machine->bytes,
+             machine->thread_count - 1);
     }
     return status;
 }
@@ -148,7 +163,7 @@ static void switch_workers_off(void)
 static void look_after(struct machine *machine)
 {
     double *when_s = &run.restart_s[machine->number];
-    if (machine->runs || run.leaving || machine->main != run_role) {
+    if (machine->runs || run.leaving || machine->main != run_role || (run.is_gone && machine == run.gone)) {
         return;
     }
     if (comes_and_goes(machine) && machine->life > 0 && machine->status == 0 && machine->signal == 0 && !run.over) {
@@ -231,7 +246,7 @@ static void draw_cluster(bool rolls)
                              .not_finite = chance(8) == 0 ? 0.1 : 0};
     double slowness_s = 0.01 + 0.1 * chance_real();
     oracle.listed = oracle.workers;
-    if (rolls && chance(3) == 0 && oracle.listed <= WORKERS_MAX_SIMULATED - MOST_UNLISTED) {
+    if (chance(rolls ? 3 : 6) == 0 && oracle.listed <= WORKERS_MAX_SIMULATED - MOST_UNLISTED) {
         oracle.workers += 1 + (int)chance(MOST_UNLISTED);
         set("elastic", "true");
     }
@@ -265,14 +280,21 @@ static void draw_cluster(bool rolls)
     set("save_model_secs", "%g", chance(3) == 0 ? 0 : 0.1 + 2 * chance_real());
     oracle.save_steps = (int64_t)chance(8);
     set("save_steps", "%lld", (long long)oracle.save_steps);
-    set("max_to_keep", "%d", 1 + (int)chance(4));
+    const int kept = 1 + (int)chance(4);
+    run.may_rot = !rolls && kept > 1;
+    set("max_to_keep", "%d", kept);
     set("lease_secs", "%g", 0.5 + 2 * chance_real());
     set("recovery_wait_secs", "%g", 0.05 + chance_real());
     run.late = rolls && oracle.listed > 1 && chance(4) == 0 ? 1 + (int)chance((uint64_t)oracle.listed - 1) : 0;
-    set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance((uint64_t)oracle.listed));
+    /* The others must be able to go on without the one that is lost for good. */
+    run.gone = !rolls && oracle.listed > 1 && chance(3) == 0 ? &world.machines[oracle.ps + oracle.listed - 1] : NULL;
+    const uint64_t there = (uint64_t)(oracle.listed - (run.gone ? 1 : 0));
+    set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance(there));
     set("momentum", "0");
+    oracle.bfloat16 = chance(4) == 0;
+    set("wire_dtype", "%s", oracle.bfloat16 ? "bfloat16" : "float32");
     if (oracle.synchronous && chance(3) == 0) {
-        set("replicas_to_aggregate", "%d", 1 + (int)chance((uint64_t)oracle.listed));
+        set("replicas_to_aggregate", "%d", 1 + (int)chance(there));
     } else if (!oracle.synchronous && chance(3) == 0) {
         set("max_staleness", "%d", 1 + (int)chance(4));
     } else if (!oracle.synchronous && chance(3) == 0) {
@@ -319,21 +341,103 @@ static void kill_one(void *context, uint64_t number)
     }
 }
 
+/* --- Disks that break their word --- */
+
+static bool is_checkpoint(const char *path)
+{
+    const size_t length = strlen(path);
+    return strncmp(path, "/run/model-", 11) == 0 && length > 12 && strcmp(path + length - 12, ".safetensors") == 0;
+}
+
+static void expect_sound_ones(void)
+{
+    const char *last;
+    disk_sound(chief()->disk, is_checkpoint, &last);
+    oracle_lose(last ? strtoll(last + 11, NULL, 10) : -1);
+}
+
+static void lose_power(void *context, uint64_t argument)
+{
+    struct machine *machine = context;
+    (void)argument;
+    if (run.over || run.leaving) {
+        return;
+    }
+    world.here = machine;
+    say("loses power");
+    network_silence(machine);
+    machine_kill(machine);
+    disk_lose_power(machine->disk);
+    if (machine == chief() && !run.may_rot) {
+        expect_sound_ones();
+    }
+    world.here = NULL;
+}
+
+/* One checkpoint rots, or is not where the disk says it is; there is another, and it is found. */
+static void break_word(void)
+{
+    const char *last;
+    struct disk *disk = chief()->disk;
+    if (!run.may_rot || disk_sound(disk, is_checkpoint, &last) < 2) {
+        return;
+    }
+    run.may_rot = false;
+    world.here = chief();
+    if (chance(2) == 0) {
+        disk_rot(disk, is_checkpoint);
+        expect_sound_ones();
+    } else {
+        say("the disk will lie");
+        disk_lie(disk);
+        world_at(until_calm(4), lose_power, chief(), 0);
+    }
+}
+
+/* --- Faults by chance --- */
+
+static void drift(void *context, uint64_t percent)
+{
+    machine_drift(context, (double)percent / 100 - 1);
+}
+
+/* Its clocks run at a quarter of the pace up to four times as fast, for longer than any lease. */
+static void drift_for_a_while(struct machine *machine)
+{
+    const double until_s = until_calm(20);
+    machine_drift(machine, (chance(2) == 0 ? 0.25 + 0.75 * chance_real() : 1 + 3 * chance_real()) - 1);
+    say("clocks run at %.2f of their pace until %.3f", 1 + machine->clock_drift, until_s);
+    world_at(until_s, drift, machine, 100);
+}
+
+/* Switched off, or cut off in one direction or both, and not to be there again. */
+static void lose_for_good(struct machine *machine)
+{
+    static const char *const hows[] = {"is apart from all", "is heard by nobody", "hears nobody", "is switched off"};
+    const uint64_t how = chance(4);
+    run.is_gone = true;
+    run.restart_s[machine->number] = INFINITY; /* whatever else befalls it */
+    world.here = machine;
+    say("%s, for good", hows[how]);
+    if (how == 3) {
+        machine_kill(machine);
+    } else {
+        network_part(machine, NULL, (enum parting)how, INFINITY);
+    }
+}
+
 /* By chance, one of the faults there are, to one machine and perhaps to its links with the other (NULL: with all). */
 static void fault_by_chance(struct machine *one, struct machine *other)
 {
     double until_s;
-    switch (chance(13)) {
+    switch (chance(18)) {
     case 0:
     case 1:
         say("is killed");
         machine_kill(one);
         break;
     case 2:
-        say("loses power");
-        network_silence(one);
-        machine_kill(one);
-        disk_lose_power(one->disk);
+        lose_power(one, 0);
         break;
     case 3:
         one->frozen_until_s = until_calm(6);
@@ -350,7 +454,24 @@ static void fault_by_chance(struct machine *one, struct machine *other)
     case 6:
         until_s = until_calm(8);
         say("is apart from %s until %.3f", other ? other->name : "all", until_s);
-        network_part(one, other, until_s);
+        network_part(one, other, PART_BOTH, until_s);
+        break;
+    case 13:
+    case 14:
+        until_s = until_calm(8);
+        say("is not heard by %s until %.3f", other ? other->name : "anybody", until_s);
+        network_part(one, other, PART_FROM, until_s);
+        break;
+    case 15:
+        drift_for_a_while(one);
+        break;
+    case 16:
+        break_word();
+        break;
+    case 17:
+        if (run.gone && !run.is_gone) {
+            lose_for_good(run.gone);
+        }
         break;
     case 7:
         one->clock_ahead_s += 5 * chance_real();
@@ -509,6 +630,23 @@ static void finish(struct outcome *outcome)
     }
 }
 
+/*
+ * The job waits for workers, so its members switch at once, each for itself. Now those workers come, and one ps hears
+ * late that it is to switch: nothing may be trained before it has.
+ */
+static void begin_in_the_middle(void)
+{
+    struct machine *cut_off = &world.machines[1 + chance((uint64_t)oracle.ps - 1)];
+    const double until_s = world.now_s + 1 + 4 * chance_real();
+    world.here = cut_off;
+    say("is apart from ps 0 until %.3f, and the late workers come", until_s);
+    world.here = NULL;
+    network_part(cut_off, &world.machines[0], PART_BOTH, until_s);
+    for (int i = oracle.ps + oracle.listed - run.late; i < oracle.ps + oracle.listed; i++) {
+        run.restart_s[i] = world.now_s + 0.05 * chance_real();
+    }
+}
+
 /* Until all that is to be rolled out has been, or not, and everybody is at rest. */
 static void roll_out(void)
 {
@@ -524,6 +662,10 @@ static void roll_out(void)
         if (fleet_turned() && left > 0 && chance(3) == 0) {
             left--;
             world_at(world.now_s + 1.5 * chance_real(), inject_fault, NULL, 0);
+        }
+        if (fleet_switches_at_once() && run.late > 0 && oracle.ps > 1 && chance(2) == 0) {
+            left--;
+            begin_in_the_middle();
         }
         if (fleet_switches() && oracle.ps > 1 && left > 0 && chance(3) == 0) {
             left--;

@@ -2,6 +2,8 @@
  * Files of one machine. The disk holds what was written and, beside it, what is certain to survive: a file's content
  * since its last fsync, a folder's names since its own. A killed process loses nothing of it; a loss of power keeps of
  * what is not certain some part, by chance: names one by one, contents up to some byte, zeros behind it.
+ *
+ * A disk may also break its word: what was certain rots, and what was to be made certain was not.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +24,11 @@ struct inode {
     int refs;
     uint8_t *bytes, *certain;
     size_t size, certain_size, capacity;
+    uint8_t *healthy; /* [healthy_size] what was there before it rotted */
+    size_t healthy_size;
     bool is_folder, is_synced;
+    bool rotten; /* not what was written, though it was to be certain */
+    bool lied;   /* it was said to be certain, and is not */
     double written_s;
     struct machine *locked_by;
     int locked_life;
@@ -37,6 +43,7 @@ struct disk {
     struct name names[MOST_NAMES];
     int count;
     bool full;
+    int lies; /* of the next calls of fsync that many do nothing */
 };
 
 struct disk *disk_new(void)
@@ -49,6 +56,7 @@ static void release(struct inode *inode)
     if (inode && --inode->refs == 0) {
         free(inode->bytes);
         free(inode->certain);
+        free(inode->healthy);
         free(inode);
     }
 }
@@ -96,6 +104,7 @@ static void tear(struct inode *inode)
         return;
     }
     size_t kept = inode->size > 0 ? chance(inode->size + 1) : 0;
+    inode->rotten = inode->rotten || (inode->lied && kept < inode->size);
     memset(inode->bytes + kept, 0, inode->size - kept);
     if (chance(2) == 0) {
         inode->size = kept;
@@ -122,6 +131,91 @@ void disk_lose_power(struct disk *disk)
     }
     forget_unused(disk);
 }
+
+/* --- Broken words --- */
+
+void disk_lie(struct disk *disk)
+{
+    disk->lies = 2; /* of the file and of its folder, as file_write_atomic asks */
+}
+
+static bool is_sound(const struct name *name)
+{
+    const struct inode *inode = name->inode;
+    return inode && inode == name->certain && inode->is_synced && !inode->rotten;
+}
+
+int disk_sound(const struct disk *disk, bool (*may)(const char *path), const char **last)
+{
+    int count = 0;
+    *last = NULL;
+    for (int i = 0; i < disk->count; i++) {
+        const struct name *name = &disk->names[i];
+        if (may(name->text) && is_sound(name)) {
+            count++;
+            *last = !*last || strcmp(name->text, *last) > 0 ? name->text : *last;
+        }
+    }
+    return count;
+}
+
+/* Another file of the disk, to be found where this one's bytes should be; NULL: there is none. */
+static const struct inode *another(const struct disk *disk, const struct inode *inode)
+{
+    const struct inode *other = disk->names[chance((uint64_t)disk->count)].inode;
+    return other != inode && other && other->size > 0 ? other : NULL;
+}
+
+static void spoil(const struct disk *disk, struct inode *inode)
+{
+    enum { SECTOR = 64 }; /* files are small here */
+    const size_t at = chance(inode->size), left = inode->size - at, size = left < SECTOR ? left : SECTOR;
+    const struct inode *other = another(disk, inode);
+    inode->healthy = world_alloc(inode->size);
+    inode->healthy_size = inode->size;
+    memcpy(inode->healthy, inode->bytes, inode->size);
+    const uint64_t how = chance(3);
+    if (how == 1) {
+        memset(inode->bytes + at, 0, size);
+    } else if (how == 2 && other) {
+        memcpy(inode->bytes + at, other->bytes, size < other->size ? size : other->size);
+    }
+    if (memcmp(inode->bytes, inode->healthy, inode->size) == 0) {
+        inode->bytes[at] ^= (uint8_t)(1 << chance(8));
+    }
+    inode->rotten = true;
+}
+
+bool disk_rot(struct disk *disk, bool (*may)(const char *path))
+{
+    const char *last;
+    int left = disk_sound(disk, may, &last);
+    left = left > 0 ? 1 + (int)chance((uint64_t)left) : 0;
+    for (int i = 0; i < disk->count && left > 0; i++) {
+        struct name *name = &disk->names[i];
+        if (may(name->text) && is_sound(name) && --left == 0 && name->inode->size > 0) {
+            say("%s rots", name->text);
+            spoil(disk, name->inode);
+            return true;
+        }
+    }
+    return false;
+}
+
+void disk_heal(struct disk *disk)
+{
+    for (int i = 0; i < disk->count; i++) {
+        struct inode *inode = disk->names[i].inode;
+        if (inode && inode->rotten && inode->healthy && inode->healthy_size == inode->size) {
+            memcpy(inode->bytes, inode->healthy, inode->size);
+            free(inode->healthy);
+            inode->healthy = NULL;
+            inode->rotten = false;
+        }
+    }
+}
+
+/* --- In place of the system's --- */
 
 static struct name *find(const char *path, bool make)
 {
@@ -157,8 +251,6 @@ void disk_close(struct file *file)
     }
     release(file->data.inode);
 }
-
-/* --- In place of the system's --- */
 
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
@@ -339,6 +431,11 @@ WRAP(int, fsync, int fd)
     int reason = falls_short(SHORT_FSYNC);
     if (reason != 0) {
         return wrong(reason);
+    }
+    if (disk->lies > 0) {
+        disk->lies--;
+        inode->lied = true;
+        return 0;
     }
     if (!inode->is_folder) {
         inode->is_synced = true;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "ps/store/bfloat16.h"
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/world.h"
 #include "worker/engine.h"
@@ -26,7 +27,10 @@ struct odd_engine {
 
 float engine_mix(float parameter, int worker, int draw, int col)
 {
-    return 0.001f * parameter + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
+    const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(parameter)) : parameter;
+    const float mixed = 0.001f * seen + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
+    /* What needs no rounding leaves no remainder for the next push, so that one process knows it, too. */
+    return oracle.bfloat16 ? bfloat16_widen(bfloat16_round(mixed)) : mixed;
 }
 
 static bool engine_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,

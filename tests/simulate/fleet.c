@@ -76,11 +76,12 @@ static struct fleet {
     struct machine *small;        /* a member without memory, for this candidate */
     const struct rollout *leader; /* ps 0's */
     int leader_life;
-    double leader_s;          /* when its process was started */
+    double leader_s;          /* when its process was started, by its clock, as all that it notes */
     enum rollout_state state; /* seen last */
     uint64_t switched;        /* the last version to whose step a ps came */
-    double since_s;           /* all is as it should be at the end */
-    double disks_s;           /* when it is time to look at the disks again */
+    uint64_t switched_at_once;
+    double since_s; /* all is as it should be at the end */
+    double disks_s; /* when it is time to look at the disks again */
     int64_t since_step;
     uint8_t manifest[MANIFEST_MAX_BYTES]; /* the last one that the operator signed */
     size_t manifest_size;
@@ -224,7 +225,7 @@ WRAP(bool, rollout_create, struct rollout *rollout, int ps, int workers, int roo
     if (fleet.rolls && world.here->number == 0) {
         fleet.leader = rollout;
         fleet.leader_life = world.here->life;
-        fleet.leader_s = world.now_s;
+        fleet.leader_s = machine_clock_s(world.here);
         fleet.state = ROLLOUT_IDLE;
     }
     return __real_rollout_create(rollout, ps, workers, room);
@@ -585,7 +586,8 @@ static void check_members(const struct rollout *rollout)
         const struct rollout_member *member = &rollout->members[i];
         const double since_s = member->heard_s >= 0 ? member->heard_s : fleet.leader_s;
         const bool may_miss = comes_and_goes(i) || (i > oracle.ps && (content->waited || content->off[i]));
-        if (may_miss || !world.machines[i].runs || world.now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
+        const double now_s = machine_clock_s(&world.machines[0]);
+        if (may_miss || !world.machines[i].runs || now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             continue;
         }
         if (member->heard_s < 0 || member->version != version || !(member->ready || rollout->waits)) {
@@ -626,6 +628,17 @@ bool fleet_switches(void)
         return false;
     }
     fleet.switched = rollout->target;
+    return true;
+}
+
+bool fleet_switches_at_once(void)
+{
+    const struct rollout *rollout = fleet.rolls ? leader() : NULL;
+    if (!rollout || rollout->state != ROLLOUT_SWITCHING || rollout->kind != ROLLOUT_LIVE || !rollout->at_once ||
+        rollout->target == fleet.switched_at_once) {
+        return false;
+    }
+    fleet.switched_at_once = rollout->target;
     return true;
 }
 

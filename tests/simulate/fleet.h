@@ -43,6 +43,8 @@ bool fleet_turned(void);
  * each.
  */
 bool fleet_switches(void);
+/* A job that waits for workers has begun to switch, all members at once: once for each. */
+bool fleet_switches_at_once(void);
 /* The next version comes once a listed worker, or some, could have been off for as long as counts: once for each. */
 bool fleet_wants_workers_off(void);
 bool fleet_is_done(void); /* all was tried, and ended somehow */

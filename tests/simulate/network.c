@@ -181,9 +181,12 @@ static void take_syn(struct link *link)
     wake_end(link, 0);
 }
 
-static double parted_until(const struct link *link)
+/* A connection takes both directions to come about; what is sent on it, one. */
+static double parted_until(const struct link *link, int side, bool both)
 {
-    return parted_until_s[link->machines[0]->number][link->machines[1]->number];
+    const int from = link->machines[!side]->number, to = link->machines[side]->number;
+    return both && parted_until_s[to][from] > parted_until_s[from][to] ? parted_until_s[to][from]
+                                                                       : parted_until_s[from][to];
 }
 
 static void happens(void *context, uint64_t argument)
@@ -191,8 +194,12 @@ static void happens(void *context, uint64_t argument)
     struct link *link = context;
     int side = (int)(argument & 1);
     enum happening what = (enum happening)(argument >> 1 & 127);
-    double until_s = parted_until(link);
+    double until_s = parted_until(link, side, what == SYN);
     if (what != GIVE_UP && until_s > world.now_s) { /* it is sent again until it passes */
+        if (isinf(until_s)) {                       /* or TCP gives the connection up */
+            world_at(world.now_s + GIVEN_UP_S, happens, context, (uint64_t)GIVE_UP << 1);
+            return;
+        }
         link->to[side].last_s = until_s > link->to[side].last_s ? until_s : link->to[side].last_s;
         world_at(until_s, happens, context, argument);
         return;
@@ -302,12 +309,18 @@ void network_silence(struct machine *machine)
     }
 }
 
-void network_part(struct machine *one, struct machine *other, double until_s)
+void network_part(struct machine *one, struct machine *other, enum parting how, double until_s)
 {
     for (int i = 0; i < world.machine_count; i++) {
-        if (!other || i == other->number) {
-            parted_until_s[one->number][i] = until_s;
-            parted_until_s[i][one->number] = until_s;
+        if (other && i != other->number) {
+            continue;
+        }
+        double *from = &parted_until_s[one->number][i], *to = &parted_until_s[i][one->number];
+        if (how != PART_TO) {
+            *from = until_s > *from ? until_s : *from;
+        }
+        if (how != PART_FROM) {
+            *to = until_s > *to ? until_s : *to;
         }
     }
 }
@@ -617,7 +630,7 @@ static short look(const struct pollfd *polled)
 
 WRAP(int, poll, struct pollfd *polled, nfds_t count, int timeout_ms)
 {
-    double until_s = timeout_ms < 0 ? INFINITY : world.now_s + timeout_ms * 1e-3;
+    double until_s = timeout_ms < 0 ? INFINITY : world.now_s + here_s(timeout_ms * 1e-3);
     for (;;) {
         int found = 0;
         for (nfds_t i = 0; i < count; i++) {

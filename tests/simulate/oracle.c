@@ -11,7 +11,8 @@
  *    training all bits are those that one process computes that adds the sets up in the order of the workers' numbers;
  *  - a step has one learning rate on all shards, and no state of which that is not true is saved; from its step on, and
  *    not a step earlier or later, a synchronous step takes as many gradients as a rollout says;
- *  - a checkpoint that was reported written is there after any crash;
+ *  - a checkpoint that was reported written is there after any crash, unless the disk broke its word; what a chief
+ *    restores is what was saved, bit for bit;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
 #include "tests/simulate/oracle.h"
@@ -135,6 +136,12 @@ void oracle_forget(const struct machine *machine)
         records[machine->number].job = NULL;
         records[machine->number].shard = NULL;
     }
+}
+
+void oracle_lose(int64_t newest_step)
+{
+    written_step = written_step < newest_step ? written_step : newest_step;
+    found_step = found_step < newest_step ? found_step : newest_step;
 }
 
 static struct ps_record *record_here(void)
@@ -604,6 +611,28 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
     }
     found_step = step; /* written, and the machine died before it could say so */
     return done;
+}
+
+WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_state *state, struct error *error)
+{
+    bool done = __real_checkpoint_load(file, state, error);
+    const int64_t step = checkpoint_file_info(file)->global_step;
+    if (!done) {
+        return false;
+    }
+    if (step < 0 || step >= ORACLE_MAX_STEPS || !is_saved[step]) {
+        fail("a checkpoint of step %lld is restored, which was never saved", (long long)step);
+        return true;
+    }
+    for (int i = 0; i < FLOATS; i++) { /* rows are padded in memory, and not in the file */
+        const float *read = &state->vectors[STORE_PARAMETERS][i], *written = &saved[step][i];
+        if (i % 16 < ORACLE_COLUMNS && memcmp(read, written, sizeof *read) != 0) {
+            fail("float %d of step %lld is restored as %.9g, and was saved as %.9g", i, (long long)step, (double)*read,
+                 (double)*written);
+            return true;
+        }
+    }
+    return true;
 }
 
 /* Whatever the pace: a run without faults keeps every step that is due. */

@@ -17,6 +17,7 @@ extern struct oracle {
     int ps, workers; /* workers: with those that are not listed, which come last, and come and go */
     int listed;
     bool synchronous;
+    bool bfloat16; /* on the wire */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */
@@ -34,6 +35,8 @@ void oracle_begin(void);
 struct machine;
 void oracle_check(const struct machine *machine);
 void oracle_forget(const struct machine *machine); /* its process is gone */
+/* The chief's disk broke its word: of its checkpoints, this is the newest that can be expected to be found. */
+void oracle_lose(int64_t newest_step);
 /* Were steps made at different learning rates by different shards, and not undone yet? */
 bool oracle_is_mixed(void);
 /* A ps's job; NULL: its process does not run, or has none yet. */

@@ -141,7 +141,7 @@ struct thread {
     struct thread *next; /* of the same process */
     struct machine *machine;
     void *stack, *top;
-    bool ready, done, woken, queued;
+    bool ready, done, woken, queued, detached;
     const void *waits_for;
     const struct pollfd *polled; /* what poll waits for */
     int polled_count;
@@ -241,6 +241,17 @@ static void thread_free(struct thread *thread)
     }
     thread->machine->thread_count--;
     free(thread);
+}
+
+static void thread_forget(struct thread *thread)
+{
+    for (struct thread **link = &thread->machine->threads; *link; link = &(*link)->next) {
+        if (*link == thread) {
+            *link = thread->next;
+            break;
+        }
+    }
+    thread_free(thread);
 }
 
 /* Alarms name a thread by its number, for it may be gone when they ring. */
@@ -436,6 +447,8 @@ static void run(struct thread *thread)
         leaver = NULL;
     } else if (thread->done && thread->start == run_main) {
         abort();
+    } else if (thread->done && thread->detached) {
+        thread_forget(thread);
     }
     world.here = NULL;
 }
@@ -476,12 +489,28 @@ bool world_step(double until_s)
     return true;
 }
 
+double machine_clock_s(const struct machine *machine)
+{
+    return world.now_s * (1 + machine->clock_drift) + machine->clock_ahead_s;
+}
+
+void machine_drift(struct machine *machine, double drift)
+{
+    machine->clock_ahead_s += world.now_s * (machine->clock_drift - drift);
+    machine->clock_drift = drift;
+}
+
+double here_s(double seconds)
+{
+    return seconds / (1 + world.here->clock_drift);
+}
+
 /* --- In place of the system's: threads --- */
 
 static void sleep_for(double seconds)
 {
     static const char nothing;
-    thread_block(&nothing, world.now_s + seconds);
+    thread_block(&nothing, world.now_s + here_s(seconds));
 }
 
 /* What the program calls, by the linker's --wrap. */
@@ -495,11 +524,15 @@ struct mutex {
 
 WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *context)
 {
-    (void)attributes;
+    int state = PTHREAD_CREATE_JOINABLE;
     if (falls_short(SHORT_THREAD)) {
         return EAGAIN;
     }
+    if (attributes) {
+        pthread_attr_getdetachstate(attributes, &state);
+    }
     struct thread *new = thread_new(world.here, start, context);
+    new->detached = state == PTHREAD_CREATE_DETACHED;
     memcpy(thread, &new, sizeof new); /* NOLINT: it is the pointer that is kept */
     return 0;
 }
@@ -514,13 +547,7 @@ WRAP(int, pthread_join, pthread_t thread, void **result)
     if (result) {
         *result = other->result;
     }
-    for (struct thread **link = &other->machine->threads; *link; link = &(*link)->next) {
-        if (*link == other) {
-            *link = other->next;
-            break;
-        }
-    }
-    thread_free(other);
+    thread_forget(other);
     return 0;
 }
 
@@ -602,7 +629,8 @@ WRAP(int, pthread_cond_wait, pthread_cond_t *condition, pthread_mutex_t *mutex)
 WRAP(int, pthread_cond_timedwait, pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
     return wait_for(condition, mutex,
-                    (double)until->tv_sec + (double)until->tv_nsec * 1e-9 - world.here->clock_ahead_s);
+                    ((double)until->tv_sec + (double)until->tv_nsec * 1e-9 - world.here->clock_ahead_s) /
+                        (1 + world.here->clock_drift));
 }
 
 WRAP(int, pthread_cond_signal, pthread_cond_t *condition)
@@ -621,7 +649,7 @@ WRAP(int, pthread_cond_broadcast, pthread_cond_t *condition)
 
 WRAP(int, clock_gettime, clockid_t clock, struct timespec *now)
 {
-    double seconds = world.now_s + (world.here ? world.here->clock_ahead_s : 0);
+    double seconds = world.here ? machine_clock_s(world.here) : world.now_s;
     if (clock == CLOCK_REALTIME) {
         seconds = 1.7e9 + world.now_s + (world.here ? world.here->wall_ahead_s : 0);
     }

@@ -43,6 +43,7 @@ struct machine {
     int status;           /* exit status of the last process that ended by itself */
     bool complained;      /* the present process said "error" */
     double clock_ahead_s; /* of its monotonic clock: time that it slept through */
+    double clock_drift;   /* seconds that its clocks gain in one */
     double wall_ahead_s;
     double frozen_until_s;
     struct thread *threads;      /* of the present process */
@@ -75,6 +76,10 @@ void world_end(void);
 
 /* Runs one event; false if there is nothing left to happen before `until_s` (the clock stands there then). */
 bool world_step(double until_s);
+
+/* What its monotonic clock shows; lets it run that much too fast from now on. */
+double machine_clock_s(const struct machine *machine);
+void machine_drift(struct machine *machine, double drift);
 
 /* Starts the machine's program; ends it without a word (kill -9). */
 void machine_start(struct machine *machine);
@@ -110,6 +115,8 @@ void thread_wake(struct machine *machine, const void *what);
 struct pollfd;
 bool thread_block_poll(const struct pollfd *polled, int count, double until_s);
 void thread_wake_poll(struct machine *machine, int fd);
+/* How long it takes, by the world's clock, until so many seconds have passed on the running machine. */
+double here_s(double seconds);
 /* Memory of no machine; zeroed. */
 void *world_alloc(size_t size);
 /* Ends the present process by itself. */
@@ -148,9 +155,10 @@ void network_close(struct file *file, bool silent); /* silent: the machine is go
 /* Faults of the link between two machines (or all of one: other NULL). */
 void network_cut(struct machine *one, struct machine *other);       /* connections break */
 void network_half_open(struct machine *one, struct machine *other); /* they go silent, and break after half a minute */
-void network_part(struct machine *one, struct machine *other, double until_s); /* nothing passes until then */
-void network_silence(struct machine *machine);                                 /* its power is gone: nobody is told */
-extern double network_latency_s;                                               /* the longest, usually */
+enum parting { PART_BOTH, PART_FROM, PART_TO }; /* nothing passes, or nothing from the first one, or nothing to it */
+void network_part(struct machine *one, struct machine *other, enum parting how, double until_s);
+void network_silence(struct machine *machine); /* its power is gone: nobody is told */
+extern double network_latency_s;               /* the longest, usually */
 
 /* shortage.c */
 enum {
@@ -189,5 +197,15 @@ void disk_close(struct file *file);
 /* From outside: a file that was there before the run began; a file as it is now (false: it is not there). */
 void disk_put(struct disk *disk, const char *path, const void *bytes, size_t size); /* bytes NULL: a folder */
 bool disk_get(const struct disk *disk, const char *path, char *text, size_t size);
+/*
+ * Rot: a bit of a file flips, or a part of it was never written, or what belongs to another lies there instead. It
+ * befalls one of those that `may` holds for; false: there is none. What the disk lost without a word (disk_lie) counts
+ * as rotten, too. A file is sound if it is certain to survive and not rotten.
+ */
+bool disk_rot(struct disk *disk, bool (*may)(const char *path));
+int disk_sound(const struct disk *disk, bool (*may)(const char *path), const char **last); /* last: by name */
+void disk_heal(struct disk *disk); /* as from a backup: nothing is rotten any more */
+/* The next file that it says is safe is not, nor is its name. */
+void disk_lie(struct disk *disk);
 
 #endif
