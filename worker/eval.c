@@ -41,7 +41,7 @@ static void eval_free(struct eval *eval)
 static bool load_test(struct eval *eval, struct error *error)
 {
     const struct config_model *model = &eval->trained.config.model;
-    bool same = eval->test.images && model->layer_count == eval->model.layer_count &&
+    bool same = eval->test.count > 0 && model->layer_count == eval->model.layer_count &&
                 memcmp(model->layers, eval->model.layers, sizeof model->layers) == 0;
     if (same) {
         return true;
@@ -50,7 +50,12 @@ static bool load_test(struct eval *eval, struct error *error)
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
     return dataset_load_test(&eval->test, &eval->trained.config, error) &&
-           evaluation_create(&eval->evaluation, model->layers[model->layer_count - 1], error);
+           evaluation_create(&eval->evaluation,
+                             &(struct evaluation_options){.train = &eval->trained.config.train,
+                                                          .outputs = model->layers[model->layer_count - 1],
+                                                          .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                                          .targets = eval->test.targets},
+                             error);
 }
 
 /* eval->trained has been opened. */

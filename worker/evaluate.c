@@ -1,6 +1,7 @@
 /* Logits come from the engine in chunks of a fixed number of images, so that memory does not grow with the data. */
 #include "worker/evaluate.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +14,71 @@ static int chunk_images(int classes)
     return chunk < 1 ? 1 : chunk > MAX_CHUNK ? MAX_CHUNK : chunk;
 }
 
-bool evaluation_create(struct evaluation *evaluation, int classes, struct error *error)
+enum loss_kind evaluation_loss(const struct config_train *train, int targets)
 {
-    size_t n = (size_t)classes;
-    size_t confusions = classes <= EVALUATION_MAX_CONFUSED ? n * n : 0;
-    size_t logits = (size_t)chunk_images(classes) * n;
-    *evaluation = (struct evaluation){.classes = classes};
-    evaluation->memory = calloc(1, (2 * n + confusions) * sizeof(int64_t) + logits * sizeof(float));
-    if (!evaluation->memory) {
-        return error_set(error, "out of memory while evaluating %d classes", classes);
+    return train->loss != LOSS_AUTO ? train->loss : targets > 0 ? LOSS_MSE : LOSS_SOFTMAX;
+}
+
+static bool is_of_classes(enum loss_kind loss)
+{
+    return loss == LOSS_SOFTMAX || loss == LOSS_SIGMOID;
+}
+
+enum metric evaluation_best_metric(const struct config_train *train, int targets)
+{
+    return train->best_metric != METRIC_AUTO                ? train->best_metric
+           : is_of_classes(evaluation_loss(train, targets)) ? METRIC_ACCURACY
+                                                            : METRIC_RMSE;
+}
+
+bool evaluation_is_binary(const struct evaluation *evaluation)
+{
+    return is_of_classes(evaluation->loss_kind) && evaluation->units == 1;
+}
+
+static void *take(char **at, size_t bytes)
+{
+    void *taken = *at;
+    *at += (bytes + 15) / 16 * 16;
+    return taken;
+}
+
+/* Lays everything out from `memory` on and returns how many bytes it takes. */
+static size_t layout(struct evaluation *evaluation, char *memory)
+{
+    const struct evaluation_options *options = &evaluation->options;
+    char *at = memory;
+    size_t n = (size_t)evaluation->classes, outputs = (size_t)options->outputs, rows = (size_t)options->rows;
+    bool regression = !is_of_classes(evaluation->loss_kind);
+    size_t cells = evaluation->loss_kind == LOSS_SIGMOID ? outputs * 4 : n <= EVALUATION_MAX_CONFUSED ? n * n : 0;
+    size_t scores = regression ? 0 : rows * (size_t)evaluation->units;
+    evaluation->class_images = take(&at, n * sizeof(int64_t));
+    evaluation->class_correct = take(&at, n * sizeof(int64_t));
+    evaluation->confusions = cells > 0 ? take(&at, cells * sizeof(int64_t)) : NULL;
+    evaluation->logits = take(&at, (size_t)chunk_images(options->outputs) * outputs * sizeof(float));
+    evaluation->regression = regression ? take(&at, outputs * sizeof(struct regression)) : NULL;
+    if (scores > 0 && scores <= EVALUATION_MAX_SCORES) {
+        evaluation->scores = take(&at, scores * sizeof(double));
+        evaluation->ranked = take(&at, rows * sizeof(struct scored));
     }
-    evaluation->class_images = evaluation->memory;
-    evaluation->class_correct = evaluation->class_images + n;
-    evaluation->confusions = confusions > 0 ? evaluation->class_correct + n : NULL;
-    evaluation->logits = (float *)(void *)(evaluation->class_correct + n + confusions);
+    return (size_t)(at - memory);
+}
+
+bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error)
+{
+    enum loss_kind loss = evaluation_loss(options->train, options->targets);
+    int classes = loss == LOSS_SOFTMAX ? options->outputs : 0;
+    *evaluation = (struct evaluation){
+        .options = *options, .loss_kind = loss, .classes = classes, .units = classes == 2 ? 1 : options->outputs};
+    _Alignas(16) char none[1];
+    size_t bytes = layout(evaluation, none);
+    evaluation->memory = calloc(1, bytes);
+    if (!evaluation->memory) {
+        *evaluation = (struct evaluation){0};
+        return error_set(error, "out of memory while evaluating %d outputs of %d examples", options->outputs,
+                         options->rows);
+    }
+    layout(evaluation, evaluation->memory);
     return true;
 }
 
@@ -38,13 +90,30 @@ void evaluation_destroy(struct evaluation *evaluation)
 
 static void clear(struct evaluation *evaluation)
 {
-    size_t n = (size_t)evaluation->classes;
+    size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
     evaluation->images = evaluation->correct = 0;
     evaluation->loss = 0;
+    evaluation->threshold = NAN;
     memset(evaluation->class_images, 0, n * sizeof *evaluation->class_images);
     memset(evaluation->class_correct, 0, n * sizeof *evaluation->class_correct);
     if (evaluation->confusions) {
-        memset(evaluation->confusions, 0, n * n * sizeof *evaluation->confusions);
+        memset(evaluation->confusions, 0, (n > 0 ? n * n : outputs * 4) * sizeof *evaluation->confusions);
+    }
+    if (evaluation->regression) {
+        memset(evaluation->regression, 0, outputs * sizeof *evaluation->regression);
+    }
+    for (int i = 0; i < METRICS; i++) {
+        evaluation->metrics[i] = NAN;
+    }
+}
+
+/* Probabilities of an example of a table, to be ranked: those that it is of each class, or of the second of two. */
+static void keep_scores(struct evaluation *evaluation, const float *logits, int best, double sum)
+{
+    double *scores = evaluation->scores + evaluation->images * evaluation->units;
+    int from = evaluation->classes - evaluation->units;
+    for (int i = 0; i < evaluation->units; i++) {
+        scores[i] = exp((double)logits[from + i] - (double)logits[best]) / sum;
     }
 }
 
@@ -61,7 +130,6 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
         sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
     }
     evaluation->loss += log(sum) + (double)logits[best] - (double)logits[label];
-    evaluation->images++;
     evaluation->class_images[label]++;
     if (best == label) {
         evaluation->correct++;
@@ -70,12 +138,164 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     if (evaluation->confusions) {
         evaluation->confusions[(size_t)label * (size_t)classes + (size_t)best]++;
     }
+    if (evaluation->scores) {
+        keep_scores(evaluation, logits, best, sum);
+    }
+}
+
+/* Adds a row of yes and no: logits [outputs], each 0 or 1. */
+static void count_yes_and_no(struct evaluation *evaluation, const float *logits, const float *wanted)
+{
+    int outputs = evaluation->options.outputs;
+    bool right = true;
+    for (int i = 0; i < outputs; i++) {
+        double z = (double)logits[i], small = exp(-fabs(z));
+        bool yes = wanted[i] > 0.5f, predicted = z > 0;
+        evaluation->loss += ((z > 0 ? z : 0) - z * (double)wanted[i] + log1p(small)) / outputs;
+        evaluation->confusions[4 * i + 2 * yes + predicted]++;
+        right = right && yes == predicted;
+        if (evaluation->scores) {
+            evaluation->scores[evaluation->images * outputs + i] = (z < 0 ? small : 1) / (1 + small);
+        }
+    }
+    evaluation->correct += right;
+}
+
+/* The loss of one number; error: output - target. */
+static double number_loss(const struct evaluation *evaluation, double error)
+{
+    const struct config_train *train = evaluation->options.train;
+    switch (evaluation->loss_kind) {
+    case LOSS_MAE:
+        return fabs(error);
+    case LOSS_HUBER:
+        return fabs(error) < train->huber_delta ? error * error / 2
+                                                : train->huber_delta * (fabs(error) - train->huber_delta / 2);
+    case LOSS_QUANTILE:
+        return error < 0 ? -train->quantile * error : (1 - train->quantile) * error;
+    case LOSS_AUTO:
+    case LOSS_SOFTMAX:
+    case LOSS_SIGMOID:
+    case LOSS_MSE:
+        break;
+    }
+    return error * error;
+}
+
+/* Adds a row of numbers, which are measured as the table has them. */
+static void count_numbers(struct evaluation *evaluation, const float *outputs, const float *wanted,
+                          const struct examples *examples)
+{
+    int targets = evaluation->options.outputs;
+    for (int i = 0; i < targets; i++) {
+        double mean = examples->target_means ? examples->target_means[i] : 0;
+        double scale = examples->target_scales ? examples->target_scales[i] : 1;
+        evaluation->loss += number_loss(evaluation, (double)outputs[i] - (double)wanted[i]) / targets;
+        regression_add(&evaluation->regression[i], mean + scale * (double)wanted[i], mean + scale * (double)outputs[i],
+                       evaluation->options.train->quantile);
+    }
+}
+
+static void count_example(struct evaluation *evaluation, const struct examples *examples, int example,
+                          const float *logits)
+{
+    const float *wanted = examples->target_values + (size_t)example * (size_t)examples->targets;
+    if (evaluation->loss_kind == LOSS_SOFTMAX) {
+        count_image(evaluation, logits, examples->labels[example]);
+    } else if (evaluation->loss_kind == LOSS_SIGMOID) {
+        count_yes_and_no(evaluation, logits, wanted);
+    } else {
+        count_numbers(evaluation, logits, wanted, examples);
+    }
+    evaluation->images++;
+}
+
+/* Ranks the scores of one unit. */
+static void rank(struct evaluation *evaluation, const struct examples *examples, int unit)
+{
+    int label = evaluation->classes == 2 ? 1 : unit, count = (int)evaluation->images;
+    for (int i = 0; i < count; i++) {
+        evaluation->ranked[i] = (struct scored){
+            .score = evaluation->scores[(size_t)i * (size_t)evaluation->units + (size_t)unit],
+            .positive = evaluation->classes > 0
+                            ? examples->labels[i] == label
+                            : examples->target_values[(size_t)i * (size_t)examples->targets + (size_t)unit] > 0.5f,
+        };
+    }
+    metrics_sort(evaluation->ranked, count);
+}
+
+/* The means over classes or targets, as scikit-learn's "macro" and "ovr". */
+static void measure_ranks(struct evaluation *evaluation, const struct examples *examples)
+{
+    double auc = 0, precision = 0;
+    for (int unit = 0; unit < evaluation->units; unit++) {
+        rank(evaluation, examples, unit);
+        auc += metrics_roc_auc(evaluation->ranked, (int)evaluation->images);
+        precision += metrics_average_precision(evaluation->ranked, (int)evaluation->images);
+    }
+    evaluation->metrics[METRIC_ROC_AUC] = auc / evaluation->units;
+    evaluation->metrics[METRIC_AVERAGE_PRECISION] = precision / evaluation->units;
+    if (evaluation->units == 1) {
+        evaluation->threshold =
+            metrics_best_threshold(evaluation->ranked, (int)evaluation->images, &evaluation->threshold_f1);
+    }
+}
+
+/* The means over the sigmoids; for one of them, of yes alone. */
+static void measure_yes_and_no(struct evaluation *evaluation)
+{
+    int outputs = evaluation->options.outputs;
+    double balanced = 0, f1 = 0, mcc = 0;
+    for (int i = 0; i < outputs; i++) {
+        const int64_t *table = evaluation->confusions + 4 * i;
+        double yes = metrics_f1_of(table, 2, 1);
+        balanced += metrics_balanced_accuracy(table, 2) / outputs;
+        f1 += isnan(yes) ? 0 : yes / outputs;
+        mcc += metrics_mcc(table, 2) / outputs;
+    }
+    evaluation->metrics[METRIC_BALANCED_ACCURACY] = balanced;
+    evaluation->metrics[METRIC_F1] = f1;
+    evaluation->metrics[METRIC_MCC] = mcc;
+}
+
+static void measure_classes(struct evaluation *evaluation, const struct examples *examples)
+{
+    double *metrics = evaluation->metrics;
+    metrics[METRIC_LOG_LOSS] = evaluation->loss;
+    if (evaluation->loss_kind == LOSS_SIGMOID) {
+        measure_yes_and_no(evaluation);
+    } else if (evaluation->confusions) {
+        metrics[METRIC_BALANCED_ACCURACY] = metrics_balanced_accuracy(evaluation->confusions, evaluation->classes);
+        metrics[METRIC_F1] = metrics_f1(evaluation->confusions, evaluation->classes);
+        metrics[METRIC_MCC] = metrics_mcc(evaluation->confusions, evaluation->classes);
+    }
+    if (evaluation->scores && isfinite(evaluation->loss)) {
+        measure_ranks(evaluation, examples);
+    }
+}
+
+static void measure_numbers(struct evaluation *evaluation)
+{
+    int targets = evaluation->options.outputs;
+    double mae = 0, rmse = 0, r2 = 0, pinball = 0;
+    for (int i = 0; i < targets; i++) {
+        mae += regression_mae(&evaluation->regression[i]) / targets;
+        rmse += regression_rmse(&evaluation->regression[i]) / targets;
+        r2 += regression_r2(&evaluation->regression[i]) / targets;
+        pinball += regression_pinball(&evaluation->regression[i]) / targets;
+    }
+    evaluation->metrics[METRIC_MAE] = mae;
+    evaluation->metrics[METRIC_RMSE] = rmse;
+    evaluation->metrics[METRIC_R2] = r2;
+    evaluation->metrics[METRIC_PINBALL] = pinball;
 }
 
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,
               struct error *error)
 {
-    int chunk = chunk_images(evaluation->classes);
+    int outputs = evaluation->options.outputs, chunk = chunk_images(outputs);
+    assert(!evaluation->scores || examples->count <= evaluation->options.rows);
     clear(evaluation);
     for (int first = 0; first < examples->count; first += chunk) {
         int count = examples->count - first < chunk ? examples->count - first : chunk;
@@ -83,14 +303,25 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
             return false;
         }
         for (int i = 0; i < count; i++) {
-            count_image(evaluation, evaluation->logits + (size_t)i * (size_t)evaluation->classes,
-                        examples->labels[first + i]);
+            count_example(evaluation, examples, first + i, evaluation->logits + (size_t)i * (size_t)outputs);
         }
     }
     if (evaluation->images > 0) {
         evaluation->loss /= (double)evaluation->images;
     }
+    if (!is_of_classes(evaluation->loss_kind)) {
+        measure_numbers(evaluation);
+    } else if (evaluation->images > 0) {
+        measure_classes(evaluation, examples);
+    }
     return true;
+}
+
+double evaluation_metric(const struct evaluation *evaluation, enum metric metric)
+{
+    return metric == METRIC_ACCURACY ? evaluation_accuracy(evaluation)
+           : metric == METRIC_LOSS   ? evaluation->loss
+                                     : evaluation->metrics[metric];
 }
 
 double evaluation_accuracy(const struct evaluation *evaluation)
@@ -100,7 +331,7 @@ double evaluation_accuracy(const struct evaluation *evaluation)
 
 int evaluation_worst_pairs(const struct evaluation *evaluation, struct confused_pair *pairs, int limit)
 {
-    int found = 0, classes = evaluation->classes;
+    int found = 0, classes = evaluation->classes; /* of sigmoids none, so nothing is found */
     for (int cell = 0; evaluation->confusions && cell < classes * classes; cell++) {
         struct confused_pair pair = {cell / classes, cell % classes, evaluation->confusions[cell]};
         if (pair.images == 0 || pair.label == pair.predicted) {

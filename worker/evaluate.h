@@ -1,5 +1,6 @@
 /*
- * How well a model does on examples: in total, per class, and which classes it takes for which.
+ * How well a model does on examples: in total, per class, which classes it takes for which, and for tables all figures
+ * of worker/metrics.h.
  */
 #ifndef WORKER_EVALUATE_H
 #define WORKER_EVALUATE_H
@@ -7,27 +8,58 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
 #include "worker/engine.h"
+#include "worker/metrics.h"
 
-enum { EVALUATION_MAX_CONFUSED = 256 }; /* with more classes than that, no table of confusions is kept */
+enum {
+    EVALUATION_MAX_CONFUSED = 256,    /* with more classes than that, no table of confusions is kept */
+    EVALUATION_MAX_SCORES = 16777216, /* with more examples x outputs than that, ROC AUC and its like are not known */
+};
+
+struct evaluation_options {
+    const struct config_train *train; /* borrowed */
+    int outputs;                      /* units of the model's last layer */
+    int rows;                         /* most examples of a table that will be evaluated at once; 0: pictures */
+    int targets;                      /* target values of a row; 0: labels */
+};
 
 /* Owned by its creator; the counts are those of the last evaluate(). */
 struct evaluation {
-    int classes;
-    int64_t images, correct;
-    double loss;            /* mean cross-entropy; not finite if the model is broken */
-    int64_t *class_images;  /* [classes] */
-    int64_t *class_correct; /* [classes] */
-    int64_t *confusions;    /* [classes (true), classes (predicted)]; NULL with too many classes */
-    float *logits;          /* scratch */
+    struct evaluation_options options;
+    enum loss_kind loss_kind; /* never LOSS_AUTO */
+    int classes;              /* of softmax; else 0 */
+    int64_t images, correct;  /* examples; those all of whose labels are right */
+    double loss;              /* mean, without weights; not finite if the model is broken */
+    int64_t *class_images;    /* [classes] */
+    int64_t *class_correct;   /* [classes] */
+    int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
+    /* Of tables: */
+    double metrics[METRICS]; /* NaN: not defined, or not known */
+    int units;               /* outputs whose scores are ranked: 1 if there are two classes */
+    struct scored *ranked;   /* [images]: scores of a binary model, sorted; NULL: it is none, or too large */
+    double threshold;        /* of a binary model's score, with the best F1; NaN: not known */
+    double threshold_f1;
+    double *scores;                /* [rows, units]; NULL: too many */
+    struct regression *regression; /* [targets], of numbers */
+    float *logits;                 /* scratch */
     void *memory;
 };
 
-/* Takes all memory that evaluating needs. classes: units of the model's last layer. */
-bool evaluation_create(struct evaluation *evaluation, int classes, struct error *error);
+/* Takes all memory that evaluating needs. */
+bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error);
 void evaluation_destroy(struct evaluation *evaluation); /* also fine on zeros */
+
+/* What LOSS_AUTO comes to for data with so many target values per example. */
+enum loss_kind evaluation_loss(const struct config_train *train, int targets);
+
+/* What METRIC_AUTO comes to. */
+enum metric evaluation_best_metric(const struct config_train *train, int targets);
+
+/* Does the model tell two classes apart, by one score? */
+bool evaluation_is_binary(const struct evaluation *evaluation);
 
 /* Runs all examples through the model; averaged: through its moving averages. Fails only if the engine does. */
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,
@@ -35,6 +67,9 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
 
 /* correct / images; 0 without images. */
 double evaluation_accuracy(const struct evaluation *evaluation);
+
+/* Any of them, of pictures too; not METRIC_AUTO. */
+double evaluation_metric(const struct evaluation *evaluation, enum metric metric);
 
 struct confused_pair {
     int label, predicted;

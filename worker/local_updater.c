@@ -138,7 +138,7 @@ static void save(struct updater *updater, bool is_best)
             begin_to_save(local, targets);
         }
     }
-    local->info.validation_accuracy = -1; /* of the next checkpoint, which is of another step */
+    local->info.validation_score = NAN; /* of the next checkpoint, which is of another step */
 }
 
 static void record(struct updater *updater, struct updater_record *record)
@@ -146,7 +146,7 @@ static void record(struct updater *updater, struct updater_record *record)
     struct local_updater *local = of(updater);
     collect_saved(local, true);
     const bool has_checkpoint = local->last_checkpoint[0] != '\0';
-    *record = (struct updater_record){.best_accuracy = local->info.best_accuracy,
+    *record = (struct updater_record){.best_score = local->info.best_score,
                                       .best_step = local->info.best_step,
                                       .checkpoint_failed = local->checkpoint_failed,
                                       .last_checkpoint = has_checkpoint ? local->last_checkpoint : NULL,
@@ -332,7 +332,7 @@ bool local_updater_create(struct updater **updater, struct training *training, s
     }
     *local = (struct local_updater){.updater = {.table = &local_table},
                                     .training = training,
-                                    .info = {.validation_accuracy = -1, .best_accuracy = -1},
+                                    .info = {.validation_score = NAN, .best_score = NAN},
                                     .slice_steps = 1};
     if (training->config->output.train_dir[0] != '\0' && !open_folder(local, error)) {
         local_updater_destroy(&local->updater);

@@ -16,6 +16,8 @@ enum {
     SHOWN_PAIRS = 5,
 };
 
+enum { METRIC_KEY = 48 };
+
 double report_number(double value)
 {
     return isnan(value) ? fabs(value) : value;
@@ -140,29 +142,80 @@ void report_step(const struct report_step *step)
               step->loss, step->ms_per_batch, count_text(rate, (int64_t)(step->examples_per_s + 0.5)));
 }
 
+/* "validation_roc_auc": `of` and the metric's name. */
+static const char *metric_key(char key[METRIC_KEY], const char *of, enum metric metric)
+{
+    snprintf(key, METRIC_KEY, "%s_%s", of, config_metric_name(metric));
+    return key;
+}
+
+static bool is_of_table(const struct evaluation *evaluation)
+{
+    return evaluation->options.rows > 0 || evaluation->regression;
+}
+
+/* All metrics of a table that are known but accuracy and the loss, which have fields of their own. */
+static void add_metrics(cJSON *fields, const char *of, const struct evaluation *evaluation)
+{
+    for (int m = METRIC_BALANCED_ACCURACY; m < METRICS && is_of_table(evaluation); m++) {
+        double value = evaluation_metric(evaluation, (enum metric)m);
+        char key[METRIC_KEY];
+        if (!isnan(value)) {
+            cJSON_AddNumberToObject(fields, metric_key(key, of, (enum metric)m), value);
+        }
+    }
+}
+
+/* Those that a line of text has room for: the one that decides, and the usual ones. */
+static void format_metrics(char *text, size_t size, const struct report_validation *validation)
+{
+    static const enum metric of_classes[] = {METRIC_ACCURACY, METRIC_ROC_AUC, METRIC_F1},
+                             of_numbers[] = {METRIC_RMSE, METRIC_MAE, METRIC_R2};
+    const struct evaluation *evaluation = validation->evaluation;
+    const enum metric *usual = evaluation->regression ? of_numbers : of_classes;
+    int count = is_of_table(evaluation) ? 3 : 1;
+    bool named = validation->metric == METRIC_LOSS;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i <= count && used < size; i++) {
+        enum metric metric = i < count ? usual[i] : validation->metric;
+        double value = evaluation_metric(evaluation, metric);
+        if (!isnan(value) && (i < count || !named)) {
+            used +=
+                (size_t)snprintf(text + used, size - used, "validation_%s=%.4f,", config_metric_name(metric), value);
+        }
+        named = named || metric == validation->metric;
+    }
+}
+
 void report_validation(const struct report_validation *validation)
 {
+    const struct evaluation *evaluation = validation->evaluation;
+    char key[METRIC_KEY];
     if (log_format() == LOG_JSON) {
         cJSON *fields = cJSON_CreateObject();
         cJSON_AddNumberToObject(fields, "worker", validation->worker);
         cJSON_AddNumberToObject(fields, "epoch", (double)validation->epoch);
         cJSON_AddNumberToObject(fields, "global_step", (double)validation->global_step);
-        cJSON_AddNumberToObject(fields, "validation_accuracy", validation->accuracy);
-        cJSON_AddNumberToObject(fields, "validation_loss", validation->loss);
-        cJSON_AddNumberToObject(fields, "best_accuracy", validation->best_accuracy);
+        if (!evaluation->regression) {
+            cJSON_AddNumberToObject(fields, "validation_accuracy", evaluation_accuracy(evaluation));
+        }
+        cJSON_AddNumberToObject(fields, "validation_loss", evaluation->loss);
+        add_metrics(fields, "validation", evaluation);
+        cJSON_AddNumberToObject(fields, metric_key(key, "best", validation->metric), validation->best_score);
         cJSON_AddNumberToObject(fields, "best_step", (double)validation->best_step);
         log_event("validation", fields, NULL);
         return;
     }
     if (!validation->quiet) {
-        char best[80] = "";
+        char best[80] = "", metrics[256];
         if (validation->best_step != validation->global_step) {
-            snprintf(best, sizeof best, " (best %.4f at step %lld)", validation->best_accuracy,
+            snprintf(best, sizeof best, " (best %.4f at step %lld)", validation->best_score,
                      (long long)validation->best_step);
         }
-        log_info("worker=%d,epoch=%lld,global_step=%lld,validation_accuracy=%.4f,validation_loss=%.4f%s",
-                 validation->worker, (long long)validation->epoch, (long long)validation->global_step,
-                 validation->accuracy, validation->loss, best);
+        format_metrics(metrics, sizeof metrics, validation);
+        log_info("worker=%d,epoch=%lld,global_step=%lld,%svalidation_loss=%.4f%s", validation->worker,
+                 (long long)validation->epoch, (long long)validation->global_step, metrics, evaluation->loss, best);
     }
 }
 
@@ -233,13 +286,40 @@ static int pick_classes(const struct evaluation *evaluation, int *classes)
 
 static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
 {
-    cJSON_AddNumberToObject(fields, "test_images", (double)evaluation->images);
+    cJSON_AddNumberToObject(fields, is_of_table(evaluation) ? "test_rows" : "test_images", (double)evaluation->images);
     cJSON_AddNumberToObject(fields, "test_loss", evaluation->loss);
+    add_metrics(fields, "test", evaluation);
+    if (evaluation->classes == 0) {
+        return;
+    }
     cJSON *accuracies = cJSON_AddArrayToObject(fields, "class_accuracy");
     for (int c = 0; c < evaluation->classes; c++) {
         cJSON_AddItemToArray(accuracies, evaluation->class_images[c] > 0
                                              ? cJSON_CreateNumber(class_accuracy(evaluation, c))
                                              : cJSON_CreateNull());
+    }
+    cJSON *f1 = is_of_table(evaluation) && evaluation->confusions ? cJSON_AddArrayToObject(fields, "class_f1") : NULL;
+    for (int c = 0; f1 && c < evaluation->classes; c++) {
+        double value = metrics_f1_of(evaluation->confusions, evaluation->classes, c);
+        cJSON_AddItemToArray(f1, isnan(value) ? cJSON_CreateNull() : cJSON_CreateNumber(value));
+    }
+}
+
+/* All that is known of a table, but accuracy and loss. */
+static void show_metrics(const struct evaluation *evaluation)
+{
+    char text[512] = "";
+    size_t used = 0;
+    for (int m = METRIC_BALANCED_ACCURACY; m < METRICS && used < sizeof text; m++) {
+        double value = evaluation_metric(evaluation, (enum metric)m);
+        if (!isnan(value) && m != METRIC_LOG_LOSS) {
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.6g", used > 0 ? ", " : "test ",
+                                     config_metric_name((enum metric)m), value);
+        }
+    }
+    log_info("%s", text);
+    if (!isnan(evaluation->threshold)) {
+        log_info("best F1 here %.4f, at threshold %.4f", evaluation->threshold_f1, evaluation->threshold);
     }
 }
 
@@ -256,6 +336,13 @@ static void show_evaluation(const struct evaluation *evaluation)
         log_info("class %-3d  %6.2f%%  (%s of %s)", c, 100 * class_accuracy(evaluation, c),
                  count_text(correct, evaluation->class_correct[c]), count_text(images, evaluation->class_images[c]));
     }
+    if (is_of_table(evaluation)) {
+        show_metrics(evaluation);
+    }
+    if (evaluation->regression) {
+        log_info("%s rows, loss %.4f", count_text(images, evaluation->images), report_number(evaluation->loss));
+        return;
+    }
     log_info("test accuracy %.2f%% (%s of %s), loss %.4f", 100 * evaluation_accuracy(evaluation),
              count_text(correct, evaluation->correct), count_text(images, evaluation->images),
              report_number(evaluation->loss));
@@ -268,7 +355,9 @@ static void evaluation_as_json(const struct evaluation *evaluation, const char *
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "checkpoint", checkpoint);
     cJSON_AddNumberToObject(fields, "global_step", (double)global_step);
-    cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(evaluation));
+    if (!evaluation->regression) {
+        cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(evaluation));
+    }
     add_evaluation(fields, evaluation);
     cJSON *array = cJSON_AddArrayToObject(fields, "confusions");
     for (int i = 0; i < count; i++) {
@@ -302,7 +391,10 @@ void report_done(const struct report_done *done)
 {
     if (log_format() == LOG_JSON) {
         cJSON *fields = cJSON_CreateObject();
-        cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
+        char key[METRIC_KEY];
+        if (!done->test->regression) {
+            cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
+        }
         cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
         cJSON_AddNumberToObject(fields, "steps_per_s", done->steps_per_s);
         if (done->global_steps_per_s > 0) {
@@ -312,18 +404,21 @@ void report_done(const struct report_done *done)
         cJSON_AddStringToObject(fields, "reason", done->reason);
         cJSON_AddNumberToObject(fields, "local_steps", (double)done->local_steps);
         cJSON_AddNumberToObject(fields, "epochs", done->epochs);
-        if (done->best_accuracy >= 0) {
-            cJSON_AddNumberToObject(fields, "best_accuracy", done->best_accuracy);
+        if (!isnan(done->best_score)) {
+            cJSON_AddNumberToObject(fields, metric_key(key, "best", done->metric), done->best_score);
             cJSON_AddNumberToObject(fields, "best_step", (double)done->best_step);
         }
         add_evaluation(fields, done->test);
         log_event("done", fields, NULL);
         return;
     }
-    char steps[COUNT_TEXT], local[COUNT_TEXT], rate[COUNT_TEXT], time[24], best[80] = "";
-    if (done->best_accuracy >= 0) {
-        snprintf(best, sizeof best, "; best validation %.2f%% at step %s", 100 * done->best_accuracy,
+    char steps[COUNT_TEXT], local[COUNT_TEXT], rate[COUNT_TEXT], time[24], best[112] = "";
+    if (!isnan(done->best_score) && done->metric == METRIC_ACCURACY) {
+        snprintf(best, sizeof best, "; best validation %.2f%% at step %s", 100 * done->best_score,
                  count_text(steps, done->best_step));
+    } else if (!isnan(done->best_score)) {
+        snprintf(best, sizeof best, "; best validation %s %.6g at step %s", config_metric_name(done->metric),
+                 done->best_score, count_text(steps, done->best_step));
     }
     show_evaluation(done->test);
     progress_format_duration(time, sizeof time, done->seconds);

@@ -43,8 +43,9 @@ void report_step(const struct report_step *step);
 struct report_validation {
     int worker;
     int64_t epoch, global_step;
-    double accuracy, loss;
-    double best_accuracy;
+    const struct evaluation *evaluation;
+    enum metric metric; /* that decides which model is best */
+    double best_score;  /* of it */
     int64_t best_step;
     bool quiet; /* no text: a progress line shows it */
 };
@@ -60,7 +61,7 @@ void report_checkpoint(const struct report_checkpoint *checkpoint);
 
 void report_interrupted(const char *signal, int64_t global_step, const char *checkpoint /* NULL: none */);
 
-/* What eval found: accuracy per class and in total, and the most frequent mistakes. */
+/* What eval found: accuracy per class and in total, and the most frequent mistakes; of tables all metrics. */
 void report_evaluation(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step);
 
 struct report_done {
@@ -69,10 +70,11 @@ struct report_done {
     int64_t steps;      /* the global step reached */
     int64_t local_steps;
     double epochs;
-    double steps_per_s;                        /* of training alone, without the first 100 steps */
-    double global_steps_per_s;                 /* of all workers together, likewise; 0: local training */
-    double seconds;                            /* since the process started */
-    double validation_accuracy, best_accuracy; /* negative: none */
+    double steps_per_s;        /* of training alone, without the first 100 steps */
+    double global_steps_per_s; /* of all workers together, likewise; 0: local training */
+    double seconds;            /* since the process started */
+    enum metric metric;        /* that decides which model is best */
+    double best_score;         /* of it, by validation; NaN: none */
     int64_t best_step;
 };
 void report_done(const struct report_done *done);

@@ -52,11 +52,21 @@ bool training_fail_not_finite(struct training *training, const char *what, doubl
     return training_fail(training);
 }
 
+static bool is_of_metric(const struct training *training, const struct checkpoint_info *record)
+{
+    return training->metric == (record->metric == METRIC_AUTO ? METRIC_ACCURACY : record->metric);
+}
+
 /* Has the run ended by what its validations found? A restored run may have, before its first step. */
 static void judge_record(struct training *training, const struct checkpoint_info *record)
 {
     const struct config_train *train = &training->config->train;
-    if (train->target_accuracy > 0 && record->best_accuracy >= train->target_accuracy) {
+    const double target = train->target_metric > 0 ? train->target_metric : train->target_accuracy;
+    if (!is_of_metric(training, record)) {
+        return; /* found by another best_metric: the next validation begins again */
+    }
+    if (target > 0 && !isnan(record->best_score) &&
+        (metric_rises(training->metric) ? record->best_score >= target : record->best_score <= target)) {
         training_stop(training, TRAINING_TARGET);
     }
     if (train->patience > 0 && record->bad_validations >= train->patience) {
@@ -78,14 +88,28 @@ static void look_for_end(struct training *training)
 bool training_check_data(const struct training *training, struct error *error)
 {
     const struct config_train *train = &training->config->train;
-    return (train->target_accuracy == 0 && train->patience == 0) || training->dataset->validation.count > 0 ||
-           error_set(error, "train.target_accuracy and train.patience are measured on the validation images, and "
-                            "data.validation_size is 0: set it to 5000, say");
+    const int targets = training->dataset->train.targets;
+    const enum loss_kind loss = evaluation_loss(train, targets);
+    const enum metric metric = evaluation_best_metric(train, targets);
+    if ((loss == LOSS_SOFTMAX) != (targets == 0)) {
+        return error_set(error, "train.loss %s does not fit the data, which have %s to learn: set it to %s",
+                         config_loss_name(loss), targets > 0 ? "numbers" : "classes",
+                         targets > 0 ? "auto or mse, say" : "auto or softmax");
+    }
+    if (!metric_applies(metric, loss)) {
+        return error_set(error, "train.best_metric %s is not defined for loss %s", config_metric_name(metric),
+                         config_loss_name(loss));
+    }
+    return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
+           training->dataset->validation.count > 0 ||
+           error_set(error, "train.target_metric, target_accuracy and patience are measured on the validation "
+                            "examples, and data.validation_size is 0: set it to 5000, say");
 }
 
 void training_plan(struct training *training)
 {
     struct config *config = training->config;
+    training->metric = evaluation_best_metric(&config->train, training->dataset->train.targets);
     struct sampler whole = {.examples = (uint32_t)training->dataset->train.count,
                             .batch_size = (uint32_t)config->train.batch_size};
     const int64_t epoch_batches = sampler_epoch_batches(&whole);
@@ -220,41 +244,60 @@ static void summarise_if_due(struct training *training, int64_t before)
     if (table->summarise) {
         table->summarise(training->updater, tally->steps, &cluster);
     }
-    summary_write(training->summary, &(struct summary_step){
-                                         .global_step = training->global_step,
-                                         .cross_entropy = tally->loss_sum / steps,
-                                         .accuracy = (double)tally->correct / fmax(1, (double)tally->images),
-                                         .steps_per_s = job_rate(training, tally, now_s, training->global_step),
-                                         .examples_per_s = (double)tally->images / seconds,
-                                         .seconds_per_batch = seconds / (steps * training->config->train.micro_batches),
-                                         .cluster = table->summarise ? &cluster : NULL,
-                                     });
+    summary_write(
+        training->summary,
+        &(struct summary_step){
+            .global_step = training->global_step,
+            .cross_entropy = tally->loss_sum / steps,
+            .accuracy = training->evaluation.regression ? NAN : (double)tally->correct / fmax(1, (double)tally->images),
+            .steps_per_s = job_rate(training, tally, now_s, training->global_step),
+            .examples_per_s = (double)tally->images / seconds,
+            .seconds_per_batch = seconds / (steps * training->config->train.micro_batches),
+            .cluster = table->summarise ? &cluster : NULL,
+        });
     const double end_s = clock_monotonic_s();
     training->since_summary = tally_begin(training, end_s);
     training_charge(training, end_s - now_s);
 }
 
+/* What the progress line shows: an accuracy, or nothing. */
+static double shown_score(const struct checkpoint_info *record)
+{
+    bool is_accuracy = record->metric == METRIC_AUTO || record->metric == METRIC_ACCURACY;
+    return is_accuracy && !isnan(record->validation_score) ? record->validation_score : -1;
+}
+
 /* Takes down what the evaluation found; true if it never was better. */
 static bool note_validation(struct training *training, const struct held_model *held)
 {
+    const struct evaluation *evaluation = &training->evaluation;
     struct checkpoint_info *record = held->record;
-    const double loss = training->evaluation.loss;
-    record->validation_accuracy = evaluation_accuracy(&training->evaluation);
-    const bool is_best = record->validation_accuracy > record->best_accuracy;
+    const double score = evaluation_metric(evaluation, training->metric);
+    if (!is_of_metric(training, record)) {
+        record->best_score = NAN;
+        record->bad_validations = 0;
+    }
+    record->metric = training->metric;
+    record->validation_score = score;
+    record->has_threshold = evaluation_is_binary(evaluation) && !isnan(evaluation->threshold);
+    record->threshold = record->has_threshold ? evaluation->threshold : 0;
+    const bool is_best =
+        !isnan(score) && (isnan(record->best_score) ||
+                          (metric_rises(training->metric) ? score > record->best_score : score < record->best_score));
     if (is_best) {
-        record->best_accuracy = record->validation_accuracy;
+        record->best_score = record->validation_score;
         record->best_step = held->global_step;
     }
     record->bad_validations = is_best ? 0 : record->bad_validations + 1;
-    training->shown_validation = record->validation_accuracy;
-    summary_validation(training->summary, held->global_step, record->validation_accuracy, loss);
+    training->shown_validation = shown_score(record);
+    summary_validation(training->summary, held->global_step, evaluation);
     report_validation(&(struct report_validation){
         .worker = training->config->cluster.task_index,
         .epoch = plan_epoch(&training->plan, held->global_step),
         .global_step = held->global_step,
-        .accuracy = record->validation_accuracy,
-        .loss = loss,
-        .best_accuracy = record->best_accuracy,
+        .evaluation = evaluation,
+        .metric = training->metric,
+        .best_score = record->best_score,
         .best_step = record->best_step,
         .quiet = training->progress.active,
     });
@@ -333,22 +376,40 @@ static void tell_start(const struct training *training, const struct updater_sta
     });
 }
 
+/* For the validation, the test, and a look at whether a state is sound. */
+static bool create_evaluation(struct training *training)
+{
+    const struct dataset *dataset = training->dataset;
+    const struct model *model = training->model;
+    int rows = dataset->sample.count;
+    rows = dataset->validation.count > rows ? dataset->validation.count : rows;
+    rows = training->test && training->test->count > rows ? training->test->count : rows;
+    const struct evaluation_options options = {.train = &training->config->train,
+                                               .outputs = model->widths[model->layer_count],
+                                               .rows = examples_are_rows(&dataset->train) ? rows : 0,
+                                               .targets = dataset->train.targets};
+    return evaluation_create(&training->evaluation, &options, &training->error);
+}
+
 static bool begin(struct training *training, const struct updater_start *start)
 {
     training->begun = true;
     training->all = training->since_report;
+    if (!create_evaluation(training)) {
+        return training_fail(training);
+    }
     tell_start(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);
 }
 
 static bool join(struct training *training)
 {
-    struct updater_start start = {.record = {.validation_accuracy = -1, .best_accuracy = -1}};
+    struct updater_start start = {.record = {.validation_score = NAN, .best_score = NAN}};
     if (!training->updater->table->join(training->updater, &start)) {
         return false;
     }
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
-    training->shown_validation = start.record.validation_accuracy;
+    training->shown_validation = shown_score(&start.record);
     if (!training->begun && !begin(training, &start)) {
         return false;
     }
@@ -393,7 +454,8 @@ static void describe_end(const struct training *training, char *text, size_t siz
 {
     const struct config_train *train = &training->config->train;
     if (training->end == TRAINING_TARGET) {
-        snprintf(text, size, "validation accuracy %g reached", train->target_accuracy);
+        snprintf(text, size, "validation %s %g reached", config_metric_name(training->metric),
+                 train->target_metric > 0 ? train->target_metric : train->target_accuracy);
     } else if (training->end == TRAINING_PATIENCE) {
         snprintf(text, size, "no better validation %d times in a row", train->patience);
     } else {
@@ -415,7 +477,8 @@ static void report_end(const struct training *training, const struct updater_rec
         .steps_per_s = tally->seconds > 0 ? (double)tally->steps / tally->seconds : 0,
         .global_steps_per_s = training->updater->table->is_shared ? job_steps_per_s : 0,
         .seconds = clock_monotonic_s() - training->begun_s,
-        .best_accuracy = record->best_accuracy,
+        .metric = training->metric,
+        .best_score = record->best_score,
         .best_step = record->best_step,
     });
 }
@@ -427,9 +490,10 @@ static bool test(struct training *training, const struct updater_record *record)
     if (!evaluate_on(training, training->test)) {
         return false;
     }
-    const double accuracy = evaluation_accuracy(&training->evaluation);
+    const struct evaluation *evaluation = &training->evaluation;
+    const double accuracy = evaluation->regression ? NAN : evaluation_accuracy(evaluation);
     describe_end(training, reason, sizeof reason);
-    summary_test(training->summary, training->global_step, accuracy);
+    summary_test(training->summary, training->global_step, evaluation);
     if (table->conclude) {
         table->conclude(training->updater, false, accuracy, reason);
     }
@@ -497,11 +561,7 @@ static bool finish(struct training *training, int *status)
 int training_run(struct training *training)
 {
     const struct config_output *output = &training->config->output;
-    const struct model *model = training->model;
     int status = COMMAND_FAILED;
-    if (!evaluation_create(&training->evaluation, model->widths[model->layer_count], &training->error)) {
-        return fail(training);
-    }
     const bool has_line = output->progress && output->log_format == LOG_TEXT;
     progress_begin(&training->progress, has_line && !training->updater->table->is_shared);
     for (;;) {

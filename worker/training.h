@@ -33,7 +33,7 @@ enum training_end {
     TRAINING_GOES_ON,
     TRAINING_REJOINS,     /* the model was lost, or replaced: training joins again and goes on */
     TRAINING_LAST_STEP,   /* train_steps or epochs reached; perhaps before the first step */
-    TRAINING_TARGET,      /* the validation accuracy asked for is reached */
+    TRAINING_TARGET,      /* what was asked of the validation metric is reached */
     TRAINING_PATIENCE,    /* no better validation for long enough */
     TRAINING_INTERRUPTED, /* by a signal; a checkpoint was tried */
     TRAINING_BY_OTHERS,   /* the job is over, or goes on without this process */
@@ -64,7 +64,8 @@ struct training {
     const char *digest;          /* of the config */
     double begun_s;              /* when the process started */
 
-    struct plan plan; /* training_plan */
+    struct plan plan;   /* training_plan */
+    enum metric metric; /* that decides which model is best; training_plan */
     int64_t global_step, local_step;
     enum training_end end;
     struct error error;           /* of TRAINING_FAILED */
@@ -82,7 +83,7 @@ struct training {
     double shown_validation, recent_steps_per_s, recent_loss;
 };
 
-/* Makes the plan, and train.lr_decay_steps if it is 0, by the config and the size of the data. */
+/* Makes the plan, and train.lr_decay_steps if it is 0, by the config and the data. */
 void training_plan(struct training *training);
 
 /* Can what the config asks for be measured on this data? */

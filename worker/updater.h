@@ -32,7 +32,7 @@ struct held_model {
 
 /* What is kept of the run. */
 struct updater_record {
-    double best_accuracy; /* by validation, negative: none */
+    double best_score; /* by validation, of train.best_metric; NaN: none */
     int64_t best_step;
     bool checkpoint_failed;      /* some checkpoint was not written: logged already, the run must not end with 0 */
     const char *last_checkpoint; /* the newest good one, the updater's; NULL: none */

@@ -1,6 +1,7 @@
 /* A copy of the state, and its way into a file: in one pass, straight from the copy. */
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,11 @@ void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model
     }
 }
 
+void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric metric)
+{
+    snprintf(key, METRIC_KEY, "%s_%s", of, config_metric_name(metric));
+}
+
 void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1])
 {
     uint8_t digest[DIGEST_BYTES];
@@ -112,6 +118,24 @@ static void put(struct safetensors_writer *writer, const char *key, const char *
     safetensors_write_metadata(writer, key, value);
 }
 
+/* An accuracy that is not known is -1, as it always was; another metric's may be negative, and is NaN then. */
+static void put_scores(struct safetensors_writer *writer, const struct checkpoint_info *info)
+{
+    enum metric metric = info->metric == METRIC_AUTO ? METRIC_ACCURACY : info->metric;
+    double unknown = metric == METRIC_ACCURACY ? -1 : NAN;
+    char key[METRIC_KEY];
+    checkpoint_metric_key(key, "validation", metric);
+    put(writer, key, "%.17g", isnan(info->validation_score) ? unknown : info->validation_score);
+    checkpoint_metric_key(key, "best", metric);
+    put(writer, key, "%.17g", isnan(info->best_score) ? unknown : info->best_score);
+    if (metric != METRIC_ACCURACY) {
+        put(writer, "best_metric", "%s", config_metric_name(metric));
+    }
+    if (info->has_threshold) {
+        put(writer, "threshold", "%.17g", info->threshold);
+    }
+}
+
 /* Returns the header's size and where its digest stands. */
 static size_t build_header(char *buffer, const struct checkpoint_state *state, const struct checkpoint_info *info,
                            size_t *digest_offset)
@@ -130,8 +154,7 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     put(&writer, "layers", "%s", layers);
     put(&writer, "activation", "%s", config_activation_name(model->activation));
     put(&writer, "optimizer", "%s", config_optimizer_name(kind));
-    put(&writer, "validation_accuracy", "%.17g", info->validation_accuracy);
-    put(&writer, "best_accuracy", "%.17g", info->best_accuracy);
+    put_scores(&writer, info);
     put(&writer, "best_step", "%" PRId64, info->best_step);
     put(&writer, "bad_validations", "%d", info->bad_validations);
     put(&writer, "config_digest", "%s", info->config_digest);

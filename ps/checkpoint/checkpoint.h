@@ -4,8 +4,9 @@
  * Tensors are plain row-major float32 without padding, biases one-dimensional, named as TensorFlow's Saver names them:
  * "layer0/weights", "layer0/weights/Momentum" (or "/Adam" and "/Adam_1", ...),
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
- * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy, best_step,
- * bad_validations, config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the
+ * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
+ * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
+ * model, config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the
  * digest's own 64 characters taken as '0'. It is verified before anything else is believed.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
@@ -27,10 +28,13 @@ enum { CHECKPOINT_MAX_PATH = 4096 };
 struct checkpoint_info {
     int64_t global_step;
     int64_t seed;
-    double validation_accuracy; /* negative: not measured at this step */
-    double best_accuracy; /* best so far, negative: none; with best_step and bad_validations, what patience needs */
+    enum metric metric;      /* that the next two are of; METRIC_AUTO: accuracy */
+    double validation_score; /* NaN: not measured at this step */
+    double best_score;       /* best so far, NaN: none; with best_step and bad_validations, what patience needs */
     int64_t best_step;
     int bad_validations; /* validations in a row without a new best */
+    bool has_threshold;
+    double threshold; /* of a binary model's score, by the last validation */
     char config_digest[CONFIG_DIGEST_HEX + 1];
     int64_t fleet_version;
 };

@@ -20,6 +20,7 @@ enum {
     CHUNK_BYTES = 1 << 18, /* at least one row of CONFIG_MAX_WIDTH floats */
     TENSOR_NAME = 64,
     METADATA_VALUE = 256,
+    METRIC_KEY = 48,
 };
 _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
 
@@ -49,6 +50,9 @@ int checkpoint_tensor_shape(const struct variable *variable, int64_t shape[2]);
 
 /* "784,500,10" */
 void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model);
+
+/* "best_roc_auc" */
+void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric metric);
 
 /* The digest of what follows, and what has come out. path: for errors. */
 bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,6 +162,42 @@ static bool get_double(const struct checkpoint_file *file, const char *key, doub
     return true;
 }
 
+/* Scores of the metric that decides which model is best, and a binary model's threshold if it has one. */
+static bool get_scores(struct checkpoint_file *file, struct error *error)
+{
+    struct checkpoint_info *info = &file->info;
+    char name[METRIC_KEY], key[METRIC_KEY];
+    info->metric = METRIC_ACCURACY;
+    if (safetensors_metadata(&file->tensors, "best_metric")) {
+        if (!get_text(file, "best_metric", name, sizeof name, error)) {
+            return false;
+        }
+        for (info->metric = METRIC_LOSS; info->metric < METRICS; info->metric++) {
+            if (strcmp(name, config_metric_name(info->metric)) == 0) {
+                break;
+            }
+        }
+        if (info->metric == METRICS) {
+            return error_set(error, "%s: its best_metric is \"%s\", which this program does not know", file->path,
+                             name);
+        }
+    }
+    checkpoint_metric_key(key, "validation", info->metric);
+    if (!get_double(file, key, &info->validation_score, error)) {
+        return false;
+    }
+    checkpoint_metric_key(key, "best", info->metric);
+    if (!get_double(file, key, &info->best_score, error)) {
+        return false;
+    }
+    if (info->metric == METRIC_ACCURACY) {
+        info->validation_score = info->validation_score < 0 ? NAN : info->validation_score;
+        info->best_score = info->best_score < 0 ? NAN : info->best_score;
+    }
+    info->has_threshold = safetensors_metadata(&file->tensors, "threshold");
+    return !info->has_threshold || get_double(file, "threshold", &info->threshold, error);
+}
+
 static bool get_model(struct checkpoint_file *file, struct error *error)
 {
     char text[METADATA_VALUE];
@@ -209,9 +246,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
                          file->path, format, version, FORMAT_NAME, FORMAT_VERSION);
     }
     if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
-        !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) ||
-        !get_double(file, "validation_accuracy", &info->validation_accuracy, error) ||
-        !get_double(file, "best_accuracy", &info->best_accuracy, error) ||
+        !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) || !get_scores(file, error) ||
         !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
         !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||

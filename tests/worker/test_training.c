@@ -409,7 +409,7 @@ static void patience_ends_it(void **state)
     struct outcome result = run(stage);
     assert_int_equal(result.end, TRAINING_PATIENCE);
     assert_int_equal(result.record.best_step, 140);
-    assert_true(fabs(result.record.best_accuracy - 7.0 / 20) < 1e-9);
+    assert_true(fabs(result.record.best_score - 7.0 / 20) < 1e-9);
     assert_int_equal(result.global_step, 140 + 3 * 70);
     snprintf(best, sizeof best, "%s/best.safetensors", stage->folder);
     assert_true(file_exists(best));
@@ -565,7 +565,7 @@ static void lossy_conclude(struct updater *updater, bool failed, double test_acc
 
 static void lossy_record(struct updater *updater, struct updater_record *record)
 {
-    *record = (struct updater_record){.best_accuracy = lossy(updater)->info.best_accuracy};
+    *record = (struct updater_record){.best_score = lossy(updater)->info.best_score};
 }
 
 static const struct updater_table lossy_table = {.is_shared = true,
@@ -590,7 +590,7 @@ static void a_lost_model_is_joined_again(void **state)
                                 .digest = "test"};
     struct lossy_updater updater = {.updater = {.table = &lossy_table},
                                     .training = &training,
-                                    .info = {.validation_accuracy = -1, .best_accuracy = -1},
+                                    .info = {.validation_score = NAN, .best_score = NAN},
                                     .lost_step = 100,
                                     .lost_at_finish = true};
     training.updater = &updater.updater;

@@ -1,6 +1,7 @@
 /* The chief's beginning and end; what it does meanwhile is in worker/remote/chief/. */
 #include "worker/remote/chief.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -30,7 +31,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     chief->options = *options;
     chief->output = config->output;
     chief->plan = *options->plan;
-    chief->info = (struct checkpoint_info){.validation_accuracy = -1, .best_accuracy = -1};
+    chief->info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
     chief->holds = lineage_is_fresh(config);
     chief->snapshots = handshake_new_incarnation() >> 1;
     chief->ordered = -1;

@@ -4,7 +4,7 @@
 enum { EVENT_WALL = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_GRAPH = 4, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
 enum { SUMMARY_VALUE = 1 };
 enum { VALUE_TAG = 1, VALUE_SCALAR = 2, VALUE_IMAGE = 4, VALUE_HISTOGRAM = 5, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
-enum { SESSION_START = 1, TYPE_STRING = 7, GREYSCALE = 1 };
+enum { SESSION_START = 1, TYPE_FLOAT = 1, TYPE_STRING = 7, GREYSCALE = 1 };
 
 static void begin(struct event *event, double wall_s, int64_t step)
 {
@@ -77,6 +77,29 @@ void event_text(struct event *event, const char *tag, const char *markdown)
     proto_end(&event->proto, tensor);
     put_metadata(event, "text", NULL);
     proto_end(&event->proto, value);
+}
+
+void event_pr_curve(struct event *event, const char *tag, int thresholds, const float *values)
+{
+    enum { ROWS = 6 };
+    struct proto content = {0};
+    size_t value = begin_value(event, tag), tensor = proto_begin(&event->proto, VALUE_TENSOR);
+    proto_integer(&event->proto, 1, TYPE_FLOAT);
+    size_t shape = proto_begin(&event->proto, 2);
+    const int sizes[] = {ROWS, thresholds};
+    for (int i = 0; i < 2; i++) {
+        size_t dimension = proto_begin(&event->proto, 2);
+        proto_integer(&event->proto, 1, sizes[i]);
+        proto_end(&event->proto, dimension);
+    }
+    proto_end(&event->proto, shape);
+    proto_bytes(&event->proto, 4, values, (size_t)ROWS * (size_t)thresholds * sizeof *values); /* little-endian */
+    proto_end(&event->proto, tensor);
+    proto_integer(&content, 2, thresholds);
+    put_metadata(event, "pr_curves", &content);
+    event->proto.failed = event->proto.failed || content.failed;
+    proto_end(&event->proto, value);
+    proto_free(&content);
 }
 
 void event_plugin(struct event *event, const char *tag, const char *plugin, const struct proto *content)

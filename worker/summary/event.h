@@ -23,6 +23,8 @@ void event_scalar(struct event *event, const char *tag, double value);
 void event_histogram(struct event *event, const char *tag, const struct histogram *histogram);
 void event_image(struct event *event, const char *tag, int width, int height, const uint8_t *png, size_t size);
 void event_text(struct event *event, const char *tag, const char *markdown);
+/* For the PR curves plugin: values [6, thresholds], thresholds evenly from 0 to 1. */
+void event_pr_curve(struct event *event, const char *tag, int thresholds, const float *values);
 void event_end(struct event *event);
 
 /* A value for a TensorBoard plugin; content is the plugin's own message. */

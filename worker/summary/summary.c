@@ -14,6 +14,7 @@
 #include "worker/data/image/image.h"
 #include "base/random/sampler.h"
 #include "worker/summary/activations.h"
+#include "worker/summary/curves.h"
 #include "worker/summary/describe.h"
 #include "worker/summary/event_file.h"
 #include "worker/summary/graph.h"
@@ -312,23 +313,43 @@ void summary_write(struct summary *summary, const struct summary_step *step)
     summary->last_s = clock_monotonic_s();
 }
 
-void summary_validation(struct summary *summary, int64_t global_step, double accuracy, double loss)
+static void put_metrics(struct summary *summary, const char *of, const struct evaluation *evaluation)
+{
+    bool is_of_table = evaluation->options.rows > 0 || evaluation->regression;
+    char tag[64];
+    if (!evaluation->regression) {
+        snprintf(tag, sizeof tag, "%s/accuracy", of);
+        event_scalar(&summary->event, tag, evaluation_accuracy(evaluation));
+    }
+    for (int m = METRIC_BALANCED_ACCURACY; m < METRICS && is_of_table; m++) {
+        double value = evaluation_metric(evaluation, (enum metric)m);
+        if (!isnan(value)) {
+            snprintf(tag, sizeof tag, "%s/%s", of, config_metric_name((enum metric)m));
+            event_scalar(&summary->event, tag, value);
+        }
+    }
+}
+
+void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation)
 {
     if (summary && !summary->broken) {
         event_begin(&summary->event, clock_wall_s(), global_step);
-        event_scalar(&summary->event, "validation/accuracy", accuracy);
-        event_scalar(&summary->event, "validation/loss", loss);
+        put_metrics(summary, "validation", evaluation);
+        event_scalar(&summary->event, "validation/loss", evaluation->loss);
+        if (evaluation->options.rows > 0) {
+            curves_put(&summary->event, evaluation);
+        }
         event_end(&summary->event);
         put_event(summary);
         flush(summary);
     }
 }
 
-void summary_test(struct summary *summary, int64_t global_step, double accuracy)
+void summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation)
 {
     if (summary && !summary->broken) {
         event_begin(&summary->event, clock_wall_s(), global_step);
-        event_scalar(&summary->event, "test/accuracy", accuracy);
+        put_metrics(summary, "test", evaluation);
         event_end(&summary->event);
         put_event(summary);
         flush(summary);

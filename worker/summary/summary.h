@@ -3,6 +3,8 @@
  *
  *     loss, cross_entropy, l2_loss, learning_rate                  of the steps since the last summary
  *     train/accuracy, validation/accuracy, validation/loss, test/accuracy
+ *     validation/roc_auc ..., test/roc_auc ...: of tables, every metric that is known; validation/confusion: an image of
+ *     the table of confusions; validation/pr_curve: precision and recall of a binary model
  *     global_step/sec, examples/sec, sec/batch
  *     cluster/staleness, cluster/dropped_gradients, cluster/bytes_sent, cluster/bytes_received   on a cluster
  *     layer0/weights, layer0/biases ..., each also with /gradient; layer0/activations ..., logits: histograms
@@ -23,6 +25,7 @@
 #include "ps/store/model.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
+#include "worker/evaluate.h"
 
 enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
 
@@ -66,8 +69,8 @@ struct summary_step {
 };
 
 void summary_write(struct summary *summary, const struct summary_step *step);
-void summary_validation(struct summary *summary, int64_t global_step, double accuracy, double loss);
-void summary_test(struct summary *summary, int64_t global_step, double accuracy);
+void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
+void summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
 
 /* succeeded: what the HParams page says of the run. */
 void summary_close(struct summary *summary, bool succeeded);

@@ -33,8 +33,8 @@ static struct config_train train_config(enum optimizer_kind kind, double ema_dec
 static const struct checkpoint_info some_info = {
     .global_step = 1234567890123,
     .seed = -5,
-    .validation_accuracy = 0.98123456789012345,
-    .best_accuracy = 1.0 / 3.0,
+    .validation_score = 0.98123456789012345,
+    .best_score = 1.0 / 3.0,
     .best_step = 77,
     .bad_validations = 3,
     .config_digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
@@ -117,8 +117,8 @@ static void what_is_written_comes_back(void **unused)
             assert_true(same_values(&written.state, &read.state));
             assert_int_equal(info.global_step, some_info.global_step);
             assert_int_equal(info.seed, some_info.seed);
-            assert_true(info.validation_accuracy == some_info.validation_accuracy);
-            assert_true(info.best_accuracy == some_info.best_accuracy);
+            assert_true(info.validation_score == some_info.validation_score);
+            assert_true(info.best_score == some_info.best_score);
             assert_int_equal(info.best_step, some_info.best_step);
             assert_int_equal(info.bad_validations, some_info.bad_validations);
             assert_string_equal(info.config_digest, some_info.config_digest);

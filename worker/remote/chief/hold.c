@@ -1,6 +1,8 @@
 /* A snapshot of the shards, held in the engine for as long as it takes to evaluate it. */
 #include "worker/remote/chief/internal.h"
 
+#include <math.h>
+
 bool chief_state_to_engine(struct chief *chief, struct error *error)
 {
     struct engine *engine = chief->options.engine;
@@ -35,6 +37,6 @@ void chief_release(struct chief *chief, bool is_best)
     if (is_best && chief->has_folder) {
         chief_write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
     }
-    chief->info.validation_accuracy = -1; /* of the next checkpoint, which is of another step */
+    chief->info.validation_score = NAN; /* of the next checkpoint, which is of another step */
     pthread_mutex_unlock(&chief->mutex);
 }

@@ -1,4 +1,5 @@
 /* Between the loop and the shards: how a worker joins, what it takes of their answers, and what makes it stop. */
+#include <math.h>
 #include <stdatomic.h>
 
 #include "base/clock.h"
@@ -222,11 +223,11 @@ static void settle(struct updater *updater)
 static void record(struct updater *updater, struct updater_record *record)
 {
     struct remote_worker *worker = of(updater);
-    *record = (struct updater_record){.best_accuracy = -1, .last_checkpoint_step = -1};
+    *record = (struct updater_record){.best_score = NAN, .last_checkpoint_step = -1};
     if (worker->chief) {
         struct chief_record kept;
         chief_record(worker->chief, &kept);
-        *record = (struct updater_record){.best_accuracy = kept.info.best_accuracy,
+        *record = (struct updater_record){.best_score = kept.info.best_score,
                                           .best_step = kept.info.best_step,
                                           .checkpoint_failed = kept.checkpoint_failed,
                                           .last_checkpoint = kept.last_checkpoint,

@@ -1,0 +1,251 @@
+/*
+ * Each figure follows scikit-learn's definition, its special cases included, for that is what people compare with. Sums
+ * are taken in double precision; ranks are exact, ties count as one step of the curve.
+ */
+#include "worker/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+bool metric_rises(enum metric metric)
+{
+    return metric != METRIC_LOSS && metric != METRIC_LOG_LOSS && metric != METRIC_MAE && metric != METRIC_RMSE &&
+           metric != METRIC_PINBALL;
+}
+
+bool metric_applies(enum metric metric, enum loss_kind loss)
+{
+    bool regression = loss == LOSS_MSE || loss == LOSS_MAE || loss == LOSS_HUBER || loss == LOSS_QUANTILE;
+    switch (metric) {
+    case METRIC_AUTO:
+    case METRIC_LOSS:
+        return true;
+    case METRIC_MAE:
+    case METRIC_RMSE:
+    case METRIC_R2:
+    case METRIC_PINBALL:
+        return regression;
+    case METRIC_ACCURACY:
+    case METRIC_BALANCED_ACCURACY:
+    case METRIC_LOG_LOSS:
+    case METRIC_ROC_AUC:
+    case METRIC_AVERAGE_PRECISION:
+    case METRIC_F1:
+    case METRIC_MCC:
+    case METRICS:
+        break;
+    }
+    return !regression;
+}
+
+/* --- Labels --- */
+
+static int64_t cell(const int64_t *confusions, int classes, int label, int predicted)
+{
+    return confusions[(int64_t)label * classes + predicted];
+}
+
+/* Examples of a class, and how often it was predicted. */
+static void margins(const int64_t *confusions, int classes, int label, int64_t *occurs, int64_t *predicted)
+{
+    *occurs = *predicted = 0;
+    for (int i = 0; i < classes; i++) {
+        *occurs += cell(confusions, classes, label, i);
+        *predicted += cell(confusions, classes, i, label);
+    }
+}
+
+double metrics_accuracy(const int64_t *confusions, int classes)
+{
+    int64_t all = 0, right = 0;
+    for (int i = 0; i < classes; i++) {
+        int64_t occurs, predicted;
+        margins(confusions, classes, i, &occurs, &predicted);
+        all += occurs;
+        right += cell(confusions, classes, i, i);
+    }
+    return all > 0 ? (double)right / (double)all : NAN;
+}
+
+double metrics_balanced_accuracy(const int64_t *confusions, int classes)
+{
+    double sum = 0;
+    int present = 0;
+    for (int i = 0; i < classes; i++) {
+        int64_t occurs, predicted;
+        margins(confusions, classes, i, &occurs, &predicted);
+        sum += occurs > 0 ? (double)cell(confusions, classes, i, i) / (double)occurs : 0;
+        present += occurs > 0;
+    }
+    return present > 0 ? sum / present : NAN;
+}
+
+double metrics_f1_of(const int64_t *confusions, int classes, int label)
+{
+    int64_t occurs, predicted;
+    margins(confusions, classes, label, &occurs, &predicted);
+    return occurs + predicted > 0 ? 2 * (double)cell(confusions, classes, label, label) / (double)(occurs + predicted)
+                                  : NAN;
+}
+
+double metrics_f1(const int64_t *confusions, int classes)
+{
+    double sum = 0;
+    int present = 0;
+    for (int i = 0; i < classes; i++) {
+        double f1 = metrics_f1_of(confusions, classes, i);
+        sum += isnan(f1) ? 0 : f1;
+        present += !isnan(f1);
+    }
+    return present > 0 ? sum / present : NAN;
+}
+
+/* Gorodkin's R_K; 0 where one of the two sides has a single class. */
+double metrics_mcc(const int64_t *confusions, int classes)
+{
+    double all = 0, right = 0, both = 0, occurring = 0, predicting = 0;
+    for (int i = 0; i < classes; i++) {
+        int64_t occurs, predicted;
+        margins(confusions, classes, i, &occurs, &predicted);
+        all += (double)occurs;
+        right += (double)cell(confusions, classes, i, i);
+        both += (double)occurs * (double)predicted;
+        occurring += (double)occurs * (double)occurs;
+        predicting += (double)predicted * (double)predicted;
+    }
+    double variance = (all * all - occurring) * (all * all - predicting);
+    return variance > 0 ? (right * all - both) / sqrt(variance) : 0;
+}
+
+/* --- Scores --- */
+
+static int by_score(const void *a, const void *b)
+{
+    double left = ((const struct scored *)a)->score, right = ((const struct scored *)b)->score;
+    return left < right ? 1 : left > right ? -1 : 0;
+}
+
+void metrics_sort(struct scored *scored, int count)
+{
+    qsort(scored, (size_t)count, sizeof *scored, by_score);
+}
+
+/* Counts the examples of the next score, from `at` on; returns where the one after it begins. */
+static int next_score(const struct scored *sorted, int count, int at, int64_t *positive, int64_t *negative)
+{
+    int end = at;
+    *positive = *negative = 0;
+    for (; end < count && !(sorted[end].score < sorted[at].score); end++) {
+        *positive += sorted[end].positive;
+        *negative += !sorted[end].positive;
+    }
+    return end;
+}
+
+static int64_t positives(const struct scored *sorted, int count)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < count; i++) {
+        sum += sorted[i].positive;
+    }
+    return sum;
+}
+
+double metrics_roc_auc(const struct scored *sorted, int count)
+{
+    int64_t all = positives(sorted, count), none = count - all, above = 0, positive, negative;
+    double area = 0;
+    for (int i = 0; i < count; above += positive) {
+        i = next_score(sorted, count, i, &positive, &negative);
+        area += (double)negative * ((double)above + (double)positive / 2);
+    }
+    return all > 0 && none > 0 ? area / ((double)all * (double)none) : NAN;
+}
+
+double metrics_average_precision(const struct scored *sorted, int count)
+{
+    int64_t all = positives(sorted, count), found = 0, positive, negative;
+    double sum = 0;
+    for (int i = 0; i < count;) {
+        i = next_score(sorted, count, i, &positive, &negative);
+        found += positive;
+        sum += (double)positive * ((double)found / (double)i);
+    }
+    return all > 0 ? sum / (double)all : NAN;
+}
+
+double metrics_best_threshold(const struct scored *sorted, int count, double *f1)
+{
+    int64_t all = positives(sorted, count), found = 0, positive, negative;
+    double best = 0.5;
+    *f1 = 0;
+    for (int i = 0; i < count;) {
+        int end = next_score(sorted, count, i, &positive, &negative);
+        found += positive;
+        double here = 2 * (double)found / (double)(all + end);
+        double threshold = end < count ? (sorted[i].score + sorted[end].score) / 2 : sorted[i].score / 2;
+        bool nearer = fabs(threshold - 0.5) < fabs(best - 0.5);
+        if (here > *f1 || (here == *f1 && found > 0 && nearer)) {
+            *f1 = here;
+            best = threshold;
+        }
+        i = end;
+    }
+    return best;
+}
+
+void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point)
+{
+    int64_t all = positives(sorted, count);
+    int above = 0;
+    *point = (struct pr_point){.precision = 1};
+    for (; above < count && sorted[above].score >= threshold; above++) {
+        point->true_positives += sorted[above].positive;
+    }
+    point->false_positives = above - point->true_positives;
+    point->false_negatives = all - point->true_positives;
+    point->true_negatives = count - above - point->false_negatives;
+    point->precision = above > 0 ? (double)point->true_positives / above : 1;
+    point->recall = all > 0 ? (double)point->true_positives / (double)all : 0;
+}
+
+/* --- Regression --- */
+
+void regression_add(struct regression *regression, double target, double predicted, double quantile)
+{
+    double error = target - predicted, from_mean = target - regression->mean;
+    regression->count++;
+    regression->absolute += fabs(error);
+    regression->squared += error * error;
+    regression->pinball += error >= 0 ? quantile * error : (quantile - 1) * error;
+    regression->mean += from_mean / (double)regression->count; /* Welford: no cancellation far from zero */
+    regression->spread += from_mean * (target - regression->mean);
+}
+
+static double per_example(const struct regression *regression, double sum)
+{
+    return regression->count > 0 ? sum / (double)regression->count : NAN;
+}
+
+double regression_mae(const struct regression *regression)
+{
+    return per_example(regression, regression->absolute);
+}
+
+double regression_rmse(const struct regression *regression)
+{
+    return sqrt(per_example(regression, regression->squared));
+}
+
+double regression_r2(const struct regression *regression)
+{
+    if (regression->count < 2) {
+        return NAN;
+    }
+    return regression->spread > 0 ? 1 - regression->squared / regression->spread : regression->squared > 0 ? 0 : 1;
+}
+
+double regression_pinball(const struct regression *regression)
+{
+    return per_example(regression, regression->pinball);
+}

@@ -1,0 +1,67 @@
+/*
+ * What a model's outputs are worth: the usual figures, equal to scikit-learn's functions of the same names.
+ *
+ * A figure that is not defined (ROC AUC without negatives, R2 of one example) is NaN. Nothing here allocates.
+ */
+#ifndef WORKER_METRICS_H
+#define WORKER_METRICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+
+/* Does a larger value mean a better model? */
+bool metric_rises(enum metric metric);
+
+/* Is it defined for a model that was trained with this loss? classes: of softmax. */
+bool metric_applies(enum metric metric, enum loss_kind loss);
+
+/* --- Labels: from a table of confusions [classes (true), classes (predicted)] --- */
+
+double metrics_accuracy(const int64_t *confusions, int classes);
+double metrics_balanced_accuracy(const int64_t *confusions, int classes);
+double metrics_f1_of(const int64_t *confusions, int classes, int label);
+double metrics_f1(const int64_t *confusions, int classes); /* the mean over classes that occur or are predicted */
+double metrics_mcc(const int64_t *confusions, int classes);
+
+/* --- Scores of yes and no --- */
+
+struct scored {
+    double score;
+    bool positive;
+};
+
+/* Sorts by score, the highest first: what the functions below ask for. */
+void metrics_sort(struct scored *scored, int count);
+double metrics_roc_auc(const struct scored *sorted, int count);
+double metrics_average_precision(const struct scored *sorted, int count);
+
+/*
+ * The threshold with the best F1 where scores from it on count as positive: half way between two scores, so that
+ * rounding does not matter; of equals the one nearest to 0.5. *f1: that F1.
+ */
+double metrics_best_threshold(const struct scored *sorted, int count, double *f1);
+
+/* A point of the curve of precision and recall: what scores >= threshold come to. */
+struct pr_point {
+    int64_t true_positives, false_positives, true_negatives, false_negatives;
+    double precision, recall;
+};
+void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point);
+
+/* --- Regression: one target at a time; begins as zeros --- */
+
+struct regression {
+    int64_t count;
+    double absolute, squared, pinball; /* sums over the errors */
+    double mean, spread;               /* of what was to be predicted, and the sum of squares around it */
+};
+
+void regression_add(struct regression *regression, double target, double predicted, double quantile);
+double regression_mae(const struct regression *regression);
+double regression_rmse(const struct regression *regression);
+double regression_r2(const struct regression *regression);
+double regression_pinball(const struct regression *regression);
+
+#endif
