@@ -62,7 +62,8 @@
     MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch per frame, the last one flagged")         \
     MESSAGE(31, propose,       262144,       "from an operator to ps 0: roll out the config in the bulk, a manifest; " \
                                              "answered by done")                                                       \
-    MESSAGE(32, abort_rollout, 0,            "from an operator to ps 0: abort the current rollout; answered by done")  \
+    MESSAGE(32, abort_rollout, 1024,         "from an operator to ps 0: abort the rollout that the bulk names, a "      \
+                                             "signed abort; answered by done")                                         \
     MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
                                              "query; answered by rollout")                                             \
     MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")
@@ -279,7 +280,7 @@
                                             "final")
 
 #define MESSAGE_FIELDS_abort_rollout(FIELD)                                                                            \
-    FIELD(TEXT,   who,             256,     "who asks, for the audit log")
+    FIELD(TEXT,   who,             256,     "who asks")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

@@ -100,5 +100,12 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
 
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
+    struct stat status;
+    if (stat(path, &status) == 0 && (status.st_mode & S_IWOTH)) {
+        return error_set(error,
+                         "%s: everybody on this machine may replace this key, by which rollouts are believed; do: "
+                         "chmod o-w %s",
+                         path, path);
+    }
     return read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
 }

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -323,10 +325,63 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
 
 /* --- The audit log --- */
 
+static const double AUDIT_MINUTE_S = 60;
+enum { AUDIT_BURST = 10, AUDIT_LINE = 2048 };
+
+bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out)
+{
+    const double minutes = floor((now_s - meter->since_s) / AUDIT_MINUTE_S);
+    if (minutes >= meter->lines) {
+        meter->lines = 0;
+        meter->since_s = now_s;
+    } else {
+        meter->lines -= (int)minutes;
+        meter->since_s += minutes * AUDIT_MINUTE_S;
+    }
+    if (meter->lines >= AUDIT_BURST) {
+        meter->left_out++;
+        return false;
+    }
+    meter->lines++;
+    *left_out = meter->left_out;
+    meter->left_out = 0;
+    return true;
+}
+
+/* Opens it; -1, with errno. */
+static int open_log(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+/*
+ * Begins a new file in place of the full one that is open. Several processes of one machine write to it, so only the
+ * one that holds its lock, and finds it in its place still, puts it away; the others write to it once more.
+ */
+static int begin_new_log(const char *path, int fd)
+{
+    char former[VERSIONS_PATH + 4];
+    struct stat open_one, there;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &open_one) != 0 || stat(path, &there) != 0 ||
+        open_one.st_ino != there.st_ino) {
+        return fd;
+    }
+    snprintf(former, sizeof former, "%s.1", path);
+    if (rename(path, former) != 0) {
+        return fd;
+    }
+    close(fd);
+    return open_log(path);
+}
+
 static void append(const char *path, const char *text)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    struct stat status;
+    int fd = open_log(path);
     size_t size = strlen(text);
+    if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
+        fd = begin_new_log(path, fd);
+    }
     if (fd < 0 || write(fd, text, size) != (ssize_t)size || fsync(fd) != 0) {
         log_warning("%s: can't append to the audit log: %s", path, strerror(errno));
     }
@@ -335,10 +390,9 @@ static void append(const char *path, const char *text)
     }
 }
 
-void audit_write(const struct versions *versions, const char *member, const char *who, const char *what,
-                 uint64_t version, const char *outcome)
+void audit_write(const struct versions *versions, const struct audit_entry *entry)
 {
-    char path[VERSIONS_PATH], when[32], text[2048];
+    char path[VERSIONS_PATH], when[32], text[AUDIT_LINE];
     struct error error;
     struct tm date;
     time_t now = time(NULL);
@@ -346,11 +400,14 @@ void audit_write(const struct versions *versions, const char *member, const char
     gmtime_r(&now, &date);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &date);
     cJSON_AddStringToObject(line, "when", when);
-    cJSON_AddStringToObject(line, "member", member);
-    cJSON_AddStringToObject(line, "who", who);
-    cJSON_AddStringToObject(line, "what", what);
-    cJSON_AddNumberToObject(line, "version", (double)version);
-    cJSON_AddStringToObject(line, "outcome", outcome);
+    cJSON_AddStringToObject(line, "member", entry->member);
+    cJSON_AddStringToObject(line, "who", entry->who);
+    cJSON_AddStringToObject(line, "what", entry->what);
+    cJSON_AddNumberToObject(line, "version", (double)entry->version);
+    cJSON_AddStringToObject(line, "outcome", entry->outcome);
+    if (entry->left_out > 0) {
+        cJSON_AddNumberToObject(line, "left_out", (double)entry->left_out);
+    }
     bool printed = cJSON_PrintPreallocated(line, text, sizeof text - 1, false) != 0;
     cJSON_Delete(line);
     if (printed && file_join(path, sizeof path, versions->folder, "audit.log", &error)) {

@@ -6,6 +6,7 @@
  *     00000005.manifest   the one by which version 5 came here; they stay
  *     rollout.json        ps 0 only: the state of the rollout that it leads, or led last
  *     audit.log           who did what and when; only ever appended to
+ *     audit.log.1         the one before, when that became too large; then it is replaced
  *
  * Signatures were checked when manifests came. All but the audit log is written atomically: after a power cut there
  * is the old file or the new.
@@ -69,11 +70,33 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
 
 /* --- The audit log --- */
 
+enum { AUDIT_MAX_BYTES = 4 << 20 };
+
+struct audit_entry {
+    const char *member, *who, *what;
+    uint64_t version;
+    const char *outcome;
+    uint64_t left_out; /* lines like this one that were not written before it */
+};
+
 /*
  * One JSON object a line: {"when":"2024-05-01T12:00:00Z","member":"ps 0","who":"me@laptop","what":"stage","version":5,
- * "outcome":"done"}. A line that can't be written is a warning in the log.
+ * "outcome":"done"}, and "left_out" if any were. A line that can't be written is a warning in the log. With
+ * AUDIT_MAX_BYTES a new file is begun, so that two of that size are the most that a machine keeps.
  */
-void audit_write(const struct versions *versions, const char *member, const char *who, const char *what,
-                 uint64_t version, const char *outcome);
+void audit_write(const struct versions *versions, const struct audit_entry *entry);
+
+/*
+ * How many lines those may cause who need no signature for it: a few at once, then one a minute. Begins as zeros; one
+ * thread at a time.
+ */
+struct audit_meter {
+    double since_s; /* of the lines that count */
+    int lines;
+    uint64_t left_out;
+};
+
+/* May one more be written now? Then *left_out is how many were not since the last. now_s: monotonic. */
+bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out);
 
 #endif

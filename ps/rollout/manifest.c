@@ -16,8 +16,14 @@
 #include "net/bytes.h"
 
 static const char magic[] = "trainer rollout manifest 2\n";
+static const char abort_magic[] = "trainer rollout abort 1\n";
 
-enum { MAGIC = sizeof magic - 1, DIGEST = CONFIG_DIGEST_HEX / 2, FLAG_MAY_LOSE = 1 };
+enum {
+    MAGIC = sizeof magic - 1,
+    ABORT_MAGIC = sizeof abort_magic - 1,
+    DIGEST = CONFIG_DIGEST_HEX / 2,
+    FLAG_MAY_LOSE = 1
+};
 
 /* --- Decoding --- */
 
@@ -219,6 +225,81 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
         return error_set(error, "the manifest goes back to version %llu, but this fleet runs version %llu",
                          (unsigned long long)manifest->fallback.version, (unsigned long long)version);
     }
+    return true;
+}
+
+/* Of one of its two configs. */
+static bool spares_machines(const struct manifest_config *config, const char *what, struct error *error)
+{
+    struct config parsed;
+    char path[CONFIG_PATH_SIZE];
+    bool done = true;
+    if (config->local_size == 0) {
+        return true;
+    }
+    if (!config_parse(&parsed, what, (const uint8_t *)config->local, config->local_size, NULL, 0, error)) {
+        return error_wrap(error, "the manifest's keys of machines");
+    }
+    for (const struct config_key *key = config_keys; key->section && done; key++) {
+        if (config_origin_of(&parsed, key)->source == SOURCE_FILE && !change_goes_to_machines(key)) {
+            config_key_path(key, path);
+            done = error_set(error, "the manifest's %s sets %s, which belongs to each machine and can't be rolled out",
+                             what, path);
+        }
+    }
+    config_free(&parsed);
+    return done;
+}
+
+bool manifest_spares_machines(const struct manifest *manifest, struct error *error)
+{
+    return spares_machines(&manifest->target, "target", error) &&
+           spares_machines(&manifest->fallback, "fallback", error);
+}
+
+/* --- Giving it up --- */
+
+void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH])
+{
+    crypto_generichash(hash, MANIFEST_HASH, bytes, size, NULL, 0);
+}
+
+size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t secret_key[OPERATOR_SECRET_KEY],
+                             uint8_t bytes[MANIFEST_ABORT_BYTES])
+{
+    uint8_t *end = put(bytes, abort_magic, ABORT_MAGIC);
+    end = put_text(end, abort->fleet, strlen(abort->fleet));
+    end = put_text(end, abort->author, strlen(abort->author));
+    end = put_number(put_number(end, abort->signed_s), abort->target);
+    end = put(end, abort->hash, MANIFEST_HASH);
+    crypto_sign_detached(end, NULL, bytes, (unsigned long long)(end - bytes), secret_key);
+    return (size_t)(end - bytes) + MANIFEST_SIGNATURE;
+}
+
+bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, size_t size,
+                           const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error)
+{
+    memset(abort, 0, sizeof *abort);
+    if (size == 0) {
+        return error_set(error,
+                         "the abort is not signed: give it up with a program that signs, and the operator's key");
+    }
+    if (size < ABORT_MAGIC + MANIFEST_SIGNATURE || size > MANIFEST_ABORT_BYTES) {
+        return error_set(error, "the abort is torn: it can't have %zu bytes", size);
+    }
+    struct rest rest = {bytes, size - MANIFEST_SIGNATURE};
+    if (crypto_sign_verify_detached(bytes + rest.size, bytes, rest.size, public_key) != 0) {
+        return error_set(error, "the abort is not signed by the operator key that ps 0 trusts, or it is torn");
+    }
+    const uint8_t *hash = NULL;
+    if (memcmp(take(&rest, ABORT_MAGIC), abort_magic, ABORT_MAGIC) == 0 && take_name(&rest, abort->fleet) &&
+        take_name(&rest, abort->author) && take_u64(&rest, &abort->signed_s) && take_u64(&rest, &abort->target)) {
+        hash = take(&rest, MANIFEST_HASH);
+    }
+    if (!hash || rest.size != 0) {
+        return error_set(error, "the abort is none: it does not read like one");
+    }
+    memcpy(abort->hash, hash, MANIFEST_HASH);
     return true;
 }
 

@@ -16,6 +16,16 @@
  *         u32 size, the keys of single machines that come with it, as canonical JSON; 0: none do
  *     64 bytes Ed25519 signature over all before it
  *
+ * And the word by which the operator gives it up, which is good for that one manifest alone:
+ *
+ *     "trainer rollout abort 1\n"
+ *     u32 size, name of the fleet
+ *     u32 size, who signed it
+ *     u64 when
+ *     u64 version of the target
+ *     32 bytes BLAKE2b-256 of the manifest, with its signature
+ *     64 bytes Ed25519 signature over all before it
+ *
  * The signature is checked over the bytes before any of them is taken to mean anything. Pure functions.
  */
 #ifndef PS_ROLLOUT_MANIFEST_H
@@ -38,6 +48,8 @@ enum {
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
     MANIFEST_MAX_LOCAL = 16 << 10,  /* of the keys of single machines */
     MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 512,
+    MANIFEST_HASH = 32,
+    MANIFEST_ABORT_BYTES = 2 * MANIFEST_MAX_NAME + 256, /* at most */
 };
 
 /* One of the two configs. The texts borrow from the manifest's bytes and have no zero byte at their end. */
@@ -78,6 +90,31 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
  */
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
                    struct error *error);
+
+/*
+ * Does it leave to every machine the keys that only its owner may set: paths, addresses, keys, files to write? Nobody
+ * takes those from another machine, whoever signed it. The error names the key.
+ */
+bool manifest_spares_machines(const struct manifest *manifest, struct error *error);
+
+/* --- Giving it up --- */
+
+struct manifest_abort {
+    char fleet[MANIFEST_MAX_NAME + 1];
+    char author[MANIFEST_MAX_NAME + 1];
+    uint64_t signed_s, target;
+    uint8_t hash[MANIFEST_HASH]; /* of the manifest */
+};
+
+void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH]);
+
+/* Returns the size. */
+size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t secret_key[OPERATOR_SECRET_KEY],
+                             uint8_t bytes[MANIFEST_ABORT_BYTES]);
+
+/* Checks size and signature, then decodes; the error begins with "the abort". */
+bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, size_t size,
+                           const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
 
 /* --- What a change is --- */
 

@@ -33,17 +33,33 @@ enum {
 
 static const double RESOLVE_S = 5.0;
 
-static void audit_of(const struct rollout_participant *participant, const char *what, uint64_t version,
-                     const char *outcome)
+static void write_audit(const struct rollout_participant *participant, const char *what, uint64_t version,
+                        const char *outcome, uint64_t left_out)
 {
     char name[MEMBER_TEXT];
     member_format(&participant->who, ' ', name);
-    audit_write(&participant->versions, name, participant->author, what, version, outcome);
+    audit_write(&participant->versions, &(struct audit_entry){.member = name,
+                                                              .who = participant->author,
+                                                              .what = what,
+                                                              .version = version,
+                                                              .outcome = outcome,
+                                                              .left_out = left_out});
 }
 
 static void audit(const struct rollout_participant *participant, const char *what, const char *outcome)
 {
-    audit_of(participant, what, participant->target, outcome);
+    write_audit(participant, what, participant->target, outcome, 0);
+}
+
+/* Of what ps 0 may send any number of times, signed or not. */
+static void audit_manifest(struct rollout_participant *participant, const char *what, uint64_t version,
+                           const char *outcome)
+{
+    uint64_t left_out;
+    if (participant->versions.folder[0] != '\0' &&
+        audit_may_write(&participant->meter, clock_monotonic_s(), &left_out)) {
+        write_audit(participant, what, version, outcome, left_out);
+    }
 }
 
 static void fail(struct rollout_participant *participant, const char *why)
@@ -184,8 +200,21 @@ static bool find_means(struct rollout_participant *participant, struct error *er
     if (!versions_open(&participant->versions, participant->config->path, error)) {
         return false;
     }
+    file_remove_leftovers(participant->versions.folder);
     drift_keep(&participant->drift);
     return true;
+}
+
+/* The order's manifest, if the operator signed it and it leaves to this machine what is its own. */
+static bool take_signed(struct rollout_participant *participant, const struct participant_order *order,
+                        struct manifest *manifest, struct error *error)
+{
+    if (!find_means(participant, error) ||
+        !manifest_decode(manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+        return false;
+    }
+    snprintf(participant->author, sizeof participant->author, "%s", manifest->author);
+    return manifest_spares_machines(manifest, error);
 }
 
 /* The last manifest, and by which one each version came, for the next process. */
@@ -311,11 +340,9 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
                            struct error *error)
 {
     struct manifest manifest;
-    if (!find_means(participant, error) ||
-        !manifest_decode(&manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+    if (!take_signed(participant, order, &manifest, error)) {
         return false;
     }
-    snprintf(participant->author, sizeof participant->author, "%s", manifest.author);
     const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
     const bool is_behind = participant->version != to->version;
     const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
@@ -353,11 +380,9 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
                            struct error *error)
 {
     struct manifest manifest;
-    if (!find_means(participant, error) ||
-        !manifest_decode(&manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+    if (!take_signed(participant, order, &manifest, error)) {
         return false;
     }
-    snprintf(participant->author, sizeof participant->author, "%s", manifest.author);
     const bool is_back = order->in_force == manifest.fallback.version;
     const struct manifest_config *now = is_back ? &manifest.fallback : &manifest.target;
     if (strcmp(manifest.fleet, participant->config->fleet.name) != 0 || now->version != order->in_force) {
@@ -433,9 +458,7 @@ static void take_manifest(struct rollout_participant *participant, const struct 
         fail(participant, error.text);
         log_warning("version %llu of the config is refused: %s", (unsigned long long)order->target, error.text);
     }
-    if (participant->versions.folder[0] != '\0') {
-        audit(participant, "stage", done ? "done" : error.text);
-    }
+    audit_manifest(participant, "stage", participant->target, done ? "done" : error.text);
 }
 
 /* Live. which: 0 the target, 1 the fallback. */
@@ -560,7 +583,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
         return;
     }
     bool stays_out = done && !change_has_member(&participant->configs[0], participant->who);
-    audit_of(participant, "catch up", order->in_force, done ? "begun" : error.text);
+    audit_manifest(participant, "catch up", order->in_force, done ? "begun" : error.text);
     if (!done) {
         log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: %s",
                   (unsigned long long)participant->version, (unsigned long long)order->in_force, error.text);

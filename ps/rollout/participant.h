@@ -22,6 +22,7 @@
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "ps/rollout/decide.h"
+#include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
 
 /* Did a member take the config that it was told of? */
@@ -78,6 +79,7 @@ struct rollout_participant {
     struct config then;                     /* what this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
+    struct audit_meter meter; /* of manifests that came */
     uint32_t refusals;        /* of what is tried again */
     enum rollout_order tried; /* the last order of its phase that ended badly, or well */
     char message[256];

@@ -42,7 +42,9 @@ struct rollout_coordinator {
     struct rollout rollout;
     uint8_t *manifest; /* of the current rollout or the last one; NULL: none */
     size_t manifest_size;
+    uint8_t hash[MANIFEST_HASH]; /* of the manifest */
     char author[MANIFEST_MAX_NAME + 1];
+    struct audit_meter meter;               /* of what is refused */
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
     uint64_t highest;                       /* ever proposed */
     bool proposing;                         /* one is about to be stored and begun */
@@ -137,6 +139,7 @@ static void take_manifest(struct rollout_coordinator *coordinator, const struct 
     free(coordinator->manifest);
     coordinator->manifest = bytes;
     coordinator->manifest_size = size;
+    manifest_hash(bytes, size, coordinator->hash);
     memcpy(coordinator->digests[0], manifest->target.digest, sizeof coordinator->digests[0]);
     memcpy(coordinator->digests[1], manifest->fallback.digest, sizeof coordinator->digests[1]);
     snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
@@ -263,6 +266,34 @@ static struct rollout_vitals read_vitals(const struct rollout_coordinator *coord
                                    .over = server->job.state == JOB_DONE};
 }
 
+static void audit(const struct rollout_coordinator *coordinator, const char *who, const char *what, uint64_t version,
+                  const char *outcome)
+{
+    audit_write(
+        &coordinator->versions,
+        &(struct audit_entry){.member = "ps 0", .who = who, .what = what, .version = version, .outcome = outcome});
+}
+
+/* What is refused costs its sender nothing, so not all of it is written down. */
+static void note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what, uint64_t version,
+                         const char *why)
+{
+    uint64_t left_out;
+    server_lock(coordinator->server);
+    const bool may = audit_may_write(&coordinator->meter, clock_monotonic_s(), &left_out);
+    server_unlock(coordinator->server);
+    if (!may) {
+        return;
+    }
+    log_warning("a rollout's %s is refused: %s", what, why);
+    if (coordinator->has_versions) {
+        audit_write(
+            &coordinator->versions,
+            &(struct audit_entry){
+                .member = "ps 0", .who = who, .what = what, .version = version, .outcome = why, .left_out = left_out});
+    }
+}
+
 static void tell_change(const struct rollout_coordinator *coordinator, enum rollout_state state, uint64_t target,
                         const char *message)
 {
@@ -271,7 +302,7 @@ static void tell_change(const struct rollout_coordinator *coordinator, enum roll
     } else {
         log_info("rollout: %s", message);
     }
-    audit_write(&coordinator->versions, "ps 0", coordinator->author, rollout_state_name(state), target, message);
+    audit(coordinator, coordinator->author, rollout_state_name(state), target, message);
 }
 
 /* Steps per second. Locked. */
@@ -339,7 +370,6 @@ void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
     coordinator->stored_state = rollout.state;
     server_unlock(server);
 }
-/* --- Life --- */
 
 /* --- Proposals --- */
 
@@ -430,75 +460,116 @@ static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *by
     return done;
 }
 
+/* The operator's key, and a place for versions. */
+static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
+                       struct error *error)
+{
+    const struct config *config = coordinator->server->config;
+    char path[VERSIONS_PATH];
+    struct versions versions;
+    if (!coordinator->leads) {
+        return error_set(error, not_here);
+    }
+    if (!config->path) {
+        return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
+    }
+    return participant_key_path(config, path, sizeof path, error) && operator_key_read_public(path, key, error) &&
+           versions_open(&versions, config->path, error);
+}
+
 /* Owns the bytes once this returns true. */
 static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
                     struct error *error)
 {
-    const struct config *config = coordinator->server->config;
-    char path[VERSIONS_PATH];
     uint8_t key[OPERATOR_PUBLIC_KEY];
     struct manifest manifest = {.author = "unknown"};
     struct rollout_plan plan = {.healthy_s = healthy_s};
-    if (!config->path) {
-        return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
-    }
-    if (!participant_key_path(config, path, sizeof path, error) || !operator_key_read_public(path, key, error) ||
-        !versions_open(&coordinator->versions, config->path, error)) {
-        return false;
-    }
     bool done =
+        find_means(coordinator, key, error) &&
         ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
-        manifest_decode(&manifest, bytes, size, key, error);
+        manifest_decode(&manifest, bytes, size, key, error) && manifest_spares_machines(&manifest, error);
     plan.target = manifest.target.version;
     plan.fallback = manifest.fallback.version;
-    done = done && store_and_begin(coordinator, bytes, size, &manifest, &plan, error);
-    audit_write(&coordinator->versions, "ps 0", manifest.author, "propose", manifest.target.version,
-                done ? "begun" : error->text);
-    return done;
+    const char *who = manifest.author[0] != '\0' ? manifest.author : "unknown";
+    if (done && store_and_begin(coordinator, bytes, size, &manifest, &plan, error)) {
+        audit(coordinator, who, "propose", plan.target, "begun");
+        return true;
+    }
+    note_refusal(coordinator, who, "propose", plan.target, error->text);
+    return false;
+}
+
+/* The caller frees *bytes. */
+static bool read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
+{
+    *size = session->channel->bulk_left;
+    *bytes = malloc(*size > 0 ? *size : 1);
+    if (!*bytes) {
+        return error_set(error, "out of memory");
+    }
+    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
+        free(*bytes);
+        return false;
+    }
+    return true;
 }
 
 bool serve_propose(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    struct channel *channel = session->channel;
-    const uint64_t request = channel->frame.request;
-    const double healthy_s = channel->message.propose.healthy_s;
-    const size_t size = channel->bulk_left;
+    const uint64_t request = session->channel->frame.request;
+    const double healthy_s = session->channel->message.propose.healthy_s;
     struct error why;
-    uint8_t *bytes = malloc(size > 0 ? size : 1);
-    if (!bytes) {
-        return error_set(error, "out of memory");
-    }
-    if (!channel_read_bulk(channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!read_bulk(session, &bytes, &size, error)) {
         return false;
     }
-    bool done = coordinator->leads ? propose(coordinator, bytes, size, healthy_s, &why) : error_set(&why, not_here);
-    if (!done) {
+    if (!propose(coordinator, bytes, size, healthy_s, &why)) {
         free(bytes);
-        log_warning("a rollout is refused: %s", why.text);
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
-    struct message_done answer = {.global_step = -1};
-    return serve_send(session, MESSAGE_done, request, &answer, error);
+    return serve_send_done(session, request, -1, error);
+}
+
+/* Of the rollout that is under way, and no other: an abort that was heard once is good for nothing afterwards. */
+static bool take_abort(struct rollout_coordinator *coordinator, const struct manifest_abort *abort, struct error *error)
+{
+    char message[256] = "there is no rollout to abort";
+    server_lock(coordinator->server);
+    const bool is_this = coordinator->manifest && abort->target == coordinator->rollout.target &&
+                         memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
+                         strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
+    const bool done = is_this && rollout_abort(&coordinator->rollout, clock_monotonic_s(), message);
+    server_unlock(coordinator->server);
+    return done || (is_this ? error_set(error, "%s", message)
+                            : error_set(error,
+                                        "the abort is for version %" PRIu64
+                                        " of fleet \"%s\", and not for the rollout that is under way",
+                                        abort->target, abort->fleet));
 }
 
 bool serve_abort_rollout(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
     const uint64_t request = session->channel->frame.request;
-    char message[256];
-    snprintf(message, sizeof message, "%s", not_here);
-    server_lock(session->server);
-    bool done = coordinator->leads && rollout_abort(&coordinator->rollout, clock_monotonic_s(), message);
-    const uint64_t target = coordinator->rollout.target;
-    server_unlock(session->server);
-    if (!done) {
-        return serve_send_error(session, request, ERROR_NOT_ALLOWED, message, error);
+    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
+    size_t size;
+    struct manifest_abort abort = {.author = ""};
+    struct error why;
+    if (!read_bulk(session, &bytes, &size, error)) {
+        return false;
     }
-    audit_write(&coordinator->versions, "ps 0", session->channel->message.abort_rollout.who, "abort", target, "done");
-    struct message_done answer = {.global_step = -1};
-    return serve_send(session, MESSAGE_done, request, &answer, error);
+    const bool done = find_means(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
+                      take_abort(coordinator, &abort, &why);
+    free(bytes);
+    const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
+    if (!done) {
+        note_refusal(coordinator, who, "abort", abort.target, why.text);
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+    }
+    audit(coordinator, who, "abort", abort.target, "done");
+    return serve_send_done(session, request, -1, error);
 }
 
 /* --- Reports of members, questions of operators --- */
@@ -549,6 +620,16 @@ static void hear(struct rollout_coordinator *coordinator, struct member who, con
     }
 }
 
+/* Locked. */
+static void copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size)
+{
+    *bytes = coordinator->manifest ? malloc(coordinator->manifest_size) : NULL;
+    *size = *bytes ? coordinator->manifest_size : 0;
+    if (*bytes) {
+        memcpy(*bytes, coordinator->manifest, *size);
+    }
+}
+
 /* agent_options.ask on ps 0: the agent there reports to itself. */
 static bool ask_self(void *context, const struct message_report *report, struct agent_answer *answer,
                      struct error *error)
@@ -563,12 +644,8 @@ static bool ask_self(void *context, const struct message_report *report, struct 
                                               .step = rollout_order_step(&coordinator->rollout)},
                                     .state = coordinator->stored_state};
     if (needs_manifest(coordinator, answer->order.order, report->target)) {
-        manifest = malloc(coordinator->manifest_size);
-        if (manifest) {
-            memcpy(manifest, coordinator->manifest, coordinator->manifest_size);
-            answer->order.manifest = manifest;
-            answer->order.manifest_size = coordinator->manifest_size;
-        }
+        copy_manifest(coordinator, &manifest, &answer->order.manifest_size);
+        answer->order.manifest = manifest;
     }
     server_unlock(coordinator->server);
     (void)error;
@@ -636,10 +713,13 @@ static void compose(struct session *session, struct member who, const struct mes
 
 /*
  * What operators are told besides: the config in force, as this process was started or as it was rolled out since,
- * and the one before. The receiver frees the texts; NULL: none, or no memory.
+ * the one before, and what an operator signed of it, for they should not believe the rest. The receiver frees it all;
+ * NULL: none, or no memory.
  */
 struct told_texts {
     char *members, *job, *local, *earlier, *earlier_local;
+    uint8_t *manifest;
+    size_t manifest_size;
 };
 
 static char *copy_text(const char *text, size_t size)
@@ -650,6 +730,27 @@ static char *copy_text(const char *text, size_t size)
         copy[size] = '\0';
     }
     return copy;
+}
+
+/* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
+static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct told_texts *texts)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    server_lock(coordinator->server);
+    const bool is_last = coordinator->rollout.state != ROLLOUT_IDLE || coordinator->rollout.target == version ||
+                         !coordinator->has_versions;
+    if (is_last) {
+        copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
+    }
+    server_unlock(coordinator->server);
+    if (is_last || (lineage_path(coordinator->server->config, version, path, &ignored) && file_exists(path) &&
+                    file_read(path, MANIFEST_MAX_BYTES, &texts->manifest, &texts->manifest_size, &ignored))) {
+        return;
+    }
+    server_lock(coordinator->server);
+    copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
+    server_unlock(coordinator->server);
 }
 
 static void find_texts(struct rollout_coordinator *coordinator, struct told_texts *texts)
@@ -669,6 +770,7 @@ static void find_texts(struct rollout_coordinator *coordinator, struct told_text
         !versions_read_local(&coordinator->versions, version, &texts->local, &size, &ignored)) {
         texts->local = NULL;
     }
+    find_manifest_of(coordinator, version, texts);
     server_lock(coordinator->server);
     if (coordinator->manifest && coordinator->rollout.state == ROLLOUT_IDLE && version == coordinator->rollout.target &&
         manifest_decode_unsigned(&manifest, coordinator->manifest, coordinator->manifest_size, &ignored)) {
@@ -685,6 +787,7 @@ static void free_texts(struct told_texts *texts)
     free(texts->local);
     free(texts->earlier);
     free(texts->earlier_local);
+    free(texts->manifest);
 }
 
 static struct member who_reports(const struct session *session)
@@ -707,8 +810,6 @@ bool serve_report(struct session *session, struct error *error)
     struct message_rollout told;
     struct told_texts texts = {NULL};
     char message[1024];
-    uint8_t *manifest = NULL;
-    size_t size = 0;
     if (!coordinator->leads) {
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, not_here, error);
     }
@@ -721,11 +822,7 @@ bool serve_report(struct session *session, struct error *error)
         list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
     }
     if (!is_operator && needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
-        size = coordinator->manifest_size;
-        manifest = malloc(size);
-        if (manifest) {
-            memcpy(manifest, coordinator->manifest, size);
-        }
+        copy_manifest(coordinator, &texts.manifest, &texts.manifest_size);
     }
     channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
     told.highest = coordinator->highest > told.version ? coordinator->highest : told.version;
@@ -735,11 +832,13 @@ bool serve_report(struct session *session, struct error *error)
     told.local = texts.local;
     told.earlier = texts.earlier;
     told.earlier_local = texts.earlier_local;
-    struct iovec bulk = {manifest, size};
-    const struct outgoing frame = {
-        .type = MESSAGE_rollout, .request = request, .message = &told, .bulk = &bulk, .bulk_parts = manifest ? 1 : 0};
+    struct iovec bulk = {texts.manifest, texts.manifest_size};
+    const struct outgoing frame = {.type = MESSAGE_rollout,
+                                   .request = request,
+                                   .message = &told,
+                                   .bulk = &bulk,
+                                   .bulk_parts = texts.manifest ? 1 : 0};
     bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
-    free(manifest);
     free_texts(&texts);
     return sent;
 }

@@ -1,8 +1,11 @@
 /*
  * A manifest from anywhere: refused with one line, or two configs that lie in its bytes and are what their digests say.
+ * And an abort, as if the operator had signed these bytes, for otherwise it is not even read.
  */
 #include <assert.h>
 #include <string.h>
+
+#include <sodium.h>
 
 #include "ps/rollout/manifest.h"
 
@@ -15,6 +18,29 @@ static void check_config(const struct manifest_config *config, const uint8_t *by
     assert((const uint8_t *)config->local >= bytes && config->local_size <= MANIFEST_MAX_LOCAL);
     assert((const uint8_t *)config->local + config->local_size <= bytes + size - MANIFEST_SIGNATURE);
     assert(strlen(config->digest) == CONFIG_DIGEST_HEX);
+}
+
+static void check_abort(const uint8_t *bytes, size_t size)
+{
+    static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+    static const uint8_t seed[crypto_sign_SEEDBYTES] = {1};
+    uint8_t whole[MANIFEST_ABORT_BYTES];
+    struct manifest_abort abort;
+    struct error error = {""};
+    if (size > sizeof whole - MANIFEST_SIGNATURE) {
+        assert(!manifest_abort_decode(&abort, bytes, size, public_key, &error));
+        return;
+    }
+    crypto_sign_seed_keypair(public_key, secret_key, seed);
+    memcpy(whole, bytes, size);
+    crypto_sign_detached(whole + size, NULL, whole, size, secret_key);
+    if (manifest_abort_decode(&abort, whole, size + MANIFEST_SIGNATURE, public_key, &error)) {
+        uint8_t again[MANIFEST_ABORT_BYTES];
+        assert(manifest_abort_encode(&abort, secret_key, again) == size + MANIFEST_SIGNATURE);
+        assert(memcmp(again, whole, size + MANIFEST_SIGNATURE) == 0); /* there is one way to write it */
+    } else {
+        assert(strncmp(error.text, "the abort ", 10) == 0 && !strchr(error.text, '\n'));
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
@@ -33,5 +59,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     error.text[0] = '\0';
     assert(!manifest_decode(&manifest, bytes, size, key, &error)); /* nobody has the key that would sign this */
     assert(strncmp(error.text, "the manifest ", 13) == 0);
+    check_abort(bytes, size);
     return 0;
 }

@@ -461,14 +461,28 @@ static void start_operator(bool aborts)
 
 /* --- The intruder --- */
 
-enum intrusion { INTRUSION_KEY, INTRUSION_FLEET, INTRUSION_AGAIN, INTRUSION_TORN, INTRUSIONS };
+enum intrusion {
+    INTRUSION_KEY,
+    INTRUSION_FLEET,
+    INTRUSION_MACHINE,
+    INTRUSION_AGAIN,
+    INTRUSION_TORN,
+    INTRUSION_ABORT,
+    INTRUSIONS
+};
 
-/* Something that makes sense, but was not signed by the operator for this fleet. */
-static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **bytes, size_t *size,
+static const double WATCHES_S = 30, WATCHES_EVERY_S = 0.5; /* for a rollout to give up */
+
+/*
+ * Something that makes sense, but was not signed by the operator, or not for this fleet; or that the operator was made
+ * to sign, and that belongs to each machine.
+ */
+static bool forge(const struct message_rollout *told, enum intrusion how, uint8_t **bytes, size_t *size,
                   struct error *error)
 {
+    static const char profile[] = "{\"output\":{\"profile\":\"/etc/everything\"}}";
     struct config config;
-    char *target = NULL, south[] = "south";
+    char *target = NULL;
     if (!config_parse(&config, "what ps 0 told", (const uint8_t *)told->job, strlen(told->job), NULL, 0, error)) {
         return false;
     }
@@ -484,11 +498,11 @@ static bool forge(const struct message_rollout *told, bool elsewhere, uint8_t **
                      .text_size = strlen(told->job),
                      .local = told->local,
                      .local_size = strlen(told->local)}};
-    manifest.target.local = told->local;
-    manifest.target.local_size = strlen(told->local);
-    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", elsewhere ? south : fleet.base.fleet.name);
-    bool done =
-        target && manifest_encode(&manifest, elsewhere ? fleet.secret_key : fleet.other_key, bytes, size, error);
+    manifest.target.local = how == INTRUSION_MACHINE ? profile : told->local;
+    manifest.target.local_size = strlen(manifest.target.local);
+    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", how == INTRUSION_FLEET ? "south" : fleet.base.fleet.name);
+    const uint8_t *key = how == INTRUSION_KEY ? fleet.other_key : fleet.secret_key;
+    bool done = target && __real_manifest_encode(&manifest, key, bytes, size, error);
     free(target);
     return done;
 }
@@ -500,16 +514,39 @@ static bool copy_last(uint8_t **bytes, size_t *size)
     return *bytes && memcpy(*bytes, fleet.manifest, *size);
 }
 
-static void intrude(struct rollout_client *link)
+/* Gives up the next rollout, with everything right but the signature. */
+static void intrude_by_abort(struct rollout_client *link)
+{
+    struct error error;
+    uint8_t bytes[MANIFEST_ABORT_BYTES];
+    const double until_s = world.now_s + WATCHES_S;
+    const struct message_rollout *told = rollout_client_ask(link, &error);
+    while (told && told->state == ROLLOUT_IDLE && world.now_s < until_s) {
+        usleep((useconds_t)(WATCHES_EVERY_S * 1e6));
+        told = rollout_client_ask(link, &error);
+    }
+    if (!told || told->state == ROLLOUT_IDLE) {
+        return;
+    }
+    struct manifest_abort abort = {.author = "nobody", .target = told->target};
+    snprintf(abort.fleet, sizeof abort.fleet, "%s", fleet.base.fleet.name);
+    manifest_hash(fleet.manifest, fleet.manifest_size, abort.hash);
+    say("aborts version %llu", (unsigned long long)abort.target);
+    const size_t size = manifest_abort_encode(&abort, fleet.other_key, bytes);
+    if (rollout_client_abort(link, "nobody", bytes, size, &error)) {
+        fail("ps 0 gives up version %llu, and it is not the operator who wants it", (unsigned long long)abort.target);
+    }
+    say("is answered: %s", error.text);
+}
+
+static void intrude_by_manifest(struct rollout_client *link, enum intrusion how)
 {
     struct error error;
     uint8_t *bytes = NULL;
     size_t size = 0;
-    const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
     const struct message_rollout *told = rollout_client_ask(link, &error);
-    bool made = told && (how == INTRUSION_KEY || how == INTRUSION_FLEET
-                             ? forge(told, how == INTRUSION_FLEET, &bytes, &size, &error)
-                             : copy_last(&bytes, &size));
+    bool made = told && (how == INTRUSION_AGAIN || how == INTRUSION_TORN ? copy_last(&bytes, &size)
+                                                                         : forge(told, how, &bytes, &size, &error));
     if (made && how == INTRUSION_TORN) {
         if (chance(2) == 0) {
             size = chance(size);
@@ -520,7 +557,7 @@ static void intrude(struct rollout_client *link)
     if (made) {
         say("proposes manifest %d of %zu bytes", (int)how, size);
         if (rollout_client_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
-            fail("ps 0 begins what the operator did not sign for this fleet: %d", (int)how);
+            fail("ps 0 begins what the operator did not sign for this fleet, or could not: %d", (int)how);
         }
         say("is answered: %s", error.text);
     }
@@ -536,8 +573,13 @@ static int run_intruder(struct machine *machine)
     if (!config_load(&config, CONFIG, NULL, 0, &error)) {
         return 2;
     }
-    if (rollout_client_open(&link, &config, &error)) {
-        intrude(&link);
+    const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
+    if (!rollout_client_open(&link, &config, &error)) {
+        say("error: %s", error.text);
+    } else if (how == INTRUSION_ABORT) {
+        intrude_by_abort(&link);
+    } else {
+        intrude_by_manifest(&link, how);
     }
     rollout_client_close(&link);
     config_free(&config);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -250,9 +252,87 @@ static void a_damaged_json_is_refused_by_name(void **state)
     }
 }
 
+/* What needs no signature gets a few lines, and then one a minute. */
+static void the_meter_lets_few_through(void **state)
+{
+    (void)state;
+    struct audit_meter meter = {.lines = 0};
+    uint64_t left_out = 7, written = 0, all = 0;
+    double now_s = 1e6;
+    for (int i = 0; i < 300; i++) {
+        written += audit_may_write(&meter, now_s, &left_out);
+    }
+    assert_true(written == 10 && left_out == 0);
+    assert_false(audit_may_write(&meter, now_s + 59, &left_out));
+    assert_true(audit_may_write(&meter, now_s + 61, &left_out));
+    assert_int_equal(left_out, 291);
+    assert_false(audit_may_write(&meter, now_s + 62, &left_out));
+    for (double s = 121; s <= 3601; s += 1) { /* every second for an hour */
+        const bool may = audit_may_write(&meter, now_s + s, &left_out);
+        written += may;
+        all += 1 + (may ? left_out : 0);
+    }
+    assert_in_range(written, 68, 70);
+    now_s += 3601 + 3600; /* after an hour of silence a few at once again */
+    for (written = 0; audit_may_write(&meter, now_s, &left_out); written++) {
+    }
+    assert_int_equal(written, 10);
+}
+
+static long size_of(const char *name)
+{
+    char whole[VERSIONS_PATH];
+    struct stat status;
+    assert_true(file_join(whole, sizeof whole, versions.folder, name, &error));
+    return stat(whole, &status) == 0 ? (long)status.st_size : -1;
+}
+
+/* Two files are all, whoever writes: here several processes at once. */
+static void the_audit_log_is_bounded(void **state)
+{
+    (void)state;
+    char name[600], log[VERSIONS_PATH], victim[VERSIONS_PATH];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    const struct audit_entry entry = {"ps 0", name, "propose", 5, "begun", 0};
+    assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(victim, sizeof victim, versions.folder, "audit.log.1", &error));
+    audit_write(&versions, &entry);
+    const long line = size_of("audit.log");
+    assert_in_range(line, 600, 800);
+    assert_int_equal(truncate(log, AUDIT_MAX_BYTES - 1), 0);
+    audit_write(&versions, &entry); /* the last that it takes */
+    assert_int_equal(size_of("audit.log"), AUDIT_MAX_BYTES - 1 + line);
+    assert_int_equal(size_of("audit.log.1"), -1);
+    enum { WRITERS = 4, LINES = 5 };
+    for (int i = 0; i < WRITERS; i++) {
+        if (fork() == 0) {
+            for (int k = 0; k < LINES; k++) {
+                audit_write(&versions, &entry);
+            }
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        assert_true(wait(NULL) > 0);
+    }
+    const long first = size_of("audit.log.1"), second = size_of("audit.log"); /* no line is lost */
+    assert_int_equal(first + second, AUDIT_MAX_BYTES - 1 + line + WRITERS * LINES * line);
+    assert_true(second >= line && first < AUDIT_MAX_BYTES + 2 * WRITERS * line);
+    /* A link in its place is not written through. */
+    unlink(log);
+    assert_int_equal(symlink(victim, log), 0);
+    audit_write(&versions, &entry);
+    assert_int_equal(size_of("audit.log.1"), first);
+    unlink(log);
+    unlink(victim);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_meter_lets_few_through),
+        cmocka_unit_test_setup_teardown(the_audit_log_is_bounded, enter, leave),
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),

@@ -127,9 +127,78 @@ static void versions_only_go_up(void **state)
     free(bytes);
 }
 
+/* An abort is signed whole, too, and no manifest passes for one. */
+static void an_abort_is_signed(void **state)
+{
+    (void)state;
+    uint8_t bytes[MANIFEST_ABORT_BYTES], other[OPERATOR_PUBLIC_KEY], unused[OPERATOR_SECRET_KEY], *manifest;
+    size_t manifest_size;
+    struct manifest_abort abort = {.fleet = "north", .author = "me@desk", .signed_s = 1700000000, .target = 5}, read;
+    struct error error;
+    make("north", 4, 5, &manifest, &manifest_size);
+    manifest_hash(manifest, manifest_size, abort.hash);
+    const size_t size = manifest_abort_encode(&abort, secret_key, bytes);
+    assert_true(manifest_abort_decode(&read, bytes, size, public_key, &error));
+    assert_string_equal(read.fleet, "north");
+    assert_string_equal(read.author, "me@desk");
+    assert_int_equal(read.signed_s, 1700000000);
+    assert_int_equal(read.target, 5);
+    assert_memory_equal(read.hash, abort.hash, MANIFEST_HASH);
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] ^= 0x10;
+        assert_false(manifest_abort_decode(&read, bytes, size, public_key, &error));
+        assert_non_null(strstr(error.text, "is not signed by the operator key"));
+        bytes[i] ^= 0x10;
+        assert_false(manifest_abort_decode(&read, bytes, i, public_key, &error));
+        assert_memory_equal(error.text, "the abort ", 10);
+    }
+    assert_false(manifest_abort_decode(&read, manifest, manifest_size, public_key, &error));
+    struct manifest ignored;
+    assert_false(manifest_decode(&ignored, bytes, size, public_key, &error));
+    crypto_sign_keypair(other, unused);
+    assert_false(manifest_abort_decode(&read, bytes, size, other, &error));
+    free(manifest);
+    /* The longest names fit. */
+    memset(abort.fleet, 'f', MANIFEST_MAX_NAME);
+    memset(abort.author, 'a', MANIFEST_MAX_NAME);
+    assert_true(manifest_abort_encode(&abort, secret_key, bytes) <= MANIFEST_ABORT_BYTES);
+}
+
+static void machines_keep_what_is_their_own(void **state)
+{
+    (void)state;
+    static const char *const own[] = {"{\"output\":{\"profile\":\"p\"}}",
+                                      "{\"output\":{\"train_dir\":\"t\"}}",
+                                      "{\"output\":{\"summary_dir\":\"s\"}}",
+                                      "{\"cluster\":{\"bind\":\"0.0.0.0\"}}",
+                                      "{\"security\":{\"fleet_key\":\"k\"}}",
+                                      "{\"cluster\":{\"task_index\":3}}",
+                                      "{\"train\":{\"warm_start\":\"w\"}}",
+                                      "{\"train\":{\"batch_size\":1}}",
+                                      "{\"train\":{\"num_threads\":2},\"output\":{\"profile\":\"p\"}}"};
+    struct error error;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        const struct manifest_config bad = {.local = own[i], .local_size = strlen(own[i])};
+        assert_false(manifest_spares_machines(&(struct manifest){.target = bad}, &error));
+        assert_non_null(strstr(error.text, "target sets "));
+        assert_non_null(strstr(error.text, "belongs to each machine and can't be rolled out"));
+        assert_false(manifest_spares_machines(&(struct manifest){.fallback = bad}, &error));
+        assert_non_null(strstr(error.text, "fallback sets "));
+    }
+    const char *fine =
+        "{\"train\":{\"num_threads\":2,\"device\":\"cpu\"},\"data\":{\"data_dir\":\"d\",\"memory_mb\":9}}";
+    const struct manifest_config good = {.local = fine, .local_size = strlen(fine)};
+    assert_true(manifest_spares_machines(&(struct manifest){.target = good, .fallback = good}, &error));
+    assert_true(manifest_spares_machines(&(struct manifest){.target = good}, &error));
+    const struct manifest_config torn = {.local = fine, .local_size = 9};
+    assert_false(manifest_spares_machines(&(struct manifest){.target = torn}, &error));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_abort_is_signed),
+        cmocka_unit_test(machines_keep_what_is_their_own),
         cmocka_unit_test(comes_back_as_it_went),
         cmocka_unit_test(any_other_byte_is_refused),
         cmocka_unit_test(a_digest_that_lies_is_refused_although_signed),

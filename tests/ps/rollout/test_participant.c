@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -150,6 +151,8 @@ static int tear_down(void **state)
     return system(command);
 }
 
+static const char *local[2] = {"", ""}; /* the keys of machines that come with the target, and with the fallback */
+
 /* A manifest from one version to another; other key: by somebody else. */
 static struct participant_order order_of(enum rollout_order what, uint64_t from, double from_rate, uint64_t to,
                                          double rate, const char *worker, const uint8_t *key)
@@ -167,8 +170,16 @@ static struct participant_order order_of(enum rollout_order what, uint64_t from,
     char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
     struct manifest manifest = {.fleet = "north",
                                 .author = "me@desk",
-                                .target = {.version = to, .text = after_text, .text_size = strlen(after_text)},
-                                .fallback = {.version = from, .text = before_text, .text_size = strlen(before_text)}};
+                                .target = {.version = to,
+                                           .text = after_text,
+                                           .text_size = strlen(after_text),
+                                           .local = local[0],
+                                           .local_size = strlen(local[0])},
+                                .fallback = {.version = from,
+                                             .text = before_text,
+                                             .text_size = strlen(before_text),
+                                             .local = local[1],
+                                             .local_size = strlen(local[1])}};
     free(bytes);
     assert_true(manifest_encode(&manifest, key, &bytes, &size, &error));
     free(before_text);
@@ -261,6 +272,64 @@ static void what_is_refused(void **state)
     refused(&order, "the manifest goes back to version 3, but this fleet runs version 1");
     order = order_of(ORDER_STAGE, 1, 0.75, 2, 0.25, "", secret_key);
     refused(&order, "what runs here is not version 1 of the manifest");
+}
+
+/* What an operator was made to sign is refused, too: no file of this machine is written by anybody's order. */
+static void what_is_a_machines_own(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        local[i] = "{\"output\":{\"profile\":\"/tmp/everything\"}}";
+        struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+        refused(&order, "sets output.profile, which belongs to each machine");
+        order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.5, "", secret_key);
+        order.in_force = 2;
+        refused(&order, "sets output.profile, which belongs to each machine");
+        local[i] = "";
+    }
+    local[0] = "{\"train\":{\"num_threads\":2}}";
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    local[0] = "";
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+}
+
+static void a_key_that_anybody_may_replace(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/operator.pub", folder);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    assert_int_equal(chmod(path, 0646), 0);
+    refused(&order, "operator.pub: everybody on this machine may replace this key");
+    assert_int_equal(chmod(path, 0644), 0);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+}
+
+/* ps 0 may send manifests as often as it likes. */
+static void the_audit_log_stays_small(void **state)
+{
+    (void)state;
+    uint8_t other_public[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY], *bytes;
+    size_t size, lines = 0;
+    char path[128];
+    struct error error;
+    crypto_sign_keypair(other_public, other_secret);
+    for (uint64_t i = 0; i < 100; i++) {
+        struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2 + i, 0.25, "", other_secret);
+        participant_act(&participant, &order);
+        order.order = ORDER_CATCH_UP;
+        order.in_force = 2 + i;
+        participant_act(&participant, &order);
+    }
+    snprintf(path, sizeof path, "%s/config.json.d/audit.log", folder);
+    assert_true(file_read(path, 1 << 20, &bytes, &size, &error));
+    for (size_t i = 0; i < size; i++) {
+        lines += bytes[i] == '\n';
+    }
+    free(bytes);
+    assert_in_range(lines, 5, 11);
 }
 
 /* Before anything changes, each member looks whether its machine can bear it. */
@@ -365,6 +434,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(live_there_and_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_a_machines_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_key_that_anybody_may_replace, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_audit_log_stays_small, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),

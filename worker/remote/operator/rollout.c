@@ -23,6 +23,7 @@
 #include "base/process/signals.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
+#include "worker/remote/operator/fleet_view.h"
 #include "worker/remote/operator/rollout_client.h"
 
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
@@ -46,6 +47,7 @@ struct candidate {
     const struct config *running, *new;
     const char *job, *local; /* as they run */
     const char *new_local;
+    const char *doubt; /* why something of it rests on the word of ps 0; "": nothing does */
     bool may_lose;
 };
 
@@ -107,42 +109,72 @@ static bool candidate_local(const struct candidate_keys *keys, char **text, stru
     return *text || error_set(error, "out of memory");
 }
 
-static void candidate_show_local(const struct candidate_keys *keys, bool differ)
+static bool parse_text(struct config *config, const char *name, const char *text, struct error *error)
 {
-    for (const struct config_key *key = config_keys; differ && key->section; key++) {
+    return config_parse(config, name, (const uint8_t *)text, strlen(text), NULL, 0, error);
+}
+
+static bool parse_local(struct config *config, const char *text, struct error *error)
+{
+    return parse_text(config, "the keys of machines", text[0] != '\0' ? text : "{}", error);
+}
+
+static void show_local_keys(const struct config *before, const struct config *after)
+{
+    for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
-        bool comes = comes_along(key, keys);
-        bool came = key->scope == SCOPE_MACHINE && config_origin_of(keys->before, key)->source == SOURCE_FILE;
-        if (!comes && !came) {
-            continue;
+        const bool came = config_origin_of(before, key)->source == SOURCE_FILE;
+        const bool comes = config_origin_of(after, key)->source == SOURCE_FILE;
+        char *from = came ? config_key_text(key, before) : NULL;
+        char *to = comes ? config_key_text(key, after) : NULL;
+        if ((came || comes) && (!from || !to || strcmp(from, to) != 0)) {
+            config_key_path(key, path);
+            log_info("%-28s %s -> %s  (local)", path, from ? from : "each machine's own",
+                     to ? to : "each machine's own");
         }
-        char *before = came ? config_key_text(key, keys->before) : NULL;
-        char *after = comes ? config_key_text(key, keys->new) : NULL;
-        config_key_path(key, path);
-        if (!before || !after || strcmp(before, after) != 0) {
-            log_info("%-28s %s -> %s  (local)", path, before ? before : "each machine's own",
-                     after ? after : "each machine's own");
-        }
-        free(before);
-        free(after);
+        free(from);
+        free(to);
     }
 }
 
-/* Shows what changes, and refuses what can't. */
-static bool candidate_check(const struct config *running, const struct config *new, bool local_differs,
-                            enum rollout_kind *kind, struct error *error)
+/* The keys of machines that come with one version and with the other. */
+static bool candidate_show_local(const char *local, const char *new_local, struct error *error)
+{
+    struct config before = {.path = NULL}, after = {.path = NULL};
+    const bool done = parse_local(&before, local, error) && parse_local(&after, new_local, error);
+    if (done) {
+        show_local_keys(&before, &after);
+    }
+    config_free(&after);
+    config_free(&before);
+    return done;
+}
+
+static bool show_diff(const struct config *from, const struct config *to, int *count, struct error *error)
 {
     struct config_diff diff;
-    if (!config_diff(&diff, running, new, SCOPE_JOB, error)) {
+    if (!config_diff(&diff, from, to, SCOPE_JOB, error)) {
         return false;
     }
-    int count = diff.count;
-    for (int i = 0; i < count; i++) {
+    *count = diff.count;
+    for (int i = 0; i < diff.count; i++) {
         char line[1024];
         config_diff_line(&diff.changes[i], line, sizeof line);
         log_info("%s", line);
     }
     config_diff_free(&diff);
+    return true;
+}
+
+/* Shows what changes, and refuses what can't. */
+static bool candidate_check(const struct candidate *both, enum rollout_kind *kind, struct error *error)
+{
+    const struct config *running = both->running, *new = both->new;
+    const bool local_differs = strcmp(both->local, both->new_local) != 0;
+    int count;
+    if (!show_diff(running, new, &count, error) || !candidate_show_local(both->local, both->new_local, error)) {
+        return false;
+    }
     if (count == 0 && !local_differs) {
         return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
     }
@@ -185,7 +217,8 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
                                              .local_size = strlen(both->local)}};
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
     candidate_author(manifest.author);
-    bool done = operator_key_read_secret(key_path, key, error) && manifest_encode(&manifest, key, bytes, size, error);
+    bool done = manifest_spares_machines(&manifest, error) && operator_key_read_secret(key_path, key, error) &&
+                manifest_encode(&manifest, key, bytes, size, error);
     sodium_memzero(key, sizeof key);
     free(target);
     return done;
@@ -233,18 +266,38 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
     return signals_exit_status(signals_pending());
 }
 
-static bool confirm(const struct command_call *call, struct error *error)
+static bool ask_yes(const char *question)
 {
     char answer[16] = "";
-    if (command_switch(call, "yes")) {
+    printf("%s [y/N] ", question);
+    fflush(stdout);
+    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+/* --yes answers for what the operator has written, and not for what a machine says. */
+static bool confirm(const struct command_call *call, const struct candidate *both, struct error *error)
+{
+    const bool doubtful = both->doubt[0] != '\0';
+    int count;
+    if (!doubtful && command_switch(call, "yes")) {
         return true;
     }
     if (!isatty(STDIN_FILENO)) {
-        return error_set(error, "no terminal to ask on: add --yes, or --dry-run to see only what would change");
+        return doubtful
+                   ? error_set(error,
+                               "%s; look at the differences on a terminal, where you are asked, or have what the fleet "
+                               "runs as config.json here: --yes is not enough",
+                               both->doubt)
+                   : error_set(error, "no terminal to ask on: add --yes, or --dry-run to see only what would change");
     }
-    printf("Roll this out? [y/N] ");
-    fflush(stdout);
-    return (fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y')) ||
+    if (doubtful) {
+        log_warning("%s", both->doubt);
+        log_info("from this machine's own config to what ps 0 says is in force:");
+        if (!show_diff(call->config, both->running, &count, error)) {
+            return false;
+        }
+    }
+    return ask_yes(doubtful ? "Sign this on the word of ps 0?" : "Roll this out?") ||
            error_set(error, "not rolled out");
 }
 
@@ -256,33 +309,26 @@ static void key_path(const struct command_call *call, char path[PATH_MAX])
              given ? given : "operator.key");
 }
 
-/* ps 0's texts are gone with its next answer. */
-struct fleet_texts {
-    char *job, *local, *earlier, *earlier_local;
-    uint64_t highest;
-};
-
-static bool ask_texts(struct rollout_client *client, struct fleet_texts *texts, struct error *error)
+/* Whose signature counts: that of the key that is about to sign. */
+static bool read_public_key(const struct command_call *call, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
-    const struct message_rollout *news = rollout_client_ask(client, error);
-    *texts = (struct fleet_texts){.job = NULL};
-    if (!news) {
-        return false;
-    }
-    texts->job = strdup(news->job);
-    texts->local = strdup(news->local);
-    texts->earlier = strdup(news->earlier);
-    texts->earlier_local = strdup(news->earlier_local);
-    texts->highest = news->highest;
-    return (texts->job && texts->local && texts->earlier && texts->earlier_local) || error_set(error, "out of memory");
+    char path[PATH_MAX];
+    uint8_t secret[OPERATOR_SECRET_KEY];
+    key_path(call, path);
+    const bool done = operator_key_read_secret(path, secret, error) && crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
+    sodium_memzero(secret, sizeof secret);
+    return done;
 }
 
-static void free_texts(struct fleet_texts *texts)
+/* Without the key nothing can be signed, but --dry-run can look. */
+static bool look_at_fleet(const struct command_call *call, struct rollout_client *client, struct fleet_view *view,
+                          struct error *error)
 {
-    free(texts->job);
-    free(texts->local);
-    free(texts->earlier);
-    free(texts->earlier_local);
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    const bool has_key = read_public_key(call, key, error);
+    *view = (struct fleet_view){.job = NULL};
+    return (has_key || command_switch(call, "dry-run")) &&
+           fleet_view_ask(view, client, call->config, has_key ? key : NULL, error);
 }
 
 static const char *describe_kind(enum rollout_kind kind)
@@ -321,26 +367,24 @@ static int decide_and_follow(const struct command_call *call, struct rollout_cli
     size_t size;
     int status = COMMAND_FAILED;
     enum rollout_kind kind;
-    if (!candidate_check(both->running, both->new, strcmp(both->local, both->new_local) != 0, &kind, error)) {
+    if (!candidate_check(both, &kind, error)) {
         return COMMAND_FAILED;
     }
     log_info("version %lld would follow version %lld, %s", (long long)both->new->fleet.version,
              (long long)both->running->fleet.version, describe_kind(kind));
     if (command_switch(call, "dry-run")) {
+        if (both->doubt[0] != '\0') {
+            log_warning("%s", both->doubt);
+        }
         log_info("nothing was changed");
         return COMMAND_DONE;
     }
     key_path(call, secret);
-    if (confirm(call, error) && candidate_sign(secret, both, &bytes, &size, error)) {
+    if (confirm(call, both, error) && candidate_sign(secret, both, &bytes, &size, error)) {
         status = propose_and_follow(client, both, bytes, size, healthy_s, error);
     }
     free(bytes);
     return status;
-}
-
-static bool parse_text(struct config *config, const char *name, const char *text, struct error *error)
-{
-    return config_parse(config, name, (const uint8_t *)text, strlen(text), NULL, 0, error);
 }
 
 static int end(int status, const struct error *error)
@@ -354,58 +398,58 @@ static int end(int status, const struct error *error)
 static int roll_out(const struct command_call *call, struct rollout_client *client, const struct config *new,
                     double healthy_s)
 {
-    struct config running = {.path = NULL}, before = {.path = NULL};
+    struct config before = {.path = NULL};
     struct error error = {""};
-    struct fleet_texts texts;
+    struct fleet_view view;
     struct candidate_keys keys = {call->config, new, &before};
     char *local = NULL;
     int status = COMMAND_FAILED;
-    if (ask_texts(client, &texts, &error) && parse_text(&running, "the fleet's config", texts.job, &error) &&
-        parse_text(&before, "the fleet's local keys", texts.local[0] != '\0' ? texts.local : "{}", &error) &&
+    if (look_at_fleet(call, client, &view, &error) && parse_local(&before, view.local, &error) &&
         candidate_local(&keys, &local, &error)) {
-        const struct candidate both = {.running = &running,
+        const struct candidate both = {.running = &view.running,
                                        .new = new,
-                                       .job = texts.job,
-                                       .local = texts.local,
+                                       .job = view.job,
+                                       .local = view.local,
                                        .new_local = local,
+                                       .doubt = view.doubt,
                                        .may_lose = command_switch(call, "may_lose")};
-        candidate_show_local(&keys, strcmp(local, texts.local) != 0);
+        error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
     free(local);
-    free_texts(&texts);
+    fleet_view_free(&view);
     config_free(&before);
-    config_free(&running);
     return end(status, &error);
 }
 
 /* What was in force before, as a new version. */
 static int revert(const struct command_call *call, struct rollout_client *client, double healthy_s)
 {
-    struct config running = {.path = NULL}, earlier = {.path = NULL};
+    struct config earlier = {.path = NULL};
     struct error error = {""};
-    struct fleet_texts texts;
+    struct fleet_view view;
     int status = COMMAND_FAILED;
-    if (!ask_texts(client, &texts, &error) || !parse_text(&running, "the fleet's config", texts.job, &error)) {
+    if (!look_at_fleet(call, client, &view, &error)) {
         /* said below */
-    } else if (texts.earlier[0] == '\0') {
+    } else if (view.earlier[0] == '\0') {
         error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that succeeded",
-                  (long long)running.fleet.version);
-    } else if (parse_text(&earlier, "the config before", texts.earlier, &error)) {
-        log_info("version %lld would be what version %lld was", (long long)texts.highest + 1,
+                  (long long)view.running.fleet.version);
+    } else if (parse_text(&earlier, "the config before", view.earlier, &error)) {
+        log_info("version %lld would be what version %lld was", (long long)view.highest + 1,
                  (long long)earlier.fleet.version);
-        earlier.fleet.version = (int64_t)texts.highest + 1;
-        const struct candidate both = {.running = &running,
+        earlier.fleet.version = (int64_t)view.highest + 1;
+        const struct candidate both = {.running = &view.running,
                                        .new = &earlier,
-                                       .job = texts.job,
-                                       .local = texts.local,
-                                       .new_local = texts.earlier_local,
+                                       .job = view.job,
+                                       .local = view.local,
+                                       .new_local = view.earlier_local,
+                                       .doubt = view.doubt[0] != '\0' ? view.doubt : view.earlier_doubt,
                                        .may_lose = command_switch(call, "may_lose")};
+        error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
-    free_texts(&texts);
+    fleet_view_free(&view);
     config_free(&earlier);
-    config_free(&running);
     return end(status, &error);
 }
 
@@ -428,41 +472,90 @@ static int show_status(struct rollout_client *client)
     return COMMAND_DONE;
 }
 
-static int abort_it(struct rollout_client *client)
+/* Of the rollout that ps 0 shows, if it is one that this operator's key has signed. */
+static bool sign_abort(const struct command_call *call, struct rollout_client *client,
+                       const struct message_rollout *news, struct manifest_abort *abort, struct error *error)
 {
-    char author[MANIFEST_MAX_NAME + 1];
+    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
+    size_t size;
+    struct manifest manifest;
+    if (news->state == ROLLOUT_IDLE) {
+        return error_set(error, "there is no rollout to abort: %s", news->message);
+    }
+    const uint64_t target = news->target;
+    if (!read_public_key(call, key, error) || !rollout_client_manifest(client, &bytes, &size, error)) {
+        return false;
+    }
+    if (!bytes) {
+        return error_set(error, "ps 0 shows no manifest of it: is its program older? Then abort with that one");
+    }
+    bool done = manifest_decode(&manifest, bytes, size, key, error) || error_wrap(error, "what ps 0 shows");
+    if (done && (manifest.target.version != target || strcmp(manifest.fleet, call->config->fleet.name) != 0)) {
+        done = error_set(error, "ps 0 shows the manifest of version %" PRIu64 " of fleet \"%s\", and not of this one",
+                         manifest.target.version, manifest.fleet);
+    }
+    *abort = (struct manifest_abort){.signed_s = (uint64_t)time(NULL), .target = target};
+    snprintf(abort->fleet, sizeof abort->fleet, "%s", call->config->fleet.name);
+    candidate_author(abort->author);
+    manifest_hash(bytes, size, abort->hash);
+    free(bytes);
+    return done;
+}
+
+static int abort_it(const struct command_call *call, struct rollout_client *client)
+{
+    char path[PATH_MAX];
+    uint8_t secret[OPERATOR_SECRET_KEY], bytes[MANIFEST_ABORT_BYTES];
+    struct manifest_abort abort;
     struct error error;
-    candidate_author(author);
-    if (!rollout_client_abort(client, author, &error)) {
+    const struct message_rollout *news = rollout_client_ask(client, &error);
+    key_path(call, path);
+    bool done =
+        news && sign_abort(call, client, news, &abort, &error) && operator_key_read_secret(path, secret, &error);
+    if (done) {
+        const size_t size = manifest_abort_encode(&abort, secret, bytes);
+        sodium_memzero(secret, sizeof secret);
+        done = rollout_client_abort(client, abort.author, bytes, size, &error);
+    }
+    if (!done) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    log_info("the rollout is aborted; see `trainer rollout status`");
+    log_info("the rollout of version %" PRIu64 " is aborted; see `trainer rollout status`", abort.target);
     return COMMAND_DONE;
 }
 
-/* This machine's audit log. */
-static int show_history(const struct config *config)
+/* One file of this machine's audit log. */
+static bool show_log(const char *path, struct error *error)
 {
-    char path[VERSIONS_PATH];
     uint8_t *bytes;
     size_t size;
+    if (!file_read(path, MAX_AUDIT, &bytes, &size, error)) {
+        return false;
+    }
+    fwrite(bytes, 1, size, stdout);
+    free(bytes);
+    return true;
+}
+
+static int show_history(const struct config *config)
+{
+    char path[VERSIONS_PATH], former[VERSIONS_PATH];
     struct error error;
     if (!config->path) {
         log_error("there is no config file here, and the history is kept beside it");
         return COMMAND_FAILED;
     }
     snprintf(path, sizeof path, "%.4000s.d/audit.log", config->path);
+    snprintf(former, sizeof former, "%.4000s.d/audit.log.1", config->path);
     if (!file_exists(path)) {
         log_info("%s: nothing was rolled out to this machine", path);
         return COMMAND_DONE;
     }
-    if (!file_read(path, MAX_AUDIT, &bytes, &size, &error)) {
+    if ((file_exists(former) && !show_log(former, &error)) || !show_log(path, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    fwrite(bytes, 1, size, stdout);
-    free(bytes);
     return COMMAND_DONE;
 }
 
@@ -514,7 +607,7 @@ static int run_rollout(const struct command_call *call)
         log_error("%s", error.text);
     } else {
         status = is_file                       ? roll_out(call, &client, &new, healthy_s)
-                 : strcmp(what, "abort") == 0  ? abort_it(&client)
+                 : strcmp(what, "abort") == 0  ? abort_it(call, &client)
                  : strcmp(what, "revert") == 0 ? revert(call, &client, healthy_s)
                                                : show_status(&client);
     }
@@ -551,7 +644,10 @@ const struct command command_rollout = {
         "that checkpoint by itself. A worker other than worker 0 that is down when the rollout begins does not block "
         "it, and catches up when it returns, unless the restarted job would wait for it (cluster.min_workers). "
         "Unlisted workers of an elastic cluster take part while they are present. status: progress, member by member. "
-        "abort: roll back. revert: restore the previous config as a new version. history: this machine's audit log.",
+        "abort: roll back; this, too, is signed. revert: restore the previous config as a new version. history: this "
+        "machine's audit log. What ps 0 says of the config in force, and of the one before, is believed if a manifest "
+        "with this operator's signature or this machine's config says the same; if not, --yes is not enough, and you "
+        "are asked on a terminal.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

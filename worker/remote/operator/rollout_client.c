@@ -1,10 +1,12 @@
 /* The operator's connection to ps 0: asks what a rollout does, proposes one, aborts one. */
 #include "worker/remote/operator/rollout_client.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "ps/rollout/manifest.h"
 
 static const double TIMEOUT_S = 5.0;
 static const double REACH_S = 20.0; /* by several tries, while ps 0 is busy */
@@ -67,35 +69,69 @@ const struct message_rollout *rollout_client_ask(struct rollout_client *client, 
     return &channel->message.rollout;
 }
 
-enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
-                                     struct error *error)
+bool rollout_client_manifest(struct rollout_client *client, uint8_t **bytes, size_t *size, struct error *error)
+{
+    struct channel *channel = &client->link.channel;
+    *size = channel->bulk_left;
+    *bytes = NULL;
+    if (*size == 0) {
+        return true;
+    }
+    if (*size > MANIFEST_MAX_BYTES || !(*bytes = malloc(*size))) {
+        return error_set(error, "ps 0 sent a manifest of %zu bytes, which is too large", *size);
+    }
+    if (!channel_read_bulk(channel, *bytes, *size, clock_monotonic_s() + TIMEOUT_S, error)) {
+        free(*bytes);
+        *bytes = NULL;
+        link_close(&client->link);
+        return false;
+    }
+    return true;
+}
+
+/* False if there is no answer, and the connection is closed then. */
+static bool call_with_bulk(struct rollout_client *client, enum message_type type, const void *message,
+                           const uint8_t *bytes, size_t size, struct error *error)
 {
     struct channel *channel = &client->link.channel;
     const double deadline_s = clock_monotonic_s() + TIMEOUT_S;
-    const struct message_propose proposal = {.healthy_s = healthy_s};
     struct iovec bulk = {(void *)(uintptr_t)bytes, size};
     const uint64_t request = ++channel->next_request;
     const struct outgoing frame = {
-        .type = MESSAGE_propose, .request = request, .message = &proposal, .bulk = &bulk, .bulk_parts = 1};
-    if (!channel_send_frame(channel, &frame, deadline_s, error) || !channel_receive(channel, deadline_s, error)) {
+        .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
+    const bool done =
+        channel_send_frame(channel, &frame, deadline_s, error) && channel_receive(channel, deadline_s, error);
+    if (!done) {
         link_close(&client->link);
-        return PROPOSAL_UNANSWERED;
     }
-    if (channel->frame.type == MESSAGE_error) {
-        error_set(error, "ps 0 refuses it: %s", channel->message.error.message);
-        return PROPOSAL_REFUSED;
-    }
-    if (channel->frame.type != MESSAGE_done) {
-        error_set(error, "ps 0 answered propose by %s", message_name(channel->frame.type));
-        return PROPOSAL_REFUSED;
-    }
-    return PROPOSAL_TAKEN;
+    return done;
 }
 
-bool rollout_client_abort(struct rollout_client *client, const char *who, struct error *error)
+/* Is it what was asked for? The answer lies in the channel. */
+static bool is_done(const struct rollout_client *client, const char *what, struct error *error)
+{
+    const struct channel *channel = &client->link.channel;
+    if (channel->frame.type == MESSAGE_error) {
+        return error_set(error, "ps 0 refuses it: %s", channel->message.error.message);
+    }
+    return channel->frame.type == MESSAGE_done ||
+           error_set(error, "ps 0 answered %s by %s", what, message_name(channel->frame.type));
+}
+
+enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
+                                     struct error *error)
+{
+    const struct message_propose proposal = {.healthy_s = healthy_s};
+    if (!call_with_bulk(client, MESSAGE_propose, &proposal, bytes, size, error)) {
+        return PROPOSAL_UNANSWERED;
+    }
+    return is_done(client, "propose", error) ? PROPOSAL_TAKEN : PROPOSAL_REFUSED;
+}
+
+bool rollout_client_abort(struct rollout_client *client, const char *who, const uint8_t *bytes, size_t size,
+                          struct error *error)
 {
     const struct message_abort_rollout wish = {.who = who};
-    return rollout_client_ask(client, error) &&
-           channel_call(&client->link.channel, MESSAGE_abort_rollout, &wish, MESSAGE_done,
-                        clock_monotonic_s() + TIMEOUT_S, NULL, error);
+    return call_with_bulk(client, MESSAGE_abort_rollout, &wish, bytes, size, error) &&
+           is_done(client, "abort_rollout", error);
 }

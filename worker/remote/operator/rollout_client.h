@@ -23,6 +23,9 @@ bool rollout_client_reach(struct rollout_client *client, struct error *error);
 /* What ps 0 says, within seconds, or NULL. It lies in the link's channel until that is used again. */
 const struct message_rollout *rollout_client_ask(struct rollout_client *client, struct error *error);
 
+/* The manifest in that answer; the caller frees it. *bytes NULL: there is none. */
+bool rollout_client_manifest(struct rollout_client *client, uint8_t **bytes, size_t *size, struct error *error);
+
 enum proposal {
     PROPOSAL_TAKEN,      /* the rollout is begun */
     PROPOSAL_REFUSED,    /* for the reason in the error */
@@ -33,6 +36,8 @@ enum proposal {
 enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
                                      struct error *error);
 
-bool rollout_client_abort(struct rollout_client *client, const char *who, struct error *error);
+/* bytes: a signed abort (ps/rollout/manifest.h). */
+bool rollout_client_abort(struct rollout_client *client, const char *who, const uint8_t *bytes, size_t size,
+                          struct error *error);
 
 #endif
