@@ -194,6 +194,7 @@ help:
 	@echo "make test      everything that checks it; T=name: only tests whose names contain name"
 	@echo "make test-full the same with longer repeats"
 	@echo "make test-repeat  RUNS=20 of it beside LOAD=4 busy loops: what fails how often?"
+	@echo "make test-tlsfuzzer  TLSFUZZER=folder with a copy of it: its scripts for TLS 1.3 against ours"
 	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format rewrites"
 	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer where it is"
 	@echo "make bench     figures beside those of other programs"

@@ -50,6 +50,14 @@ test-programs: $(programs_want)
 test-alone: $(programs_want)
 	@$(pytest) -m alone tests
 
+# tlsfuzzer's scripts for TLS 1.3, from a copy in the folder TLSFUZZER: it is in no package registry. The table that it
+# prints stands in tests/net/tls/TLSFUZZER.md.
+test-tlsfuzzer: build/trainer build/san/tests/net/tls/peer build/venv/ready
+	@test -d "$(TLSFUZZER)/scripts" || { echo "make test-tlsfuzzer TLSFUZZER=folder: a copy of tlsfuzzer" >&2; exit 1; }
+	@rm -f build/tlsfuzzer.key; build/trainer keygen --out=build/tlsfuzzer.key >/dev/null
+	@build/venv/bin/python tests/net/tls/run_tlsfuzzer.py "$(TLSFUZZER)" build/san/tests/net/tls/peer \
+		build/tlsfuzzer.key $(T)
+
 # Python tools live in virtual environments of their own, one for each purpose; none is part of the product.
 build/venv%/ready: tests/requirements%.txt | $(packages)
 	@echo "python: $(@D)"
@@ -63,4 +71,4 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: test test-full test-repeat test-units test-fuzz test-programs test-alone
+.PHONY: test test-full test-repeat test-units test-fuzz test-programs test-alone test-tlsfuzzer
