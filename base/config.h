@@ -33,7 +33,9 @@ enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_ON_GPU + N: gpu:N */
-enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS };
+enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE };
+enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
+enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
@@ -79,6 +81,8 @@ static inline const char *config_worker_host(const struct config_cluster *cluste
 struct config_model {
     int layers[CONFIG_MAX_LAYERS]; /* units: input, hidden ..., classes */
     int layer_count;               /* entries of layers, 2..CONFIG_MAX_LAYERS */
+    int hidden[CONFIG_MAX_LAYERS]; /* units of the hidden layers: layers then follow from the data */
+    int hidden_count;              /* CONFIG_AUTO: as in layers; of tables whose layers nobody set, one of 100 */
     enum activation activation;    /* of the hidden layers */
     enum initializer initializer;  /* of the weights */
     double init_stddev;            /* of truncated_normal */
@@ -164,6 +168,17 @@ struct config_data {
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */
     enum data_sharding data_sharding; /* which images each worker of a cluster trains on */
+    struct string_list target;        /* columns of a table to learn, by name or number; "inputs" = all inputs */
+    struct string_list features;      /* to learn from; empty = all that have no other use */
+    struct string_list ignore;        /* not to learn from */
+    struct string_list categorical;   /* numbers that are categories */
+    char *weight;                     /* column of row weights; "" = all rows count alike */
+    char *group;                      /* rows of one group are split alike; "" = each row for itself */
+    char *time;                       /* the latest rows are held out; "" = by hash */
+    enum table_header header;         /* of CSV files */
+    enum table_scaling scaling;       /* of numbers */
+    int category_min;                 /* rarer categories share a place with unseen ones */
+    double test_share;                /* of the rows, where there are no test files */
 };
 
 struct config_output {

@@ -22,10 +22,14 @@
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/data/synth.h"
+#include "worker/data/table/encode.h"
+#include "worker/data/table/table.h"
 #include "worker/data/tfrecord/files.h"
 
 /* Of TensorFlow's read_data_sets, and of a smaller set no more than a tenth. */
 enum { VALIDATION_MOST = 5000 };
+
+enum { USUAL_HIDDEN = 100 /* units, of tables, as in scikit-learn */ };
 
 static bool named_by_flag(const struct config *config)
 {
@@ -59,6 +63,12 @@ static bool look_for(struct found *found, enum data_source source, enum dataset_
         }
         found->is_there = found->folder[0] != '\0';
         return true;
+    case DATA_TABLE:
+        if (!table_files_exist(&found->is_there, config, part, error)) {
+            return false;
+        }
+        found->is_there |= part == DATASET_TEST && config->data.test_share > 0; /* of the training files */
+        return true;
     case DATA_SYNTHETIC:
     case DATA_AUTO:
         break;
@@ -82,6 +92,11 @@ static bool say_missing_part(enum data_source source, enum dataset_part part, co
         return error_set(error, "%s: has no folder %s of folders of pictures, one for each class", folder,
                          part == DATASET_TEST ? "test" : "train");
     }
+    if (source == DATA_TABLE) {
+        return error_set(error, "%s: has no files %s with the ending .csv or .tsv, plain or .gz%s", folder,
+                         part == DATASET_TEST ? "test*" : "train*",
+                         part == DATASET_TEST ? ", and data.test_share is 0" : "");
+    }
     return error_set(
         error,
         "data.data_dir: no IDX files in %s; it needs %s, %s, %s and %s, plain or .gz, or files %s, or folders "
@@ -94,13 +109,15 @@ static bool say_missing_part(enum data_source source, enum dataset_part part, co
 static bool choose_source(struct found *found, enum data_source *source, enum dataset_part part,
                           const struct config *config, struct error *error)
 {
-    static const enum data_source candidates[] = {DATA_IDX, DATA_TFRECORD, DATA_FOLDERS};
+    static const enum data_source candidates[] = {DATA_IDX, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE};
     *source = config->data.data_source;
     if (*source == DATA_SYNTHETIC) {
         return true;
     }
     for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-        if (*source != DATA_AUTO && *source != candidates[i]) {
+        const bool is_wanted = *source == DATA_AUTO ? config->data.target.count == 0 || candidates[i] == DATA_TABLE
+                                                    : *source == candidates[i];
+        if (!is_wanted) {
             continue;
         }
         if (!look_for(found, candidates[i], DATASET_TRAIN, config, error)) {
@@ -111,6 +128,9 @@ static bool choose_source(struct found *found, enum data_source *source, enum da
             return look_for(found, *source, part, config, error) &&
                    (found->is_there || say_missing_part(*source, part, config, error));
         }
+    }
+    if (*source == DATA_AUTO && config->data.target.count > 0) {
+        return say_missing_part(DATA_TABLE, part, config, error);
     }
     if (*source == DATA_AUTO && !named_by_flag(config)) {
         *source = DATA_SYNTHETIC;
@@ -156,6 +176,9 @@ static void note_origin(struct dataset_origin *origin, const struct found *found
     } else if (origin->source == DATA_TFRECORD) {
         snprintf(origin->images, sizeof origin->images, "%.900s/%.100s", config->data.data_dir,
                  tfrecord_pattern(&config->data, part));
+        memcpy(origin->labels, origin->images, sizeof origin->labels);
+    } else if (origin->source == DATA_TABLE) {
+        snprintf(origin->images, sizeof origin->images, "%s", config->data.data_dir);
         memcpy(origin->labels, origin->images, sizeof origin->labels);
     } else if (origin->source == DATA_FOLDERS) {
         memcpy(origin->images, found->folder, sizeof origin->images);
@@ -204,6 +227,9 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
         break;
     case DATA_FOLDERS:
         done = folders_read(&examples, found.folder, config->model.layers[0], overflow, error);
+        break;
+    case DATA_TABLE:
+        error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
         break;
     case DATA_SYNTHETIC:
     case DATA_AUTO:
@@ -254,6 +280,9 @@ static bool check_model(const struct examples *examples, const struct dataset_or
 {
     const struct config_model *model = &config->model;
     int inputs = model->layers[0], outputs = model->layers[model->layer_count - 1];
+    if (config->model.hidden_count != CONFIG_AUTO) {
+        return true; /* they will follow from the data */
+    }
     if (examples->height * examples->width != inputs) {
         return error_set(error,
                          "%s: images of %dx%d = %d pixels do not fit model.layers, which begins with %d; begin it "
@@ -278,7 +307,7 @@ static bool check_streamed_labels(const struct example_source *source, const str
                                   const struct config *config, struct error *error)
 {
     int outputs = config->model.layers[config->model.layer_count - 1];
-    return source->classes <= outputs ||
+    return config->model.hidden_count != CONFIG_AUTO || source->classes <= outputs ||
            error_set(
                error,
                "%s: an image has the label %d, but model.layers ends with %d outputs (labels 0 to %d); end it with "
@@ -353,6 +382,7 @@ static void split(struct dataset *dataset, const struct examples *whole, int hel
     dataset->train.labels += held_out;
     dataset->sample = dataset->train;
     dataset->streaming = NULL;
+    dataset->schema = NULL;
     dataset->bytes = (size_t)whole->count * (pixels + sizeof *whole->labels);
 }
 
@@ -396,8 +426,138 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
     return streaming_create(&dataset->streaming, &options, source, &overflow->blocks, error);
 }
 
+/* --- tables --- */
+
+static struct table_options table_options(const struct config *config)
+{
+    const bool is_at_most = config->data.validation_size == CONFIG_AUTO;
+    return (struct table_options){.config = config,
+                                  .limit = memory_limit(config),
+                                  .held_out = is_at_most ? VALIDATION_MOST : config->data.validation_size,
+                                  .is_at_most = is_at_most};
+}
+
+bool dataset_is_table(const struct config *config)
+{
+    struct found found = {.is_there = false};
+    enum data_source source;
+    struct error error;
+    return config->data.data_source == DATA_TABLE ||
+           (config->data.data_source == DATA_AUTO && choose_source(&found, &source, DATASET_TRAIN, config, &error) &&
+            source == DATA_TABLE);
+}
+
+/* Hidden layers alone are given; of tables that is the usual case. */
+static bool model_follows(const struct config *config, bool is_table)
+{
+    if (config->cluster.job_name != JOB_LOCAL) {
+        return false; /* the ps see no data */
+    }
+    const enum config_source layers = config_origin_of(config, config_key_by_path("model", "layers"))->source;
+    return config->model.hidden_count != CONFIG_AUTO || (is_table && layers == SOURCE_DEFAULT);
+}
+
+/* The model must have an input for each of the schema's, and an output for each class or target. */
+static bool check_rows(const struct schema *schema, const char *name, const struct config *config, struct error *error)
+{
+    const struct config_model *model = &config->model;
+    const int inputs = model->layers[0], outputs = model->layers[model->layer_count - 1];
+    return (inputs == schema->inputs && outputs == schema_outputs(schema)) ||
+           error_set(error,
+                     "%s: its columns make %d inputs and %d outputs, and model.layers begins with %d and ends with %d; "
+                     "change it, or give model.hidden alone",
+                     name, schema->inputs, schema_outputs(schema), inputs, outputs);
+}
+
+static void describe_table(struct dataset *dataset, const struct config *config)
+{
+    const struct schema *schema = dataset->schema;
+    char training[COUNT_TEXT], validation[COUNT_TEXT];
+    count_text(training, dataset->train.count);
+    count_text(validation, dataset->validation.count);
+    snprintf(dataset->description, sizeof dataset->description,
+             "table in %.140s: %s training, %s validation rows, "
+             "%d inputs of %d columns, %d %s",
+             config->data.data_dir, training, validation, schema->inputs, schema_features(schema),
+             schema_outputs(schema), schema->task == TASK_CLASS ? "classes" : "targets");
+}
+
+static bool load_table(struct dataset *dataset, const struct config *config, struct error *error)
+{
+    struct examples whole;
+    struct found found;
+    int held_out;
+    const struct table_options options = table_options(config);
+    struct schema *schema = calloc(1, sizeof *schema);
+    const struct dataset_origin origin = {.source = DATA_TABLE};
+    if (!schema) {
+        return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
+    }
+    if (!table_read_train(&whole, &held_out, schema, &options, error)) {
+        free(schema);
+        return false;
+    }
+    *dataset = (struct dataset){.schema = schema,
+                                .validation = examples_part(&whole, 0, held_out),
+                                .train = examples_part(&whole, held_out, whole.count - held_out),
+                                .bytes = (size_t)whole.count * encoder_row_bytes(schema)};
+    dataset->sample = dataset->train;
+    if ((!model_follows(config, true) && !check_rows(schema, config->data.data_dir, config, error)) ||
+        !check_counts(whole.count, held_out, &origin, config, error) ||
+        !look_for(&found, DATA_TABLE, DATASET_TEST, config, error) ||
+        (!found.is_there && !say_missing_part(DATA_TABLE, DATASET_TEST, config, error))) {
+        dataset_free(dataset);
+        return false;
+    }
+    describe_table(dataset, config);
+    return true;
+}
+
+bool dataset_is_needed_first(const struct config *config)
+{
+    return dataset_is_table(config) || config->model.hidden_count != CONFIG_AUTO;
+}
+
+bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
+{
+    const struct schema *schema = dataset->schema;
+    struct config_model *model = &config->model;
+    if (schema && config->train.loss == LOSS_AUTO) {
+        config->train.loss = schema_usual_loss(schema);
+    }
+    if (!model_follows(config, schema)) {
+        return true;
+    }
+    const bool is_usual = model->hidden_count == CONFIG_AUTO;
+    const int hidden = is_usual ? 1 : model->hidden_count;
+    int layers[CONFIG_MAX_LAYERS] = {0};
+    layers[0] = schema ? schema->inputs : dataset->train.height * dataset->train.width;
+    for (int i = 0; i < hidden; i++) {
+        layers[i + 1] = is_usual ? USUAL_HIDDEN : model->hidden[i];
+    }
+    layers[hidden + 1] = schema ? schema_outputs(schema) : dataset->train.classes;
+    if (layers[0] > CONFIG_MAX_WIDTH || layers[hidden + 1] > CONFIG_MAX_WIDTH) {
+        return error_set(error, "data of %d inputs and %d outputs is too wide for a model; the most is %d", layers[0],
+                         layers[hidden + 1], CONFIG_MAX_WIDTH);
+    }
+    memcpy(model->layers, layers, sizeof layers);
+    model->layer_count = hidden + 2;
+    model->hidden_count = CONFIG_AUTO; /* layers says all now */
+    return true;
+}
+
+bool dataset_load_file(struct examples *test, const char *path, const struct config *config,
+                       const struct schema *schema, struct error *error)
+{
+    const struct table_options options = table_options(config);
+    return table_read_file(test, schema, path, &options, error);
+}
+
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error)
 {
+    if (dataset_is_table(config)) {
+        return load_table(dataset, config, error);
+    }
     struct examples whole = {0};
     struct dataset_origin origin;
     struct overflow overflow = {.limit = memory_limit(config),
@@ -435,12 +595,21 @@ bool dataset_load(struct dataset *dataset, const struct config *config, struct e
 void dataset_free(struct dataset *dataset)
 {
     streaming_destroy(dataset->streaming);
+    if (dataset->schema) {
+        schema_free(dataset->schema);
+        free(dataset->schema);
+    }
     examples_free(&dataset->validation); /* the beginning of the memory of both */
     memset(dataset, 0, sizeof *dataset);
 }
 
-bool dataset_load_test(struct examples *test, const struct config *config, struct error *error)
+bool dataset_load_test(struct examples *test, const struct config *config, const struct schema *schema,
+                       struct error *error)
 {
+    if (schema) {
+        const struct table_options options = table_options(config);
+        return table_read_test(test, schema, &options, error);
+    }
     struct examples examples;
     struct dataset_origin origin;
     if (!dataset_read(&examples, &origin, DATASET_TEST, config, error)) {

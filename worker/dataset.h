@@ -20,6 +20,7 @@
 
 enum { DATASET_SAMPLE = 1000 };
 
+struct schema;
 struct streaming;
 
 struct dataset {
@@ -27,6 +28,7 @@ struct dataset {
     struct streaming *streaming; /* where its batches come from then; else NULL */
     struct examples sample;      /* the first images of train, DATASET_SAMPLE at least if so many are there; borrowed */
     struct examples validation;  /* lies before train, in the same memory; count 0 if none are held out */
+    struct schema *schema;       /* how rows of a table become inputs; NULL: pictures */
     size_t bytes;                /* of memory, in all */
     char description[320];       /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
@@ -36,16 +38,30 @@ struct dataset {
  * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. DATA_AUTO: IDX files in data_dir if any
  * are there, else the synthetic digits of the seed; but a data_dir that was named by a flag must hold files. Checks
  * that image size, labels, validation_size and batch_size fit one another, and that the test set is there and has
- * images of the same size, without looking at them.
+ * images of the same size, without looking at them. Where the model follows from the data, it is not compared with it.
  */
 bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
+/* Is the training set a table? */
+bool dataset_is_table(const struct config *config);
+
+/* Does the config leave the model's inputs and outputs to the data, or the preprocessing of rows? */
+bool dataset_is_needed_first(const struct config *config);
+
+/* Sets the layers that follow from the data, and the loss that suits it, if the config leaves them open. */
+bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error);
+
 /*
  * The test set of the same source; loaded only when it is looked at. Freed with examples_free. One that does not fit
- * into data.memory_mb is an error.
+ * into data.memory_mb is an error. schema: of a table, which must outlive the examples; else NULL.
  */
-bool dataset_load_test(struct examples *test, const struct config *config, struct error *error);
+bool dataset_load_test(struct examples *test, const struct config *config, const struct schema *schema,
+                       struct error *error);
+
+/* The same of a file of rows. */
+bool dataset_load_file(struct examples *test, const char *path, const struct config *config,
+                       const struct schema *schema, struct error *error);
 
 /* Where a part comes from. */
 struct dataset_origin {
@@ -56,7 +72,8 @@ struct dataset_origin {
 
 /*
  * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is,
- * with no regard to the model. What does not fit into data.memory_mb is an error.
+ * with no regard to the model. What does not fit into data.memory_mb is an error, and so are tables, which need a schema
+ * (worker/data/table/table.h).
  */
 bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error);

@@ -25,6 +25,7 @@ static const double TOLD_EVERY_S = 60;
 /* Everything an evaluation owns; zeros are fine to release. */
 struct eval {
     struct trained trained;
+    const char *path;          /* of a file of rows; NULL: the test set of data_dir */
     struct config_model model; /* that the test set has been checked against */
     struct examples test;
     struct evaluation evaluation;
@@ -41,7 +42,7 @@ static void eval_free(struct eval *eval)
 static bool load_test(struct eval *eval, struct error *error)
 {
     const struct config_model *model = &eval->trained.config.model;
-    bool same = eval->test.count > 0 && model->layer_count == eval->model.layer_count &&
+    bool same = eval->test.count > 0 && !eval->trained.schema && model->layer_count == eval->model.layer_count &&
                 memcmp(model->layers, eval->model.layers, sizeof model->layers) == 0;
     if (same) {
         return true;
@@ -49,7 +50,10 @@ static bool load_test(struct eval *eval, struct error *error)
     examples_free(&eval->test);
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
-    return dataset_load_test(&eval->test, &eval->trained.config, error) &&
+    const struct config *config = &eval->trained.config;
+    const struct schema *schema = eval->trained.schema;
+    return (eval->path ? dataset_load_file(&eval->test, eval->path, config, schema, error)
+                       : dataset_load_test(&eval->test, config, schema, error)) &&
            evaluation_create(&eval->evaluation,
                              &(struct evaluation_options){.train = &eval->trained.config.train,
                                                           .outputs = model->layers[model->layer_count - 1],
@@ -201,6 +205,7 @@ static int run_eval(const struct command_call *call)
     struct eval eval = {0};
     struct error error;
     int status = COMMAND_DONE;
+    eval.path = call->operand_count > 1 ? call->operands[1] : NULL;
     const char *train_dir = call->operand_count > 0 ? call->operands[0] : call->config->output.train_dir;
     if (command_switch(call, "json")) {
         log_setup(LOG_JSON, LOG_WARNING);
@@ -229,8 +234,8 @@ static const struct command_flag flags[] = {
 
 const struct command command_eval = {
     .name = "eval",
-    .operands = "[train_dir]",
-    .max_operands = 1,
+    .operands = "[train_dir [FILE]]",
+    .max_operands = 2,
     .summary = "measure a checkpoint's test accuracy, per class and in total",
     .details =
         "  The model is the checkpoint's own; where it has moving averages of the parameters, they are measured.",

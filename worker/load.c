@@ -8,6 +8,7 @@
 struct test_loader {
     const struct config *config;
     struct examples *test;
+    const struct schema *schema;
     bool loaded;
     struct error error;
 };
@@ -15,19 +16,21 @@ struct test_loader {
 static void *load_test(void *context)
 {
     struct test_loader *loader = context;
-    loader->loaded = dataset_load_test(loader->test, loader->config, &loader->error);
+    loader->loaded = dataset_load_test(loader->test, loader->config, loader->schema, &loader->error);
     return NULL;
 }
 
-bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
+bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     struct test_loader loader = {.config = config, .test = test, .loaded = !test};
     pthread_t thread;
-    bool beside = test && pthread_create(&thread, NULL, load_test, &loader) == 0;
-    bool loaded = dataset_load(dataset, config, error);
+    const bool data_first = dataset_is_needed_first(config);
+    bool beside = test && !data_first && pthread_create(&thread, NULL, load_test, &loader) == 0;
+    bool loaded = dataset_load(dataset, config, error) && (!data_first || dataset_fit(config, dataset, error));
     if (beside) {
         pthread_join(thread, NULL);
-    } else if (test) {
+    } else if (test && loaded) {
+        loader.schema = dataset->schema;
         load_test(&loader);
     }
     if (loaded && !loader.loaded) {

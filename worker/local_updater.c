@@ -12,6 +12,7 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
+#include "worker/data/table/schema.h"
 #include "worker/initial.h"
 #include "worker/report.h"
 
@@ -201,6 +202,11 @@ static bool restore(struct local_updater *local, bool *restored)
     if (!file) {
         return true;
     }
+    if (!schema_check(checkpoint_path(file), checkpoint_file_info(file)->preprocessing, training->dataset->schema,
+                      &training->error)) {
+        checkpoint_close(file);
+        return training_fail(training);
+    }
     bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
                                                                           : training_fail(training);
     local->info = *checkpoint_file_info(file);
@@ -228,6 +234,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     }
     local->info.seed = config->train.seed; /* what it says from here on is about this run */
     local->info.fleet_version = config->fleet.version;
+    local->info.preprocessing = training->dataset->schema ? training->dataset->schema->text : NULL;
     snprintf(local->info.config_digest, sizeof local->info.config_digest, "%s", training->digest);
     training->global_step = restored ? local->info.global_step : 0;
     training->engine->table->set_global_step(training->engine, training->global_step);

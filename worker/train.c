@@ -32,11 +32,18 @@ struct local_run {
 static bool open_run(struct local_run *run, struct error *error)
 {
     struct training *training = &run->training;
-    model_layout(&run->model, &run->config.model);
     struct engine_options options = {.model = &run->model, .config = &run->config};
-    engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
+    const bool data_first = dataset_is_needed_first(&run->config);
+    if (!data_first) {
+        model_layout(&run->model, &run->config.model);
+        engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
+    }
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
+    }
+    if (data_first) {
+        model_layout(&run->model, &run->config.model);
+        engine_begin(&run->startup, &options);
     }
     training->config = &run->config;
     training->model = &run->model;

@@ -167,6 +167,8 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
         [KEY_TEXT] = "TEXT",
         [KEY_WORD] = "",
         [KEY_LAYERS] = "N,N,...",
+        [KEY_HIDDEN] = "auto|N,N,...",
+        [KEY_NAMES] = "COLUMN,...",
         [KEY_HOSTS] = "HOST:PORT,...",
         [KEY_DEVICES] = "DEVICE,...",
         [KEY_DEVICE] = "auto|cpu|gpu|gpu:N",

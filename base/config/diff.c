@@ -71,6 +71,8 @@ static size_t size_of(enum key_type type)
     case KEY_WORD:
     case KEY_LAYERS:
     case KEY_HOSTS:
+    case KEY_NAMES:
+    case KEY_HIDDEN:
     case KEY_DEVICES:
     case KEY_DEVICE:
     case KEY_LAYER_DEVICES:

@@ -20,7 +20,9 @@ static const char *const metrics[] = {
     "auto", "loss", "accuracy", "balanced_accuracy", "log_loss", "roc_auc", "average_precision", "f1", "mcc",
     "mae",  "rmse", "r2",       "pinball",           NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "neon", NULL};
-static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", NULL};
+static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
+static const char *const headers[] = {"auto", "yes", "no", NULL};
+static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
@@ -83,6 +85,10 @@ const struct config_key config_keys[] = {
      .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "units per layer: inputs (pixels of an image), hidden layers, classes; 784,10 is softmax "
                     "regression"},
+    {"model", "hidden", KEY_HIDDEN, AT(model.hidden), AT(model.hidden_count), 1, CONFIG_MAX_WIDTH,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "units of the hidden layers, if inputs and outputs are to follow from the data; replaces layers; "
+                    "auto = as in layers, and for tables, unless layers is set, one of 100"},
     {"model", "activation", KEY_WORD, AT(model.activation), .words = activations, .initial = "relu",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "activation function of the hidden layers"},
     {"model", "initializer", KEY_WORD, AT(model.initializer), .words = initializers, .initial = "glorot",
@@ -266,6 +272,35 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "in a cluster, each worker shuffles all images, has a part of its own, or gets images from the "
                     "chief"},
+
+    {"data", "target", KEY_NAMES, AT(data.target), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "columns of a table to learn, by name or by number from 0 (-1: the last); inputs = the inputs "
+                    "themselves"},
+    {"data", "features", KEY_NAMES, AT(data.features), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "columns of a table to learn from; empty = all that have no other use"},
+    {"data", "ignore", KEY_NAMES, AT(data.ignore), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "columns of a table not to learn from"},
+    {"data", "categorical", KEY_NAMES, AT(data.categorical), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "columns of a table that are categories although they hold numbers"},
+    {"data", "weight", KEY_TEXT, AT(data.weight), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "column of a table that says how much each row counts; empty = all alike"},
+    {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "column of a table whose rows of one value stay together when rows are held out"},
+    {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "column of a table by which the latest rows are held out, a number or a date; empty = by a hash of "
+                    "the row"},
+    {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "whether CSV files begin with the columns' names; auto = if nothing in the first row is a number"},
+    {"data", "scaling", KEY_WORD, AT(data.scaling), .words = scalings, .initial = "standard",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "of a table's numbers: to mean 0 and deviation 1, by median and quartiles, to 0..1, or as they are"},
+    {"data", "category_min", KEY_COUNT, AT(data.category_min), .minimum = 1, .maximum = 1e9, .initial = "2",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "categories with fewer rows share one input with those never seen"},
+    {"data", "test_share", KEY_NUMBER, AT(data.test_share), .maximum = 0.9, .initial = "0.1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "share of a table's rows to test with if there are no test files"},
 
     {"output", "train_dir", KEY_TEXT, AT(output.train_dir), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,

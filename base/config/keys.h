@@ -22,7 +22,9 @@ enum key_type {
     KEY_TEXT,          /* char * */
     KEY_WORD,          /* an enum; values index `words` */
     KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; their number is at `companion` */
-    KEY_HOSTS,         /* struct string_list */
+    KEY_HOSTS,         /* struct string_list of addresses */
+    KEY_NAMES,         /* struct string_list of any texts */
+    KEY_HIDDEN,        /* as KEY_LAYERS, but may be empty; CONFIG_AUTO entries for "auto" */
     KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
     KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/layer_devices.h */
@@ -56,7 +58,7 @@ struct config_key {
     const char *section, *name;
     enum key_type type;
     size_t offset;    /* in struct config */
-    size_t companion; /* of KEY_LAYERS and KEY_DEVICE */
+    size_t companion; /* of KEY_LAYERS, KEY_HIDDEN and KEY_DEVICE */
     double minimum, maximum;
     bool above_minimum, below_maximum; /* the limit itself is excluded */
     const char *const *words;          /* of KEY_WORD; ends with NULL */

@@ -55,6 +55,14 @@ static bool add_layers(cJSON *object, const struct config_key *key)
            add_limits(items, key);
 }
 
+static bool add_names(cJSON *object)
+{
+    cJSON *items = cJSON_AddObjectToObject(object, "items");
+    return items && add_text(object, "type", "array") && add_number(object, "maxItems", CONFIG_MAX_HOSTS) &&
+           cJSON_AddTrueToObject(object, "uniqueItems") && add_text(items, "type", "string") &&
+           add_text(items, "pattern", text_pattern);
+}
+
 static bool add_hosts(cJSON *object)
 {
     cJSON *items = cJSON_AddObjectToObject(object, "items");
@@ -98,6 +106,15 @@ static bool add_count_or_auto(cJSON *object, const struct config_key *key)
            add_text(word, "const", "auto");
 }
 
+static bool add_hidden(cJSON *object, const struct config_key *key)
+{
+    cJSON *forms = cJSON_AddArrayToObject(object, "anyOf");
+    cJSON *list = add_form(forms), *word = add_form(forms);
+    cJSON *items = list ? cJSON_AddObjectToObject(list, "items") : NULL;
+    return items && word && add_text(list, "type", "array") && add_number(list, "maxItems", CONFIG_MAX_LAYERS - 2) &&
+           add_text(items, "type", "integer") && add_limits(items, key) && add_text(word, "const", "auto");
+}
+
 static bool add_type(cJSON *object, const struct config_key *key)
 {
     switch (key->type) {
@@ -123,6 +140,10 @@ static bool add_type(cJSON *object, const struct config_key *key)
         return add_devices(object);
     case KEY_LAYER_DEVICES:
         return add_layer_devices(object);
+    case KEY_HIDDEN:
+        return add_hidden(object, key);
+    case KEY_NAMES:
+        return add_names(object);
     case KEY_HOSTS:
         break;
     }

@@ -101,6 +101,13 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
         snprintf(text, size, "a list of 2 to %d integers from %.0f to %.0f", CONFIG_MAX_LAYERS, key->minimum,
                  key->maximum);
         break;
+    case KEY_HIDDEN:
+        snprintf(text, size, "auto or a list of at most %d integers from %.0f to %.0f", CONFIG_MAX_LAYERS - 2,
+                 key->minimum, key->maximum);
+        break;
+    case KEY_NAMES:
+        snprintf(text, size, "a list of at most %d names", CONFIG_MAX_HOSTS);
+        break;
     case KEY_HOSTS:
         snprintf(text, size, "a list of at most %d addresses host:port", CONFIG_MAX_HOSTS);
         break;
@@ -269,18 +276,21 @@ static void free_list(struct string_list *list)
     *list = (struct string_list){0};
 }
 
-/* Adds one address; the list must have room for it. */
-static bool add_host(struct string_list *list, const char *text, struct error *error)
+/* Adds one address or name; the list must have room for it. */
+static bool add_to_list(const struct config_key *key, struct string_list *list, const char *text, struct error *error)
 {
     struct address address;
     char shown[SHOWN_SIZE];
     show_text(text, shown);
-    if (!address_parse(text, &address, error)) {
+    if (key->type == KEY_HOSTS && !address_parse(text, &address, error)) {
         return error_wrap(error, "%s is not an address", shown);
+    }
+    if (key->type == KEY_NAMES && text[0] == '\0') {
+        return error_set(error, "has an empty name in it; remove a comma");
     }
     for (int i = 0; i < list->count; i++) {
         if (strcmp(list->items[i], text) == 0) {
-            return error_set(error, "duplicate address %s", shown);
+            return error_set(error, "duplicate %s %s", key->type == KEY_HOSTS ? "address" : "name", shown);
         }
     }
     list->items[list->count] = strdup(text);
@@ -297,8 +307,8 @@ static bool list_room(struct string_list *list, int count, struct error *error)
     return list->items || no_memory(error);
 }
 
-static bool set_hosts(const struct config_key *key, struct config *config, const char *const *texts, int count,
-                      int *element, struct error *error)
+static bool set_list(const struct config_key *key, struct config *config, const char *const *texts, int count,
+                     int *element, struct error *error)
 {
     struct string_list list = {0};
     if (count > CONFIG_MAX_HOSTS) {
@@ -308,7 +318,7 @@ static bool set_hosts(const struct config_key *key, struct config *config, const
         return false;
     }
     for (int i = 0; i < count; i++) {
-        if (!add_host(&list, texts[i], error)) {
+        if (!add_to_list(key, &list, texts[i], error)) {
             *element = i;
             free_list(&list);
             return false;
@@ -339,8 +349,9 @@ static bool add_layer(const struct config_key *key, struct elements *elements, d
 static bool set_layers(const struct config_key *key, struct config *config, const struct elements *elements,
                        const char *shown, struct error *error)
 {
-    if (elements->count < 2) {
-        return reject(key, shown, error);
+    const bool is_hidden = key->type == KEY_HIDDEN;
+    if (is_hidden ? elements->count > CONFIG_MAX_LAYERS - 2 : elements->count < 2) {
+        return reject(key, is_hidden ? "more of them" : shown, error);
     }
     int *field = field_of(key, config);
     memset(field, 0, CONFIG_MAX_LAYERS * sizeof *field);
@@ -349,6 +360,13 @@ static bool set_layers(const struct config_key *key, struct config *config, cons
     }
     *companion_of(key, config) = elements->count;
     return true;
+}
+
+/* Nothing is said of the hidden layers alone. */
+static void set_hidden_auto(const struct config_key *key, struct config *config)
+{
+    memset(field_of(key, config), 0, CONFIG_MAX_LAYERS * sizeof(int));
+    *companion_of(key, config) = CONFIG_AUTO;
 }
 
 /* A number as people type it: JSON's, plus .5 and +1; no hex, inf or nan. NAN if it is not a number. */
@@ -389,9 +407,9 @@ static bool text_to_list(const struct config_key *key, struct config *config, co
         goto out;
     }
     int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
-    if (key->type == KEY_HOSTS || key->type == KEY_DEVICES) {
-        done = key->type == KEY_HOSTS ? set_hosts(key, config, parts, count, &element, error)
-                                      : set_devices(key, config, parts, count, &element, error);
+    if (key->type != KEY_LAYERS && key->type != KEY_HIDDEN) {
+        done = key->type == KEY_DEVICES ? set_devices(key, config, parts, count, &element, error)
+                                        : set_list(key, config, parts, count, &element, error);
         goto out;
     }
     struct elements elements = {.count = 0};
@@ -428,8 +446,15 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
         return set_device(key, config, text, shown, error);
     case KEY_LAYER_DEVICES:
         return layer_devices_from_text(field_of(key, config), text, error);
+    case KEY_HIDDEN:
+        if (strcmp(text, "auto") == 0) {
+            set_hidden_auto(key, config);
+            return true;
+        }
+        break;
     case KEY_LAYERS:
     case KEY_HOSTS:
+    case KEY_NAMES:
     case KEY_DEVICES:
         break;
     }
@@ -482,11 +507,14 @@ static bool json_to_texts(const struct config_key *key, struct config *config, c
             texts[count++] = child->valuestring;
         } else {
             *element = count;
-            error_set(error, "must be a string like %s", key->type == KEY_HOSTS ? "host:port" : "gpu:N");
+            error_set(error, "must be a string%s",
+                      key->type == KEY_HOSTS     ? " like host:port"
+                      : key->type == KEY_DEVICES ? " like gpu:N"
+                                                 : "");
         }
     }
-    good = good && (key->type == KEY_HOSTS ? set_hosts(key, config, texts, count, element, error)
-                                           : set_devices(key, config, texts, count, element, error));
+    good = good && (key->type == KEY_DEVICES ? set_devices(key, config, texts, count, element, error)
+                                             : set_list(key, config, texts, count, element, error));
     free(texts);
     return good;
 }
@@ -539,12 +567,22 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
             return layer_devices_from_json(field_of(key, config), value, error);
         }
         break;
+    case KEY_HIDDEN:
+        if (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0) {
+            set_hidden_auto(key, config);
+            return true;
+        }
+        if (cJSON_IsArray(value)) {
+            return json_to_layers(key, config, value, element, error);
+        }
+        break;
     case KEY_LAYERS:
         if (cJSON_IsArray(value)) {
             return json_to_layers(key, config, value, element, error);
         }
         break;
     case KEY_HOSTS:
+    case KEY_NAMES:
     case KEY_DEVICES:
         if (cJSON_IsArray(value)) {
             return json_to_texts(key, config, value, element, error);
@@ -620,8 +658,11 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
     case KEY_WORD:
         return cJSON_CreateString(key->words[*(const int *)value]);
     case KEY_LAYERS:
-        return cJSON_CreateIntArray(value, companion_value(key, config));
+    case KEY_HIDDEN:
+        return companion_value(key, config) == CONFIG_AUTO ? cJSON_CreateString("auto")
+                                                           : cJSON_CreateIntArray(value, companion_value(key, config));
     case KEY_HOSTS:
+    case KEY_NAMES:
         return hosts_json(value);
     case KEY_LAYER_DEVICES:
         return layer_devices_json(value);
@@ -649,6 +690,9 @@ static char *join(const struct string_list *list)
 
 static char *layers_text(const int *widths, int count)
 {
+    if (count == CONFIG_AUTO) {
+        return strdup("auto");
+    }
     char text[CONFIG_MAX_LAYERS * 12] = "";
     for (int i = 0, used = 0; i < count; i++) {
         used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
@@ -662,10 +706,10 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
         return strdup(*(char *const *)value);
     }
-    if (key->type == KEY_HOSTS) {
+    if (key->type == KEY_HOSTS || key->type == KEY_NAMES) {
         return join(value);
     }
-    if (key->type == KEY_LAYERS) {
+    if (key->type == KEY_LAYERS || key->type == KEY_HIDDEN) {
         return layers_text(value, companion_value(key, config));
     }
     if (key->type == KEY_LAYER_DEVICES) {
@@ -691,7 +735,7 @@ void config_key_clear(const struct config_key *key, struct config *config)
         char **field = field_of(key, config);
         free(*field);
         *field = NULL;
-    } else if (key->type == KEY_HOSTS) {
+    } else if (key->type == KEY_HOSTS || key->type == KEY_NAMES) {
         free_list(field_of(key, config));
     }
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cJSON.h>
+
 #include "base/file.h"
 #include "base/version.h"
 #include "ps/checkpoint/internal.h"
@@ -136,14 +138,27 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     }
 }
 
-/* Returns the header's size and where its digest stands. */
-static size_t build_header(char *buffer, const struct checkpoint_state *state, const struct checkpoint_info *info,
-                           size_t *digest_offset)
+char *checkpoint_escape(const char *text)
+{
+    cJSON *string = cJSON_CreateString(text);
+    char *quoted = string ? cJSON_PrintUnformatted(string) : NULL;
+    cJSON_Delete(string);
+    if (quoted) {
+        const size_t length = strlen(quoted);
+        memmove(quoted, quoted + 1, length - 2);
+        quoted[length - 2] = '\0';
+    }
+    return quoted;
+}
+
+/* Returns the header's size and where its digest stands. preprocessing: escaped; NULL: none. */
+static size_t build_header(char *buffer, size_t capacity, const struct checkpoint_state *state,
+                           const struct checkpoint_info *info, const char *preprocessing, size_t *digest_offset)
 {
     const struct model *model = state->model;
     enum optimizer_kind kind = state->train->optimizer;
     struct safetensors_writer writer;
-    safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
+    safetensors_write_begin(&writer, buffer, capacity);
     put(&writer, "format", "%s", FORMAT_NAME);
     put(&writer, "format_version", "%d", FORMAT_VERSION);
     put(&writer, "trainer_version", "%s", version_trainer());
@@ -159,6 +174,9 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
     put(&writer, "bad_validations", "%d", info->bad_validations);
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
+    if (preprocessing) {
+        safetensors_write_metadata(&writer, "preprocessing", preprocessing);
+    }
     *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         for (int i = 0; i < model->variable_count && state->vectors[vector]; i++) {
@@ -171,7 +189,7 @@ static size_t build_header(char *buffer, const struct checkpoint_state *state, c
         }
     }
     size_t size = safetensors_write_end(&writer);
-    assert(size > 0); /* MODEL_MAX_VARIABLES x STORE_VECTORS entries of some 120 bytes */
+    assert(size > 0); /* MODEL_MAX_VARIABLES x STORE_VECTORS entries of some 120 bytes, and the preprocessing */
     return size;
 }
 
@@ -202,16 +220,25 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     char hex[DIGEST_HEX + 1];
     size_t digest_offset;
     int rows = list_parts(state, NULL);
-    char *header = malloc(SAFETENSORS_MAX_HEADER);
+    char *preprocessing = info->preprocessing ? checkpoint_escape(info->preprocessing) : NULL;
+    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0);
+    char *header = malloc(capacity);
     struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);
-    if (!header || !parts) {
+    if (!header || !parts || (info->preprocessing && !preprocessing)) {
         error_set(error, "%s: out of memory while writing it", path);
+        goto out;
+    }
+    if (capacity > SAFETENSORS_MAX_HEADER) {
+        error_set(error,
+                  "%s: the names of columns and categories take %zu MiB, more than a checkpoint holds; leave "
+                  "the columns with the most categories out (--ignore)",
+                  path, capacity >> 20);
         goto out;
     }
     if (!checkpoint_start_digest(&hash, path, error)) {
         goto out;
     }
-    parts[0] = (struct file_part){header, build_header(header, state, info, &digest_offset)};
+    parts[0] = (struct file_part){header, build_header(header, capacity, state, info, preprocessing, &digest_offset)};
     list_parts(state, parts + 1);
     for (int i = 0; i <= rows; i++) {
         crypto_generichash_update(&hash, parts[i].bytes, parts[i].size);
@@ -220,6 +247,7 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     memcpy(header + digest_offset, hex, DIGEST_HEX);
     done = file_write_atomic(path, parts, rows + 1, error);
 out:
+    free(preprocessing);
     free(parts);
     free(header);
     return done;

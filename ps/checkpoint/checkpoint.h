@@ -6,8 +6,8 @@
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
- * model, config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the
- * digest's own 64 characters taken as '0'. It is verified before anything else is believed.
+ * model, config_digest, fleet_version, preprocessing of a model of tables, and "digest": BLAKE2b-256 in hex over the
+ * whole file, with the digest's own 64 characters taken as '0'. It is verified before anything else is believed.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -37,6 +37,7 @@ struct checkpoint_info {
     double threshold; /* of a binary model's score, by the last validation */
     char config_digest[CONFIG_DIGEST_HEX + 1];
     int64_t fleet_version;
+    const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; of a file as long as it is open */
 };
 
 /* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */

@@ -24,6 +24,9 @@ enum {
 };
 _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
 
+/* A metadata value of any characters, escaped as in JSON; NULL if out of memory. The caller frees it. */
+char *checkpoint_escape(const char *text);
+
 /* What stands in the digest's place while it is computed. */
 #define ZERO_DIGEST "0000000000000000000000000000000000000000000000000000000000000000"
 _Static_assert(sizeof ZERO_DIGEST == DIGEST_HEX + 1, "one character for each of the digest's");
@@ -38,6 +41,7 @@ struct checkpoint_file {
     struct checkpoint_info info;
     struct config_model model; /* layers, layer_count and activation only */
     char optimizer[32];
+    char *preprocessing; /* unescaped; NULL: none */
     uint8_t chunk[CHUNK_BYTES];
 };
 

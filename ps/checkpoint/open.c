@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cJSON.h>
+
 #include "base/file.h"
 #include "ps/checkpoint/internal.h"
 
@@ -232,6 +234,22 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
     return error_set(error, "%s: its activation is \"%s\", which this program does not know", file->path, text);
 }
 
+/* Its escapes are JSON's, which is what undoes them. */
+static bool get_preprocessing(struct checkpoint_file *file, struct error *error)
+{
+    const struct safetensors_text *value = safetensors_metadata(&file->tensors, "preprocessing");
+    if (!value) {
+        return true;
+    }
+    cJSON *string = cJSON_ParseWithLength(value->bytes - 1, value->size + 2); /* with the quotes around it */
+    if (cJSON_IsString(string)) {
+        file->preprocessing = strdup(string->valuestring);
+    }
+    cJSON_Delete(string);
+    file->info.preprocessing = file->preprocessing;
+    return file->preprocessing || error_set(error, "%s: \"preprocessing\" in its metadata cannot be read", file->path);
+}
+
 static bool read_metadata(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;
@@ -255,7 +273,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         return false;
     }
     info->bad_validations = (int)bad_validations;
-    return get_model(file, error);
+    return get_preprocessing(file, error) && get_model(file, error);
 }
 
 /* --- open files --- */
@@ -300,6 +318,7 @@ void checkpoint_close(struct checkpoint_file *file)
     if (file->fd >= 0) {
         close(file->fd);
     }
+    free(file->preprocessing);
     free(file->header);
     free(file);
 }

@@ -16,8 +16,9 @@
 #include "base/error.h"
 
 enum {
-    SAFETENSORS_PREFIX = 8,           /* bytes before the header */
-    SAFETENSORS_MAX_HEADER = 1 << 18, /* bytes */
+    SAFETENSORS_PREFIX = 8,             /* bytes before the header */
+    SAFETENSORS_MAX_HEADER = 1 << 24,   /* bytes */
+    SAFETENSORS_USUAL_HEADER = 1 << 18, /* enough for SAFETENSORS_MAX_TENSORS with short metadata */
     SAFETENSORS_MAX_TENSORS = 256,
     SAFETENSORS_MAX_METADATA = 64,
     SAFETENSORS_MAX_DIMENSIONS = 4,

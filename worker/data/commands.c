@@ -14,6 +14,7 @@
 #include "worker/data/convert/write.h"
 #include "worker/data/files.h"
 #include "worker/data/stream.h"
+#include "worker/data/table/info.h"
 #include "worker/dataset.h"
 
 /* --- data info --- */
@@ -109,11 +110,9 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     const struct examples *examples = &summary->examples;
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "part", part);
-    static const char *const sources[] = {[DATA_AUTO] = "",
-                                          [DATA_IDX] = "idx",
-                                          [DATA_SYNTHETIC] = "synthetic",
-                                          [DATA_TFRECORD] = "tfrecord",
-                                          [DATA_FOLDERS] = "folders"};
+    static const char *const sources[] = {
+        [DATA_AUTO] = "",           [DATA_IDX] = "idx",    [DATA_SYNTHETIC] = "synthetic", [DATA_TFRECORD] = "tfrecord",
+        [DATA_FOLDERS] = "folders", [DATA_TABLE] = "table"};
     cJSON_AddStringToObject(fields, "source", sources[summary->origin.source]);
     if (summary->origin.source == DATA_IDX) {
         cJSON_AddStringToObject(fields, "images_file", summary->origin.images);
@@ -161,6 +160,14 @@ static int run_info(const struct command_call *call)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         struct data_summary summary;
         struct error error;
+        bool there;
+        if (dataset_is_table(call->config)) {
+            if (!table_info(parts[i].part, &there, call->config, &error)) {
+                log_error("%s", error.text);
+                return COMMAND_FAILED;
+            }
+            continue;
+        }
         bool done = summarize(&summary, parts[i].part, call->config, &error);
         if (!done) {
             log_error("%s", error.text);
@@ -179,7 +186,8 @@ static int run_info(const struct command_call *call)
 
 const struct command command_data_info = {
     .name = "data info",
-    .summary = "describe the data in data_dir, or the synthetic digits: files, sizes, images per class",
+    .summary = "describe the data in data_dir, or the synthetic digits: files, sizes, images per class; columns of a "
+               "table",
     .takes_config = true,
     .run = run_info,
 };

@@ -62,7 +62,7 @@ static bool export_npz(const char *path, const struct trained *trained, const st
 static size_t safetensors_header(char *buffer, const struct model *model, const struct export_facts *facts)
 {
     struct safetensors_writer writer;
-    safetensors_write_begin(&writer, buffer, SAFETENSORS_MAX_HEADER);
+    safetensors_write_begin(&writer, buffer, SAFETENSORS_USUAL_HEADER);
     safetensors_write_metadata(&writer, "format", "pt"); /* other readers expect it */
     for (int i = 0; i < PROPERTIES; i++) {
         safetensors_write_metadata(&writer, facts->properties[i].key, facts->properties[i].value);
@@ -83,7 +83,7 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     for (int i = 0; i < model->variable_count; i++) {
         rows += (size_t)model->variables[i].rows;
     }
-    char *header = malloc(SAFETENSORS_MAX_HEADER);
+    char *header = malloc(SAFETENSORS_USUAL_HEADER);
     struct file_part *parts = malloc((rows + 1) * sizeof *parts);
     bool done = header && parts;
     if (!done) {

@@ -1,5 +1,5 @@
 /*
- * trainer predict: classifies images with a trained model. Files are pictures, or IDX files of many; their type is
+ * trainer predict: classifies images with a trained model; rows of a table are predict_rows.c's. Files are pictures, or IDX files of many; their type is
  * detected by the first bytes, so standard input works as well.
  */
 #include <errno.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cli/commands.h"
@@ -17,6 +18,7 @@
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
 #include "worker/data/stream.h"
+#include "worker/export/predict_rows.h"
 #include "worker/export/trained.h"
 
 enum { MOST_FILES = 1 << 20, BATCH = 256, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
@@ -211,10 +213,11 @@ static bool predict_file(struct predict *predict, const char *path, struct error
 
 /* --- the command --- */
 
-static bool open_predict(struct predict *predict, const struct command_call *call, struct error *error)
+static bool open_predict(struct predict *predict, const struct command_call *call, const char *train_dir,
+                         struct error *error)
 {
-    if (!trained_open(&predict->trained, call->config, command_value(call, "checkpoint"),
-                      call->config->output.train_dir, CHECKPOINT_BEST_WEIGHTS, error) ||
+    if (!trained_open(&predict->trained, call->config, command_value(call, "checkpoint"), train_dir,
+                      CHECKPOINT_BEST_WEIGHTS, error) ||
         !trained_start(&predict->trained, error)) {
         return false;
     }
@@ -249,6 +252,35 @@ static int parse_top(const char *text)
                                                                                                           : (int)number;
 }
 
+/* Rows go to one CSV file, or to standard output. */
+static bool predict_tables(struct predict *predict, const struct command_call *call, int first, struct error *error)
+{
+    const char *path = command_value(call, "out");
+    if (predict->as_json || call->operand_count - first > 1) {
+        return error_set(error, predict->as_json ? "the model is of a table, whose predictions are CSV; omit --json"
+                                                 : "the model is of a table, and predicts one file at a time");
+    }
+    FILE *out = path ? fopen(path, "w") : stdout;
+    if (!out) {
+        return file_error(error, path, "cannot be written", errno);
+    }
+    bool done = predict_rows(&predict->trained, call->operands[first], out, error);
+    const bool is_whole = fflush(out) == 0 && !ferror(out);
+    if (path) {
+        fclose(out);
+    }
+    if (done && !is_whole) {
+        return file_error(error, path ? path : "standard output", "cannot be written", errno);
+    }
+    return done;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 static int run_predict(const struct command_call *call)
 {
     struct predict predict = {.top = parse_top(command_value(call, "top_k"))};
@@ -260,17 +292,26 @@ static int run_predict(const struct command_call *call)
         log_setup(log_format(), LOG_WARNING); /* no line about the device chosen */
     }
     predict.as_json = log_format() == LOG_JSON;
-    if (predict.top == 0 || call->operand_count == 0) {
+    const int first = call->operand_count > 0 && is_folder(call->operands[0]);
+    const char *train_dir = first == 1 ? call->operands[0] : call->config->output.train_dir;
+    if (predict.top == 0 || call->operand_count == first) {
         log_error(predict.top == 0 ? "--top_k: must be an integer from 1 to 65536"
-                                   : "predict needs images: files, or - for standard input");
+                                   : "predict needs images or a table: files, or - for standard input");
         return COMMAND_MISUSED;
     }
-    if (!open_predict(&predict, call, &error)) {
+    if (!open_predict(&predict, call, train_dir, &error)) {
         log_error("%s", error.text);
         goto out;
     }
     status = COMMAND_DONE;
-    for (int i = 0; i < call->operand_count; i++) {
+    if (predict.trained.schema) {
+        if (!predict_tables(&predict, call, first, &error)) {
+            log_error("%s", error.text);
+            status = COMMAND_FAILED;
+        }
+        goto out;
+    }
+    for (int i = first; i < call->operand_count; i++) {
         if (!predict_file(&predict, call->operands[i], &error)) {
             log_error("%s", error.text);
             status = COMMAND_FAILED; /* continue with the other files */
@@ -285,17 +326,19 @@ static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
     {"top_k", "N", "number of classes to show per image, likeliest first (3)"},
     {"json", NULL, "one JSON object per image"},
+    {"out", "FILE", "of a table: the CSV file to write (standard output)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_predict = {
     .name = "predict",
-    .operands = "FILE...",
+    .operands = "[train_dir] FILE...",
     .max_operands = MOST_FILES,
-    .summary = "classify images with a trained model, with probabilities",
+    .summary = "predict with a trained model: classes of images, or a table's target",
     .details = "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A "
                "picture that is not of the model's input size is scaled and centred like MNIST's digits, and inverted "
-               "if it is dark on light. The model comes from --train_dir or --checkpoint.",
+               "if it is dark on light. Of a model of tables FILE is a table, whose columns are found by name; it is "
+               "written with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
     .run = run_predict,

@@ -7,6 +7,8 @@
 
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
+#include "worker/data/table/encode.h"
+#include "worker/data/table/schema.h"
 #include "worker/engine_choose.h"
 
 static bool is_folder(const char *path)
@@ -43,6 +45,26 @@ bool trained_find(struct checkpoint_file **file, const char *wanted, const char 
     return checkpoint_open(file, is_best ? path : wanted, error) == CHECKPOINT_OPENED;
 }
 
+/* How rows become inputs, if it learnt from a table. */
+static bool read_schema(struct trained *trained, struct error *error)
+{
+    const char *text = checkpoint_file_info(trained->file)->preprocessing;
+    if (!text) {
+        return true;
+    }
+    trained->schema = calloc(1, sizeof *trained->schema);
+    if (!trained->schema) {
+        return error_set(error, "%s: out of memory for its columns", checkpoint_path(trained->file));
+    }
+    if (!schema_parse(trained->schema, text, error)) {
+        return error_wrap(error, "%s", checkpoint_path(trained->file));
+    }
+    const struct config_model *model = &trained->config.model;
+    return (model->layers[0] == trained->schema->inputs &&
+            model->layers[model->layer_count - 1] == schema_outputs(trained->schema)) ||
+           error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
+}
+
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error)
 {
@@ -51,6 +73,13 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
         return false;
     }
     checkpoint_file_model(trained->file, &trained->config.model);
+    trained->config.model.hidden_count = CONFIG_AUTO;
+    if (!read_schema(trained, error)) {
+        return false;
+    }
+    if (trained->schema && trained->config.train.loss == LOSS_AUTO) {
+        trained->config.train.loss = schema_usual_loss(trained->schema);
+    }
     trained->config.train.optimizer = OPTIMIZER_SGD; /* only parameters are needed, no slots */
     trained->config.train.ema_decay = 0;
     model_layout(&trained->model, &trained->config.model);
@@ -64,7 +93,9 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
 
 bool trained_start(struct trained *trained, struct error *error)
 {
-    struct engine_options options = {.model = &trained->model, .config = &trained->config, .only_forward = true};
+    const struct examples rows = trained->schema ? encoder_shape(trained->schema) : (struct examples){.count = 0};
+    struct engine_options options = {
+        .model = &trained->model, .config = &trained->config, .like = &rows, .only_forward = true};
     return engine_choose(&trained->engine, &options, NULL, error) &&
            trained->engine->table->write(trained->engine, STORE_PARAMETERS, 0, trained->model.float_count,
                                          trained->parameters, error);
@@ -76,6 +107,10 @@ void trained_close(struct trained *trained)
         trained->engine->table->destroy(trained->engine);
     }
     free(trained->parameters);
+    if (trained->schema) {
+        schema_free(trained->schema);
+        free(trained->schema);
+    }
     checkpoint_close(trained->file);
     *trained = (struct trained){0};
 }

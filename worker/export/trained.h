@@ -13,10 +13,13 @@
 #include "ps/store/model.h"
 #include "worker/engine.h"
 
+struct schema;
+
 /* A zeroed struct may be closed. */
 struct trained {
     struct config config; /* the command's, with the checkpoint's model, no slots and no averages; owns nothing */
     struct checkpoint_file *file;
+    struct schema *schema; /* of a table's columns; NULL: pictures */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
     bool averaged;         /* they are the moving averages */

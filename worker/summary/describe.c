@@ -58,6 +58,8 @@ static int type_of(const struct config_key *key)
     case KEY_COUNT_OR_AUTO:
     case KEY_LAYERS:
     case KEY_HOSTS:
+    case KEY_NAMES:
+    case KEY_HIDDEN:
     case KEY_DEVICE:
     case KEY_DEVICES:
     case KEY_LAYER_DEVICES:

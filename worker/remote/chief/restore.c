@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "ps/rollout/history.h"
+#include "worker/data/table/schema.h"
 #include "worker/initial.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
@@ -50,7 +51,9 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     bool done = true;
     if (file) {
-        done = !load || load_state(chief, file, error);
+        done = schema_check(checkpoint_path(file), checkpoint_file_info(file)->preprocessing,
+                            chief->options.dataset->schema, error) &&
+               (!load || load_state(chief, file, error));
         chief->info = *checkpoint_file_info(file);
         snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
         snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
@@ -61,6 +64,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     chief->info.seed = config->train.seed;
     chief->info.fleet_version = config->fleet.version;
+    chief->info.preprocessing = chief->options.dataset->schema ? chief->options.dataset->schema->text : NULL;
     memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
     return done;
 }

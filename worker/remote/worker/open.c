@@ -84,6 +84,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                                                      .model = &worker->model,
                                                                      .identity = &worker->identity,
                                                                      .engine = engine,
+                                                                     .dataset = &worker->dataset,
                                                                      .plan = &worker->training.plan,
                                                                      .traffic = &worker->traffic,
                                                                      .given_up = worker_is_over,
@@ -114,7 +115,7 @@ static bool create_feed(struct remote_worker *worker, struct error *error)
 
 bool worker_open(struct remote_worker *worker, struct error *error)
 {
-    const struct config *config = &worker->config;
+    struct config *config = &worker->config;
     struct member member = {MEMBER_WORKER, config->cluster.task_index};
     const bool by_chief = config->data.data_sharding == SHARDING_CHIEF;
     if (!check_config(config, error) || !identity_create(&worker->identity, config, member, error)) {

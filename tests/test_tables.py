@@ -1,0 +1,221 @@
+"""Tables: CSV files from scikit-learn's data sets and awkward ones, trained on, evaluated and predicted."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import subprocess
+
+import numpy
+import pytest
+from safetensors import safe_open
+from sklearn import datasets
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from runs import newest, run, train
+
+QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
+         "--validate_steps=1000000")
+
+
+def write(path, header, rows, delimiter=",", opener=open):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with opener(path, "wt", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        if header:
+            writer.writerow(header)
+        writer.writerows(rows)
+
+
+def predictions(trainer, *flags, cwd):
+    result = run(trainer, "predict", *flags, cwd=cwd)
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def preprocessing(train_dir):
+    with safe_open(newest(train_dir), "numpy") as file:
+        return json.loads(file.metadata()["preprocessing"])
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    data = datasets.load_breast_cancer()
+    labels = data.target_names[data.target]
+    x_train, x_test, y_train, y_test = train_test_split(data.data, labels, test_size=0.25, random_state=1,
+                                                        stratify=labels)
+    return list(data.feature_names), x_train, x_test, y_train, y_test
+
+
+def test_a_classification_from_csv(trainer, cancer, tmp_path):
+    names, x_train, x_test, y_train, y_test = cancer
+    write(tmp_path / "d/train.csv", [*names, "kind"], [[*map(repr, map(float, x)), y] for x, y in zip(x_train, y_train)])
+    write(tmp_path / "d/test.csv", [*names, "kind"], [[*map(repr, map(float, x)), y] for x, y in zip(x_test, y_test)])
+    result = train(trainer, "--data_dir=d", "--target=kind", *QUICK, "--epochs=40", "--train_dir=run", cwd=tmp_path)
+    done = result.done
+
+    scaler = StandardScaler().fit(x_train)
+    schema = preprocessing(tmp_path / "run")
+    columns = {column["name"]: column for column in schema["columns"]}
+    assert schema["task"] == "class" and columns["kind"]["categories"] == ["benign", "malignant"]
+    assert [columns[name]["center"] for name in names] == pytest.approx(list(scaler.mean_), rel=1e-12)
+    assert [columns[name]["scale"] for name in names] == pytest.approx(list(scaler.scale_), rel=1e-12)
+
+    peer = MLPClassifier((100,), batch_size=32, max_iter=40, random_state=1, tol=0)
+    peer.fit(scaler.transform(x_train), y_train)
+    assert done["test_accuracy"] > peer.score(scaler.transform(x_test), y_test) - 0.03
+
+    assert run(trainer, "eval", "run", "--data_dir=d", "--json", cwd=tmp_path).events[-1]["test_accuracy"] == \
+        done["test_accuracy"]
+
+    # Columns are found by name, in any order; what else is in the file comes back as it was.
+    order = numpy.random.default_rng(1).permutation(len(names))
+    write(tmp_path / "new.csv", ["id", *[names[i] for i in order]],
+          [[f"row {i}", *[repr(float(x[j])) for j in order]] for i, x in enumerate(x_test)])
+    rows = predictions(trainer, "run", "new.csv", cwd=tmp_path)
+    assert [row["id"] for row in rows] == [f"row {i}" for i in range(len(x_test))]
+    right = sum(row["prediction"] == y for row, y in zip(rows, y_test))
+    assert right / len(y_test) == pytest.approx(done["test_accuracy"])
+    for row in rows:
+        both = [float(row["probability_benign"]), float(row["probability_malignant"])]
+        assert sum(both) == pytest.approx(1, abs=1e-5)
+        assert row["prediction"] == ["benign", "malignant"][numpy.argmax(both)]
+
+
+def test_categories_missing_values_and_dialects(trainer, tmp_path):
+    random = numpy.random.default_rng(3)
+    colours = ["red", "green", "blue; dark", 'say "grey"']
+    rows = []
+    for i in range(600):
+        colour, size = colours[random.integers(4)], random.normal()
+        kind = "yes" if (colour in ("red", "blue; dark")) == (size > 0) else "no"
+        rows.append([colour if i % 50 else "", f"{size:.6g}" if i % 20 else "NA", i, kind])
+    rows[7][0] = "seen once"
+    write(tmp_path / "d/train-1.csv.gz", ["colour", "size", "number", "kind"], rows[:300], ";", gzip.open)
+    write(tmp_path / "d/train-2.csv", ["colour", "size", "number", "kind"], rows[300:], ";")
+    text = (tmp_path / "d/train-2.csv").read_bytes()
+    (tmp_path / "d/train-2.csv").write_bytes(b"\xef\xbb\xbf" + text)
+    result = train(trainer, "--data_dir=d", "--target=kind", "--ignore=number", "--test_share=0.2", *QUICK,
+                   "--epochs=60", "--train_dir=run", cwd=tmp_path)
+    assert result.done["test_accuracy"] > 0.9
+    colour, size = preprocessing(tmp_path / "run")["columns"][:2]
+    assert colour["categories"] == sorted(colours) and colour["may_miss"]
+    assert size["kind"] == "number" and size["may_miss"]
+    start = result.named("start")[0]
+    assert "8 inputs of 2 columns, 2 classes" in json.dumps(start)  # size, 4 + rare + missing, missing
+
+    told = run(trainer, "data", "info", "--data_dir=d", "--log_format=json", cwd=tmp_path).events[0]
+    assert told["rows"] == 600 and told["files"] == 2
+    by_name = {column["name"]: column for column in told["columns"]}
+    assert by_name["colour"]["missing"] == 12 and by_name["colour"]["distinct"] == 5
+    sizes = [float(row[1]) for row in rows if row[1] != "NA"]
+    assert by_name["size"]["mean"] == pytest.approx(numpy.mean(sizes)) and by_name["size"]["missing"] == 30
+    assert by_name["size"]["std"] == pytest.approx(numpy.std(sizes)) and by_name["number"]["type"] == "integer"
+
+    rows = predictions(trainer, "run", write_new(tmp_path, ["size;colour", "1.5;never seen", ";red"]), cwd=tmp_path)
+    assert len(rows) == 2
+
+
+def write_new(tmp_path, lines):
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    return "new.csv"
+
+
+def test_one_hot_columns_are_scikit_learns(trainer, tmp_path):
+    random = numpy.random.default_rng(4)
+    letters = random.choice(list("abcde"), 300)
+    numbers = random.integers(0, 3, 300)
+    write(tmp_path / "d/train.csv", ["letter", "n", "y"], list(zip(letters, numbers, random.integers(0, 2, 300))))
+    train(trainer, "--data_dir=d", "--target=y", "--categorical=n", *QUICK, "--epochs=1", "--train_dir=run",
+          "--test_share=0.1", cwd=tmp_path)
+    encoder = OneHotEncoder().fit(numpy.stack([letters, numbers.astype(str)], 1))
+    letter, n, y = preprocessing(tmp_path / "run")["columns"]
+    assert letter["categories"] == list(encoder.categories_[0]) and n["categories"] == list(encoder.categories_[1])
+    assert y["categories"] == ["0", "1"]
+
+
+def test_a_resumed_run_is_the_same_and_other_data_are_refused(trainer, cancer, tmp_path):
+    names, x_train, _, y_train, _ = cancer
+    rows = [[*x, y] for x, y in zip(x_train, y_train)]
+    write(tmp_path / "d/train.csv", [*names, "kind"], rows)
+    flags = ("--data_dir=d", "--target=kind", *QUICK)
+    train(trainer, *flags, "--train_steps=60", "--train_dir=whole", cwd=tmp_path)
+    train(trainer, *flags, "--train_steps=25", "--train_dir=parts", cwd=tmp_path)
+    train(trainer, *flags, "--train_steps=60", "--train_dir=parts", cwd=tmp_path)
+    with safe_open(newest(tmp_path / "whole"), "numpy") as whole, safe_open(newest(tmp_path / "parts"), "numpy") as parts:
+        for name in whole.keys():
+            assert numpy.array_equal(whole.get_tensor(name), parts.get_tensor(name)), name
+    # The order of rows and of files decides nothing about which are held out, nor about the scales.
+    write(tmp_path / "d/train.csv", [*names, "kind"], rows[:-5])
+    result = run(trainer, "train", *flags, "--train_steps=80", "--train_dir=parts", cwd=tmp_path, status=1)
+    assert "was trained on other data" in result.stderr and "column mean radius has centre" in result.stderr
+
+
+@pytest.mark.parametrize("lines, flags, said", [
+    (["a,y", "1,0", "2,1,3", "4,0"], (), "train.csv:3:5: has 3 fields where the first row has 2"),
+    (["a,y", "1,0", "2"], (), "train.csv:3:2: has 1 fields where the first row has 2"),
+    (["a,y", *["1.5,0", "2.5,1"] * 20, "oops,1"], (), 'train.csv:42:1: column a: "oops" is not a number'),
+    (["a,y", *["1.5,0", "2.5,1"] * 20, "inf,1"], (), "train.csv:42:1: column a: inf is not finite"),
+    (["a,y", *["1.5,0", "2.5,1"] * 20, "1e39,1"], (), "train.csv:42:1: column a: 1e39 is beyond float32"),
+    (["a,y", "1,0", "2,"], (), "train.csv:3:3: column y: is empty; a row needs its target"),
+    (["a,y", "1,0", '2,"1'], (), "train.csv:3: ends inside a quoted field"),
+    (["a,y", "1,0", "2,\0"], (), "train.csv:3:3: has a zero byte"),
+    (["a,y", "1,0", "2,0"], (), "the target y has 1 values"),
+    (["a,b", "1,0", "2,1"], (), "data.target: d/train.csv has no column y among its 2"),
+    (["a,y", "1,0", "2,1"], ("--features=aa",), "data.features: d/train.csv has no column aa"),
+    (["a,a,y", "1,2,0"], (), "train.csv:1:3: has two columns called a"),
+    ([""], (), "train.csv: is empty"),
+])
+def test_bad_tables_are_refused_with_the_place(trainer, tmp_path, lines, flags, said):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/train.csv").write_text("\n".join(lines) + "\n")
+    result = run(trainer, "train", "--data_dir=d", "--target=y", *flags, cwd=tmp_path, status=1)
+    assert said in result.stderr, result.stderr
+
+
+def test_bad_rows_are_counted_and_skipped(trainer, tmp_path):
+    lines = ["a,y", *[f"{i / 4},{i % 2}" for i in range(200)]]
+    lines.insert(50, "oops,1")
+    lines.insert(70, "1,2,3")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/train.csv").write_text("\n".join(lines) + "\n")
+    flags = ("--data_dir=d", "--target=y", *QUICK, "--epochs=1", "--train_dir=run", "--test_share=0.1")
+    assert "has 3 fields" in run(trainer, "train", *flags, "--max_bad_records=1", cwd=tmp_path, status=1).stderr
+    train(trainer, *flags, "--max_bad_records=2", cwd=tmp_path)
+    assert preprocessing(tmp_path / "run")["columns"][0]["center"] == pytest.approx(25, abs=2)
+
+
+def test_files_with_other_columns_are_refused(trainer, tmp_path):
+    write(tmp_path / "d/train-1.csv", ["a", "y"], [[1, 0], [2, 1]])
+    write(tmp_path / "d/train-2.csv", ["b", "y"], [[1, 0], [2, 1]])
+    result = run(trainer, "train", "--data_dir=d", "--target=y", cwd=tmp_path, status=1)
+    assert "train-2.csv: its column 1 is b, and a in the files before it" in result.stderr
+
+
+def test_what_cannot_be_predicted_is_named(trainer, tmp_path):
+    write(tmp_path / "d/train.csv", ["height", "y"], [[i, i % 2] for i in range(200)])
+    train(trainer, "--data_dir=d", "--target=y", *QUICK, "--epochs=1", "--train_dir=run", cwd=tmp_path)
+    renamed = run(trainer, "predict", "run", write_new(tmp_path, ["heigth,z", "1,2"]), cwd=tmp_path, status=1)
+    assert "has no column height, which the model was trained on; was it renamed to heigth?" in renamed.stderr
+    text = run(trainer, "predict", "run", write_new(tmp_path, ["height", "1", "tall"]), cwd=tmp_path, status=1)
+    assert 'new.csv:3:1: column height: "tall" is not a number, as it was in training' in text.stderr
+    unseen = run(trainer, "eval", "run", write_new(tmp_path, ["height,y", "1,1", "2,7"]), cwd=tmp_path, status=1)
+    assert 'new.csv:3:3: column y: "7" is a class that training never saw' in unseen.stderr
+    assert run(trainer, "predict", "run", "new.csv", "--out=out.csv", cwd=tmp_path).stdout == ""
+    assert (tmp_path / "out.csv").read_text().startswith("height,y,prediction,probability_0,probability_1\n1,1,")
+    piped = subprocess.run([trainer, "predict", "run", "-"], input="height\n5\n", capture_output=True, text=True,
+                           cwd=tmp_path, check=True)
+    assert piped.stdout.startswith("height,prediction,")
+
+
+def test_groups_stay_together(trainer, tmp_path):
+    # With the same rows in every group, a split by rows would put all of a group's on both sides.
+    rows = [[group, row, (group * 7 + row) % 2] for group in range(60) for row in range(10)]
+    write(tmp_path / "d/train.csv", ["group", "x", "y"], rows)
+    result = train(trainer, "--data_dir=d", "--target=y", "--group=group", "--test_share=0.2", *QUICK, "--epochs=1",
+                   cwd=tmp_path)
+    found = re.search(r"(\d+) training, (\d+) validation rows", result.named("start")[0]["data"])
+    training, validation = map(int, found.groups())
+    assert training % 10 == 0 and validation % 10 == 0 and 0 < validation < training < 600

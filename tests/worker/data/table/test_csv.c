@@ -1,0 +1,254 @@
+/* CSV files as people and programs write them, and numbers as strtod reads them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/random.h"
+#include "worker/data/table/csv.h"
+#include "worker/data/table/number.h"
+
+/* --- numbers --- */
+
+static void expect_number(const char *text)
+{
+    double value = 0;
+    const double wanted = strtod(text, NULL);
+    if (number_parse(text, strlen(text), &value) != NUMBER_FINITE || memcmp(&value, &wanted, sizeof value) != 0) {
+        fail_msg("%s reads as %.17g, not %.17g", text, value, wanted);
+    }
+}
+
+static void test_numbers_are_strtods(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "0",
+        "-0",
+        "+1",
+        "1.",
+        ".5",
+        "-.5e3",
+        "1e22",
+        "1e23",
+        "8.5e22",
+        "123456789012345678",
+        "9007199254740993",
+        "9007199254740992.5",
+        "0.1",
+        "0.30000000000000004",
+        "2.2250738585072011e-308",
+        "4.9e-324",
+        "1e-400",
+        "17976931348623157e292",
+        "00000000000000000000000000001",
+        "0.000000000000000000000000000000001",
+        "1234567890123456789012345678901234567890",
+        "9999999999999999999e8",
+        "1e0000000000000000000000000001",
+        "72057594037927933",
+        "3.4028235677973366e38",
+        "0e999999",
+        "0."
+        "00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001e60"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        expect_number(texts[i]);
+    }
+    struct test_random random = test_random_begin("test_numbers_are_strtods");
+    for (int i = 0; i < 200000; i++) {
+        char text[64];
+        double value;
+        const uint64_t bits = test_random_next(&random);
+        memcpy(&value, &bits, sizeof value);
+        if (i % 2 == 0) {
+            snprintf(text, sizeof text, "%s%llu.%0*llue%d", i % 4 ? "-" : "", (unsigned long long)(bits >> 40),
+                     1 + (int)(bits % 14), (unsigned long long)(bits % 100000), (int)(bits >> 8 & 63) - 32);
+        } else {
+            snprintf(text, sizeof text, "%.*g", 15 + i % 3, value);
+        }
+        if (value == value && value - value == 0) {
+            expect_number(text);
+        }
+    }
+}
+
+static void test_what_is_no_number(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum number_kind kind;
+    } cases[] = {
+        {"", NUMBER_MISSING},       {"  ", NUMBER_MISSING}, {"NA", NUMBER_MISSING},   {"NaN", NUMBER_MISSING},
+        {"null", NUMBER_MISSING},   {"?", NUMBER_MISSING},  {"inf", NUMBER_INFINITE}, {"-Inf", NUMBER_INFINITE},
+        {"1e999", NUMBER_INFINITE}, {"1e", NUMBER_TEXT},    {"1e+", NUMBER_TEXT},     {"0x10", NUMBER_TEXT},
+        {"1 2", NUMBER_TEXT},       {"--1", NUMBER_TEXT},   {"+", NUMBER_TEXT},       {".", NUMBER_TEXT},
+        {"1.2.3", NUMBER_TEXT},     {"nano", NUMBER_TEXT},  {" 7 ", NUMBER_FINITE},   {"12,5", NUMBER_TEXT}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double value;
+        if (number_parse(cases[i].text, strlen(cases[i].text), &value) != cases[i].kind) {
+            fail_msg("\"%s\"", cases[i].text);
+        }
+    }
+}
+
+/* --- rows --- */
+
+/* All rows as text: fields between |, rows between newlines, bad rows as "!" and their error. */
+static char *read_all(const void *bytes, size_t size)
+{
+    struct csv_reader *reader;
+    struct csv_row row;
+    struct error error = {""};
+    char *text = calloc(1, 4 * size + 65536), *at = text;
+    assert_non_null(text);
+    if (!csv_open_bytes(&reader, "f", bytes, size, &error)) {
+        fail_msg("%s", error.text);
+        return text;
+    }
+    for (enum csv_status status; (status = csv_next(reader, &row, &error)) != CSV_END;) {
+        if (status != CSV_ROW) {
+            at += sprintf(at, "!%s\n", error.text);
+            if (status == CSV_FAILED) {
+                break;
+            }
+            continue;
+        }
+        for (int i = 0; i < row.count; i++) {
+            at += sprintf(at, "%s%.*s", i > 0 ? "|" : "", (int)row.fields[i].size, row.fields[i].text);
+        }
+        at += sprintf(at, "\n");
+    }
+    csv_close(reader);
+    return text;
+}
+
+static void expect_rows(const char *csv, const char *wanted)
+{
+    char *text = read_all(csv, strlen(csv));
+    if (strcmp(text, wanted) != 0) {
+        fail_msg("%s\nreads as\n%s\nnot\n%s", csv, text, wanted);
+    }
+    free(text);
+}
+
+static void test_dialects(void **state)
+{
+    (void)state;
+    expect_rows("a,b\n1,2\n", "a|b\n1|2\n");
+    expect_rows("a,b\r\n1,2\r\n", "a|b\n1|2\n");
+    expect_rows("a,b\n1,2", "a|b\n1|2\n");
+    expect_rows("a,b\n1,2\r", "a|b\n1|2\n");
+    expect_rows("a;b\n1,5;2\n", "a|b\n1,5|2\n");
+    expect_rows("a\tb c\n1\t2\n", "a|b c\n1|2\n");
+    expect_rows("\xEF\xBB\xBF"
+                "a|b\n1|2\n",
+                "a|b\n1|2\n");
+    expect_rows("a\n1\n\n2\n", "a\n1\n\n2\n");
+    expect_rows("\n\na,b\n\n1,2\n\r\n", "a|b\n1|2\n");
+    expect_rows("a,b\n,\n", "a|b\n|\n");
+    expect_rows("", "");
+    expect_rows("\n", "");
+}
+
+static void test_quotes(void **state)
+{
+    (void)state;
+    expect_rows("a,b\n\"x,y\",2\n", "a|b\nx,y|2\n");
+    expect_rows("a,b\n\"x\ny\",2\n3,4\n", "a|b\nx\ny|2\n3|4\n");
+    expect_rows("a,b\n\"x \"\"y\"\" z\",\"\"\"\"\n", "a|b\nx \"y\" z|\"\n");
+    expect_rows("a,b\n\"\",\"\"\n", "a|b\n|\n");
+    expect_rows("\"a\",\"b\"\r\n\"1\",\"2\"\r\n", "a|b\n1|2\n");
+    expect_rows("a,b\n1,\"2\"", "a|b\n1|2\n");
+    expect_rows("a,b\n1,5\" pipe\n", "a|b\n1|5\" pipe\n");
+    expect_rows("a,b\n\"x\"y,2\n3,4\n", "a|b\n!f:2:4: has text behind a closing quote; double a quote that belongs to "
+                                        "the field\n3|4\n");
+    expect_rows("a,b\n1,\"2\n3,4\n", "a|b\n!f:2: ends inside a quoted field; close it, or was the file cut?\n");
+}
+
+static void test_bad_rows_are_named_and_left_behind(void **state)
+{
+    (void)state;
+    expect_rows(
+        "a,b\n1,2\n3\n4,5,6\n7,8\n",
+        "a|b\n1|2\n!f:3:2: has 1 fields where the first row has 2; add what is missing\n"
+        "!f:4:5: has 3 fields where the first row has 2; put a field with a delimiter in it into quotes\n7|8\n");
+    static const char zero[] = "a,b\n1,\0\n3,4\n";
+    char *text = read_all(zero, sizeof zero - 1);
+    assert_string_equal(text, "a|b\n!f:2:3: has a zero byte; is this a text file, in UTF-8?\n3|4\n");
+    free(text);
+}
+
+static void test_a_line_without_end_is_refused(void **state)
+{
+    (void)state;
+    const size_t size = (size_t)CSV_MAX_LINE + (1 << 20);
+    char *bytes = malloc(size);
+    assert_non_null(bytes);
+    memset(bytes, 'x', size);
+    memcpy(bytes, "a,b\n1,2\n", 8);
+    char *text = read_all(bytes, size);
+    assert_non_null(strstr(text, "!f:3: has a line of more than 16 MiB"));
+    free(text);
+    free(bytes);
+}
+
+/* Rows of all lengths across the buffer's end, quoted or not, come out as they went in. */
+static void test_rows_of_every_length(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("test_rows_of_every_length");
+    const size_t most = 3 << 20;
+    char *csv = malloc(most + 4096), *wanted = malloc(most + 4096);
+    assert_non_null(csv);
+    assert_non_null(wanted);
+    size_t used = (size_t)sprintf(csv, "a,b,c\n"), made = (size_t)sprintf(wanted, "a|b|c\n");
+    while (used < most) {
+        for (int field = 0; field < 3; field++) {
+            const int length = test_random_below(&random, 200);
+            const bool quoted = test_random_below(&random, 4) == 0;
+            csv[used] = '"';
+            used += quoted;
+            for (int i = 0; i < length; i++) {
+                const char c = (char)('a' + test_random_below(&random, 26));
+                csv[used++] = quoted && c < 'c' ? '\n' : c;
+                wanted[made++] = csv[used - 1];
+                if (quoted && c == 'd') {
+                    csv[used - 1] = wanted[made - 1] = '"';
+                    csv[used++] = '"';
+                }
+            }
+            csv[used] = '"';
+            used += quoted;
+            csv[used++] = field < 2 ? ',' : '\n';
+            wanted[made++] = field < 2 ? '|' : '\n';
+        }
+    }
+    wanted[made] = '\0';
+    char *text = read_all(csv, used);
+    if (strcmp(text, wanted) != 0) {
+        fail_msg("rows differ");
+    }
+    free(text);
+    free(csv);
+    free(wanted);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_are_strtods),
+        cmocka_unit_test(test_what_is_no_number),
+        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_quotes),
+        cmocka_unit_test(test_bad_rows_are_named_and_left_behind),
+        cmocka_unit_test(test_a_line_without_end_is_refused),
+        cmocka_unit_test(test_rows_of_every_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,517 @@
+/*
+ * One pass over a buffer of whole rows. The scanner marks 64 bytes at a time which of them mean something (delimiter,
+ * quote, end of line, zero byte); rows are cut at those marks, and bytes between them are never looked at.
+ */
+#include "worker/data/table/csv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "worker/data/stream.h"
+
+enum {
+    BLOCK = 64,               /* bytes marked at once; so many are readable behind the buffer's content */
+    FIRST_CAPACITY = 1 << 18, /* of the buffer: more than the first lines that the delimiter is found by */
+    LOOKED_AT = 1 << 16,      /* bytes that the delimiter is found by */
+    FIRST_FIELDS = 64,
+};
+
+/* Which of the 64 bytes at `block` are marked, from the byte at `at` on. */
+struct scanner {
+    const char *block;
+    uint64_t marks;
+};
+
+struct csv_reader {
+    struct stream *stream;
+    char *buffer; /* [capacity + BLOCK] */
+    size_t capacity;
+    size_t begin, end; /* of what has not been handed out; end: of the content */
+    bool ended;        /* nothing comes behind `end` */
+    struct scanner scanner;
+    uint64_t line; /* of the byte at `begin` */
+    char delimiter;
+    struct csv_field *fields;
+    int field_count, field_capacity;
+    int columns;    /* of the first row; 0: not known yet */
+    bool is_unread; /* the last row is to be handed out again */
+    struct csv_row last;
+    char *scratch; /* fields whose quotes had to be undone */
+    size_t scratch_capacity;
+};
+
+/* --- scanning --- */
+
+#ifdef __SSE2__
+
+static uint64_t marks_of_block(const char *block, char delimiter)
+{
+    const __m128i delimiters = _mm_set1_epi8(delimiter), newlines = _mm_set1_epi8('\n');
+    const __m128i quotes = _mm_set1_epi8('"'), zeros = _mm_setzero_si128();
+    uint64_t marks = 0;
+    for (int i = 0; i < BLOCK; i += 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + i));
+        const __m128i found =
+            _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(bytes, delimiters), _mm_cmpeq_epi8(bytes, newlines)),
+                         _mm_or_si128(_mm_cmpeq_epi8(bytes, quotes), _mm_cmpeq_epi8(bytes, zeros)));
+        marks |= (uint64_t)(uint32_t)_mm_movemask_epi8(found) << i;
+    }
+    return marks;
+}
+
+#else
+
+static uint64_t marks_of_block(const char *block, char delimiter)
+{
+    uint64_t marks = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        const char c = block[i];
+        marks |= (uint64_t)(c == delimiter || c == '\n' || c == '"' || c == '\0') << i;
+    }
+    return marks;
+}
+
+#endif
+
+/* Marks count from `at` on. */
+static void scan_from(struct csv_reader *reader, size_t at)
+{
+    reader->scanner.block = reader->buffer + at;
+    reader->scanner.marks = marks_of_block(reader->scanner.block, reader->delimiter);
+}
+
+/* The next marked byte; NULL at the end of the content. */
+static inline const char *scan_next(struct csv_reader *reader)
+{
+    struct scanner *scanner = &reader->scanner;
+    const char *end = reader->buffer + reader->end;
+    while (scanner->marks == 0) {
+        if (end - scanner->block <= BLOCK) {
+            return NULL;
+        }
+        scanner->block += BLOCK;
+        scanner->marks = marks_of_block(scanner->block, reader->delimiter);
+    }
+    const char *found = scanner->block + __builtin_ctzll(scanner->marks);
+    if (found >= end) {
+        return NULL;
+    }
+    scanner->marks &= scanner->marks - 1;
+    return found;
+}
+
+/* --- the buffer --- */
+
+/* Moves the row under way to the front and reads on behind it. */
+static bool refill(struct csv_reader *reader, struct error *error)
+{
+    const size_t kept = reader->end - reader->begin;
+    if (kept == reader->capacity) {
+        if (kept >= CSV_MAX_LINE) {
+            return error_set(error,
+                             "%s:%llu: has a line of more than %d MiB; is this a CSV file, and is a closing quote "
+                             "missing?",
+                             stream_name(reader->stream), (unsigned long long)reader->line, CSV_MAX_LINE >> 20);
+        }
+        char *larger = realloc(reader->buffer, 2 * reader->capacity + BLOCK);
+        if (!larger) {
+            return error_set(error, "%s: out of memory for a line of %zu bytes", stream_name(reader->stream), kept);
+        }
+        reader->buffer = larger;
+        reader->capacity *= 2;
+    }
+    memmove(reader->buffer, reader->buffer + reader->begin, kept);
+    size_t got;
+    if (!stream_read(reader->stream, reader->buffer + kept, reader->capacity - kept, &got, error)) {
+        return false;
+    }
+    reader->ended = got < reader->capacity - kept;
+    reader->begin = 0;
+    reader->end = kept + got;
+    memset(reader->buffer + reader->end, ' ', BLOCK);
+    scan_from(reader, 0);
+    return true;
+}
+
+static bool add_field(struct csv_reader *reader, const char *text, const char *end)
+{
+    if (reader->field_count == reader->field_capacity) {
+        const int capacity = reader->field_capacity > 0 ? 2 * reader->field_capacity : FIRST_FIELDS;
+        struct csv_field *larger = realloc(reader->fields, (size_t)capacity * sizeof *larger);
+        if (!larger) {
+            return false;
+        }
+        reader->fields = larger;
+        reader->field_capacity = capacity;
+    }
+    reader->fields[reader->field_count++] =
+        (struct csv_field){.text = text,
+                           .size = (uint32_t)(end - text),
+                           .column = (uint32_t)(text - (reader->buffer + reader->begin)) + 1};
+    return true;
+}
+
+/* --- rows --- */
+
+/* How the attempt to cut a row off the buffer went. */
+enum cut { CUT_WHOLE, CUT_UNFINISHED, CUT_NO_MEMORY, CUT_ZERO_BYTE, CUT_BEHIND_QUOTE, CUT_OPEN_QUOTE, CUT_TOO_MANY };
+
+/* A row under way. */
+struct cutter {
+    const char *field; /* where its last field begins */
+    const char *end;   /* of the row, once it is cut; where a problem is, otherwise */
+    uint64_t lines;    /* newlines inside quotes */
+    bool has_doubled;  /* quotes, to be undone */
+};
+
+/*
+ * `open` is the quote that begins the field. Sets *close to the one that ends it; what follows must be a delimiter or
+ * the end of the line.
+ */
+static enum cut cut_quoted(struct csv_reader *reader, struct cutter *cutter, const char **close)
+{
+    const char *end = reader->buffer + reader->end;
+    for (;;) {
+        const char *mark = scan_next(reader);
+        if (!mark) {
+            return reader->ended ? CUT_OPEN_QUOTE : CUT_UNFINISHED;
+        }
+        cutter->lines += *mark == '\n';
+        if (*mark == '\0') {
+            cutter->end = mark;
+            return CUT_ZERO_BYTE;
+        }
+        if (*mark != '"') {
+            continue;
+        }
+        if (mark + 1 == end) {
+            *close = mark;
+            return reader->ended ? CUT_WHOLE : CUT_UNFINISHED;
+        }
+        if (mark[1] == '"') {
+            cutter->has_doubled = true;
+            scan_next(reader);
+            continue;
+        }
+        *close = mark;
+        cutter->end = mark + 1;
+        if (mark[1] == '\r' && mark + 2 == end) {
+            return reader->ended ? CUT_WHOLE : CUT_UNFINISHED;
+        }
+        const bool ends = mark[1] == reader->delimiter || mark[1] == '\n' || (mark[1] == '\r' && mark[2] == '\n');
+        return ends ? CUT_WHOLE : CUT_BEHIND_QUOTE;
+    }
+}
+
+/* From the scanner's place, which is the beginning of the row. */
+static enum cut cut_row(struct csv_reader *reader, struct cutter *cutter)
+{
+    const char *quoted_end = NULL; /* of the field under way, if it is quoted: where its closing quote is */
+    reader->field_count = 0;
+    cutter->field = reader->buffer + reader->begin;
+    for (;;) {
+        const char *mark = scan_next(reader);
+        if (!mark && !reader->ended) {
+            return CUT_UNFINISHED;
+        }
+        const char *end = mark ? mark : reader->buffer + reader->end;
+        if (mark && *mark == '"') {
+            if (mark == cutter->field) {
+                const enum cut cut = cut_quoted(reader, cutter, &quoted_end);
+                if (cut != CUT_WHOLE) {
+                    return cut;
+                }
+            }
+            continue;
+        }
+        cutter->end = end;
+        if (mark && *mark == '\0') {
+            return CUT_ZERO_BYTE;
+        }
+        const bool is_last = !mark || *mark == '\n';
+        const char *text_end = end;
+        if (quoted_end) {
+            text_end = quoted_end;
+        } else if (is_last && end > cutter->field && end[-1] == '\r') {
+            text_end--;
+        }
+        if (!add_field(reader, cutter->field + (quoted_end ? 1 : 0), text_end)) {
+            return CUT_NO_MEMORY;
+        }
+        if (is_last) {
+            return CUT_WHOLE;
+        }
+        if (reader->field_count == CSV_MAX_COLUMNS) {
+            return CUT_TOO_MANY;
+        }
+        cutter->field = end + 1;
+        quoted_end = NULL;
+    }
+}
+
+/* Copies the fields with doubled quotes and leaves one of each pair. */
+static bool undo_doubled(struct csv_reader *reader)
+{
+    size_t needed = 0;
+    for (int i = 0; i < reader->field_count; i++) {
+        needed += reader->fields[i].size;
+    }
+    if (needed > reader->scratch_capacity) {
+        char *larger = realloc(reader->scratch, needed);
+        if (!larger) {
+            return false;
+        }
+        reader->scratch = larger;
+        reader->scratch_capacity = needed;
+    }
+    char *out = reader->scratch;
+    for (int i = 0; i < reader->field_count; i++) {
+        struct csv_field *field = &reader->fields[i];
+        const char *text = field->text, *end = text + field->size;
+        const bool is_quoted = field->column > 1 && text[-1] == '"';
+        if (!is_quoted || !memchr(text, '"', field->size)) {
+            continue;
+        }
+        field->text = out;
+        for (; text < end; text++) {
+            *out++ = *text;
+            text += *text == '"';
+        }
+        field->size = (uint32_t)(out - field->text);
+    }
+    return true;
+}
+
+/* Sets the error about the row that is to be skipped; returns its status. */
+static enum csv_status say_bad(const struct csv_reader *reader, const struct cutter *cutter, enum cut cut,
+                               struct error *error)
+{
+    const char *name = stream_name(reader->stream);
+    const unsigned long long line = reader->line;
+    const size_t column = (size_t)(cutter->end - (reader->buffer + reader->begin)) + 1;
+    if (cut == CUT_ZERO_BYTE) {
+        error_set(error, "%s:%llu:%zu: has a zero byte; is this a text file, in UTF-8?", name, line, column);
+    } else if (cut == CUT_BEHIND_QUOTE) {
+        error_set(error, "%s:%llu:%zu: has text behind a closing quote; double a quote that belongs to the field", name,
+                  line, column);
+    } else if (cut == CUT_OPEN_QUOTE) {
+        error_set(error, "%s:%llu: ends inside a quoted field; close it, or was the file cut?", name, line);
+    } else {
+        error_set(error, "%s:%llu: has more than %d fields", name, line, CSV_MAX_COLUMNS);
+    }
+    return CSV_BAD;
+}
+
+/* Goes on behind the next end of a line after the problem. */
+static bool skip_line(struct csv_reader *reader, const struct cutter *cutter, struct error *error)
+{
+    size_t at = (size_t)(cutter->end - reader->buffer);
+    for (;;) {
+        const char *newline = memchr(reader->buffer + at, '\n', reader->end - at);
+        if (newline) {
+            reader->line += cutter->lines + 1;
+            reader->begin = (size_t)(newline - reader->buffer) + 1;
+            scan_from(reader, reader->begin);
+            return true;
+        }
+        reader->begin = reader->end;
+        if (reader->ended) {
+            return true;
+        }
+        if (!refill(reader, error)) {
+            return false;
+        }
+        at = 0;
+    }
+}
+
+/* Hands out what has been cut. */
+static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row, const struct cutter *cutter,
+                                  struct error *error)
+{
+    const char *raw = reader->buffer + reader->begin;
+    size_t raw_size = (size_t)(cutter->end - raw);
+    raw_size -= raw_size > 0 && raw[raw_size - 1] == '\r';
+    *row = (struct csv_row){
+        .fields = reader->fields, .count = reader->field_count, .line = reader->line, .raw = raw, .raw_size = raw_size};
+    const size_t next = (size_t)(cutter->end - reader->buffer) + 1;
+    reader->line += cutter->lines + 1;
+    reader->begin = next < reader->end ? next : reader->end;
+    if (cutter->has_doubled && !undo_doubled(reader)) {
+        error_set(error, "%s: out of memory for a row of %zu bytes", stream_name(reader->stream), raw_size);
+        return CSV_FAILED;
+    }
+    if (reader->columns == 0) {
+        reader->columns = row->count;
+    }
+    if (row->count != reader->columns) {
+        const bool is_short = row->count < reader->columns;
+        const unsigned column = is_short ? (unsigned)raw_size + 1 : row->fields[reader->columns].column;
+        error_set(error, "%s:%llu:%u: has %d fields where the first row has %d; %s", stream_name(reader->stream),
+                  (unsigned long long)row->line, column, row->count, reader->columns,
+                  is_short ? "add what is missing" : "put a field with a delimiter in it into quotes");
+        return CSV_BAD;
+    }
+    reader->last = *row;
+    return CSV_ROW;
+}
+
+/* Is there nothing between here and the end of the line? */
+static bool is_empty_line(const struct csv_reader *reader, const struct cutter *cutter)
+{
+    const struct csv_field *field = &reader->fields[0];
+    return reader->field_count == 1 && field->size == 0 && field->column == 1 && reader->columns != 1 &&
+           cutter->lines == 0;
+}
+
+enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct error *error)
+{
+    if (reader->is_unread) {
+        reader->is_unread = false;
+        *row = reader->last;
+        return CSV_ROW;
+    }
+    for (;;) {
+        if (reader->begin == reader->end && reader->ended) {
+            return CSV_END;
+        }
+        struct cutter cutter = {.has_doubled = false};
+        const enum cut cut = cut_row(reader, &cutter);
+        if (cut == CUT_UNFINISHED) {
+            if (!refill(reader, error)) {
+                return CSV_FAILED;
+            }
+            continue;
+        }
+        if (cut == CUT_NO_MEMORY) {
+            error_set(error, "%s: out of memory for a row of fields", stream_name(reader->stream));
+            return CSV_FAILED;
+        }
+        if (cut != CUT_WHOLE) {
+            if (cut == CUT_OPEN_QUOTE) {
+                cutter.end = reader->buffer + reader->end;
+            }
+            const enum csv_status status = say_bad(reader, &cutter, cut, error);
+            return skip_line(reader, &cutter, error) ? status : CSV_FAILED;
+        }
+        if (is_empty_line(reader, &cutter)) {
+            const size_t next = (size_t)(cutter.end - reader->buffer) + 1;
+            reader->begin = next < reader->end ? next : reader->end;
+            reader->line++;
+            continue;
+        }
+        return finish_row(reader, row, &cutter, error);
+    }
+}
+
+void csv_unread(struct csv_reader *reader)
+{
+    reader->is_unread = true;
+}
+
+/* --- opening --- */
+
+/*
+ * How many fields the lines have if this were the delimiter: those of the first line, provided that nearly all others
+ * have as many; 1 otherwise.
+ */
+static int fields_by(const struct csv_reader *reader, char delimiter)
+{
+    int first = 0, count = 1, lines = 0, alike = 0;
+    bool quoted = false;
+    const char *end = reader->buffer + (reader->end < LOOKED_AT ? reader->end : LOOKED_AT);
+    for (const char *at = reader->buffer + reader->begin; at < end; at++) {
+        quoted ^= *at == '"';
+        if (quoted) {
+            continue;
+        }
+        count += *at == delimiter;
+        if (*at == '\n') {
+            first = lines == 0 ? count : first;
+            alike += count == first;
+            lines++;
+            count = 1;
+        }
+    }
+    if (lines == 0) {
+        return count;
+    }
+    return 10 * alike >= 9 * lines ? first : 1;
+}
+
+static void find_delimiter(struct csv_reader *reader)
+{
+    static const char candidates[] = {',', ';', '\t', '|'};
+    int most = 0;
+    for (size_t i = 0; i < sizeof candidates; i++) {
+        const int fields = fields_by(reader, candidates[i]);
+        if (fields > most) {
+            most = fields;
+            reader->delimiter = candidates[i];
+        }
+    }
+}
+
+/* Takes over the stream. */
+static bool open_stream(struct csv_reader **result, struct stream *stream, struct error *error)
+{
+    struct csv_reader *reader = calloc(1, sizeof *reader);
+    char *buffer = malloc((size_t)FIRST_CAPACITY + BLOCK);
+    if (!reader || !buffer) {
+        error_set(error, "%s: out of memory while reading it", stream_name(stream));
+        free(reader);
+        free(buffer);
+        stream_close(stream);
+        return false;
+    }
+    *reader = (struct csv_reader){
+        .stream = stream, .buffer = buffer, .capacity = FIRST_CAPACITY, .line = 1, .delimiter = ','};
+    if (!refill(reader, error)) {
+        csv_close(reader);
+        return false;
+    }
+    if (reader->end >= 3 && memcmp(reader->buffer, "\xEF\xBB\xBF", 3) == 0) {
+        reader->begin = 3;
+    }
+    find_delimiter(reader);
+    scan_from(reader, reader->begin);
+    *result = reader;
+    return true;
+}
+
+bool csv_open(struct csv_reader **reader, const char *path, struct error *error)
+{
+    struct stream *stream;
+    return stream_open_file(&stream, path, error) && open_stream(reader, stream, error);
+}
+
+bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size, struct error *error)
+{
+    struct stream *stream;
+    return stream_open_bytes(&stream, name, bytes, size, error) && open_stream(reader, stream, error);
+}
+
+void csv_close(struct csv_reader *reader)
+{
+    if (reader) {
+        stream_close(reader->stream);
+        free(reader->buffer);
+        free(reader->fields);
+        free(reader->scratch);
+        free(reader);
+    }
+}
+
+char csv_delimiter(const struct csv_reader *reader)
+{
+    return reader->delimiter;
+}
+
+const char *csv_name(const struct csv_reader *reader)
+{
+    return stream_name(reader->stream);
+}

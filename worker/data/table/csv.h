@@ -1,0 +1,63 @@
+/*
+ * Rows of a CSV file, by RFC 4180: fields between delimiters, in double quotes if they hold a delimiter, a quote (then
+ * doubled) or the end of a line. Lines may end with CRLF; a byte order mark and empty lines are skipped; gzip is
+ * unpacked. A quote inside an unquoted field is an ordinary character, as in most readers.
+ *
+ * A bad row (a ragged one, say) does not end the file: the reader goes on with the next line. Memory is bounded by
+ * CSV_MAX_LINE, whatever the file holds.
+ */
+#ifndef WORKER_DATA_TABLE_CSV_H
+#define WORKER_DATA_TABLE_CSV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+    CSV_MAX_LINE = 1 << 24,    /* bytes of a row */
+    CSV_MAX_COLUMNS = 1 << 17, /* fields of a row */
+};
+
+enum csv_status {
+    CSV_ROW,
+    CSV_END,
+    CSV_BAD,    /* one row; the error says "FILE:LINE:COLUMN: ...". The next call continues behind it */
+    CSV_FAILED, /* the file cannot be read or unpacked, or a line is longer than CSV_MAX_LINE */
+};
+
+/* No terminating zero; quotes are removed. */
+struct csv_field {
+    const char *text;
+    uint32_t size;
+    uint32_t column; /* of its first byte in the row, from 1 */
+};
+
+struct csv_row {
+    const struct csv_field *fields; /* [count]; valid until the next call, as their texts are */
+    int count;
+    uint64_t line;   /* of its first byte, from 1 */
+    const char *raw; /* [raw_size]: as it stands in the file, without the end of the line */
+    size_t raw_size;
+};
+
+struct csv_reader;
+
+/* Finds the delimiter (one of , ; tab |) by the first lines. */
+bool csv_open(struct csv_reader **reader, const char *path, struct error *error);
+
+/* From memory, which must outlive the reader; `name` replaces the path in errors. */
+bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size, struct error *error);
+void csv_close(struct csv_reader *reader); /* safe on NULL */
+
+/* Rows with another number of fields than the first one are bad. */
+enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct error *error);
+
+/* The next row is the one that was returned last. */
+void csv_unread(struct csv_reader *reader);
+
+char csv_delimiter(const struct csv_reader *reader);
+const char *csv_name(const struct csv_reader *reader);
+
+#endif

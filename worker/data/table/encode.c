@@ -1,0 +1,299 @@
+/* Arithmetic is in double and rounded once, so that large centres cost no digits. */
+#include "worker/data/table/encode.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text/suggest.h"
+
+/* --- columns --- */
+
+/* By name alone: a number would be found in any file. */
+static int find_exactly(const struct rows *rows, const char *name)
+{
+    for (int i = 0; i < rows_columns(rows); i++) {
+        if (strcmp(rows_column_name(rows, i), name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool say_missing(const struct rows *rows, const char *name, struct error *error)
+{
+    struct suggestion suggestion = {.word = name};
+    for (int i = 0; i < rows_columns(rows); i++) {
+        suggest_offer(&suggestion, rows_column_name(rows, i));
+    }
+    if (!rows_has_header(rows) && rows_columns(rows) > 0) {
+        return error_set(error, "%s: has no line of column names (data.header), and the model wants a column %.64s",
+                         rows_name(rows), name);
+    }
+    return error_set(error, "%s: has no column %.64s, which the model was trained on%s%.64s%s", rows_name(rows), name,
+                     suggestion.best ? "; was it renamed to " : "; add it, empty if need be",
+                     suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
+}
+
+bool encoder_begin(struct encoder *encoder, const struct schema *schema, const struct rows *rows, bool learns,
+                   struct error *error)
+{
+    *encoder = (struct encoder){.schema = schema, .learns = learns};
+    encoder->sources = calloc((size_t)schema->count + 1, sizeof *encoder->sources);
+    if (!encoder->sources) {
+        return error_set(error, "%s: out of memory for %d columns", rows_name(rows), schema->count);
+    }
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        encoder->sources[i] = find_exactly(rows, column->name);
+        const bool is_needed = column->role == SCHEMA_FEATURE || (column->role == SCHEMA_TARGET && learns);
+        if (encoder->sources[i] < 0 && is_needed) {
+            return say_missing(rows, column->name, error);
+        }
+    }
+    return true;
+}
+
+void encoder_end(struct encoder *encoder)
+{
+    free(encoder->sources);
+    encoder->sources = NULL;
+}
+
+/* --- memory --- */
+
+size_t encoder_row_bytes(const struct schema *schema)
+{
+    return sizeof(float) * (size_t)(schema->numbers + schema->codes + schema->targets + 2);
+}
+
+struct examples encoder_shape(const struct schema *schema)
+{
+    return (struct examples){.inputs = schema->inputs,
+                             .numbers = schema->numbers,
+                             .codes = schema->codes,
+                             .classes = schema->classes,
+                             .targets = schema->targets,
+                             .target_means = schema->target_means,
+                             .target_scales = schema->target_scales};
+}
+
+bool encoder_allocate(struct examples *examples, const struct schema *schema, int count, bool learns,
+                      struct error *error)
+{
+    const size_t rows = (size_t)count > 0 ? (size_t)count : 1;
+    bool is_weighted = false;
+    for (int i = 0; i < schema->count; i++) {
+        is_weighted |= schema->columns[i].role == SCHEMA_WEIGHT;
+    }
+    *examples = encoder_shape(schema);
+    examples->count = count;
+    bool done = true;
+    if (schema->numbers > 0) {
+        examples->values = malloc(rows * (size_t)schema->numbers * sizeof *examples->values);
+        done = examples->values;
+    }
+    if (schema->codes > 0) {
+        examples->places = malloc(rows * (size_t)schema->codes * sizeof *examples->places);
+        done = done && examples->places;
+    }
+    if (learns && schema->task == TASK_CLASS) {
+        examples->labels = malloc(rows * sizeof *examples->labels);
+        done = done && examples->labels;
+    } else if (learns) {
+        examples->target_values = malloc(rows * (size_t)schema->targets * sizeof *examples->target_values);
+        done = done && examples->target_values;
+    }
+    if (learns && is_weighted) {
+        examples->weights = malloc(rows * sizeof *examples->weights);
+        done = done && examples->weights;
+    }
+    if (!done) {
+        examples_free(examples);
+        return error_set(error, "out of memory for %d rows of %d inputs", count, schema->inputs);
+    }
+    return true;
+}
+
+/* --- rows --- */
+
+static bool say_field(const struct rows *rows, const struct row *row, int source, const char *name, const char *what,
+                      struct error *error)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, source, buffer, &size);
+    error_set(error, "column %.64s: \"%.*s\" %s", name, (int)(size < 48 ? size : 48), text, what);
+    return row_wrap(rows, row, source, error);
+}
+
+/* A number of any use; *missing: there is none. */
+static bool get_number(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
+                       double *number, bool *missing, struct error *error)
+{
+    const enum number_kind kind = row_number(row, source, number);
+    *missing = kind == NUMBER_MISSING;
+    if (kind == NUMBER_TEXT) {
+        return say_field(rows, row, source, column->name,
+                         "is not a number, as it was in training; mend it or leave the field empty", error);
+    }
+    if (kind == NUMBER_INFINITE || (kind == NUMBER_FINITE && fabs(*number) > FLT_MAX)) {
+        return say_field(rows, row, source, column->name,
+                         kind == NUMBER_INFINITE ? "is not finite; leave the field empty if it is missing"
+                                                 : "is beyond float32; scale the column down",
+                         error);
+    }
+    return true;
+}
+
+static float scaled(const struct schema_column *column, double number)
+{
+    const double value = (number - column->center) / column->scale;
+    return (float)(value > FLT_MAX ? FLT_MAX : value < -FLT_MAX ? -FLT_MAX : value);
+}
+
+/* The place of a category. */
+static int32_t find_place(const struct schema_column *column, const struct row *row, int source)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, source, buffer, &size);
+    if (number_is_missing(text, size)) {
+        return column->place + (column->may_miss ? 1 + column->categories.count : 0);
+    }
+    return column->place + 1 + dictionary_find(&column->categories, text, size);
+}
+
+static bool add_feature(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
+                        float *values, int32_t *places, struct error *error)
+{
+    if (column->kind == SCHEMA_CATEGORY) {
+        places[column->code] = find_place(column, row, source);
+        return true;
+    }
+    double number = 0;
+    bool missing;
+    if (!get_number(column, rows, row, source, &number, &missing, error)) {
+        return false;
+    }
+    values[column->input] = scaled(column, missing ? column->fill : number);
+    if (column->code >= 0) {
+        places[column->code] = missing ? column->place : -1;
+    }
+    return true;
+}
+
+static bool add_label(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
+                      int32_t *label, struct error *error)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, source, buffer, &size);
+    *label = dictionary_find(&column->categories, text, size);
+    if (*label >= 0) {
+        return true;
+    }
+    return say_field(rows, row, source, column->name,
+                     number_is_missing(text, size) ? "is no target; remove the row, or fill it in"
+                                                   : "is a class that training never saw; mend it, or train with it",
+                     error);
+}
+
+static bool add_target(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                       const struct row *row, int source, float *value, struct error *error)
+{
+    double number = 0;
+    bool missing;
+    if (!get_number(column, rows, row, source, &number, &missing, error)) {
+        return false;
+    }
+    if (missing) {
+        return say_field(rows, row, source, column->name, "is no target; remove the row, or fill it in", error);
+    }
+    if (encoder->schema->task == TASK_FLAGS && number != 0 && number != 1) {
+        return say_field(rows, row, source, column->name, "is neither 0 nor 1, as the targets of training are", error);
+    }
+    *value = scaled(column, number);
+    return true;
+}
+
+static bool add_weight(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
+                       float *weight, struct error *error)
+{
+    double number = 1;
+    bool missing = true;
+    if (source >= 0 && !get_number(column, rows, row, source, &number, &missing, error)) {
+        return false;
+    }
+    if (source >= 0 && (missing || number < 0)) {
+        return say_field(rows, row, source, column->name, "is no weight; weights are 0 or more", error);
+    }
+    *weight = (float)number;
+    return true;
+}
+
+/* The inputs as they are computed on, ones and all. */
+static void copy_inputs(const struct schema *schema, const float *values, const int32_t *places, float *targets)
+{
+    memset(targets, 0, (size_t)schema->inputs * sizeof *targets);
+    if (schema->numbers > 0) {
+        memcpy(targets, values, (size_t)schema->numbers * sizeof *targets);
+    }
+    for (int i = 0; i < schema->codes; i++) {
+        if (places[i] >= 0) {
+            targets[places[i]] = 1;
+        }
+    }
+}
+
+bool encoder_add(const struct encoder *encoder, const struct rows *rows, const struct row *row,
+                 struct examples *examples, int index, struct error *error)
+{
+    const struct schema *schema = encoder->schema;
+    float *values = schema->numbers > 0 ? examples->values + (size_t)index * (size_t)schema->numbers : NULL;
+    int32_t *places = schema->codes > 0 ? examples->places + (size_t)index * (size_t)schema->codes : NULL;
+    float *targets = examples->target_values ? examples->target_values + (size_t)index * (size_t)schema->targets : NULL;
+    bool done = true;
+    for (int i = 0; done && i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        const int source = encoder->sources[i];
+        if (column->role == SCHEMA_FEATURE) {
+            done = add_feature(column, rows, row, source, values, places, error);
+        } else if (column->role == SCHEMA_TARGET && examples->labels) {
+            done = add_label(column, rows, row, source, &examples->labels[index], error);
+        } else if (column->role == SCHEMA_TARGET && targets) {
+            done = add_target(encoder, column, rows, row, source, &targets[column->input], error);
+        } else if (column->role == SCHEMA_WEIGHT && examples->weights) {
+            done = add_weight(column, rows, row, source, &examples->weights[index], error);
+        }
+    }
+    if (done && targets && schema->task == TASK_INPUTS) {
+        copy_inputs(schema, values, places, targets);
+    }
+    return done;
+}
+
+void encoder_copy(struct examples *to, const struct examples *from, int count)
+{
+    const size_t rows = (size_t)count;
+    if (rows == 0) {
+        return;
+    }
+    if (from->values) {
+        memcpy(to->values, from->values, rows * (size_t)from->numbers * sizeof *to->values);
+    }
+    if (from->places) {
+        memcpy(to->places, from->places, rows * (size_t)from->codes * sizeof *to->places);
+    }
+    if (from->labels) {
+        memcpy(to->labels, from->labels, rows * sizeof *to->labels);
+    }
+    if (from->target_values) {
+        memcpy(to->target_values, from->target_values, rows * (size_t)from->targets * sizeof *to->target_values);
+    }
+    if (from->weights) {
+        memcpy(to->weights, from->weights, rows * sizeof *to->weights);
+    }
+}

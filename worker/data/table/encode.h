@@ -1,0 +1,44 @@
+/* Rows of a file into what a model's first layer sees, by its schema. Columns are matched by name, in any order. */
+#ifndef WORKER_DATA_TABLE_ENCODE_H
+#define WORKER_DATA_TABLE_ENCODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "worker/data/examples.h"
+#include "worker/data/table/rows.h"
+#include "worker/data/table/schema.h"
+
+struct encoder {
+    const struct schema *schema; /* borrowed */
+    int *sources;                /* [schema->count]: the file's column of each; -1: not there, which a weight may be */
+    bool learns;                 /* targets are wanted, too */
+};
+
+/* Finds the schema's columns in a file; one that is missing is an error. The caller calls encoder_end in any case. */
+bool encoder_begin(struct encoder *encoder, const struct schema *schema, const struct rows *rows, bool learns,
+                   struct error *error);
+void encoder_end(struct encoder *encoder);
+
+/*
+ * Makes the row the example `index` of a set that encoder_allocate made. Fails if a field is not what the schema
+ * expects: the error says where, and what to do.
+ */
+bool encoder_add(const struct encoder *encoder, const struct rows *rows, const struct row *row,
+                 struct examples *examples, int index, struct error *error);
+
+/* What examples of this schema look like: none yet. */
+struct examples encoder_shape(const struct schema *schema);
+
+/* Room for `count` rows; with targets if they are wanted, and with weights if the schema has some. */
+bool encoder_allocate(struct examples *examples, const struct schema *schema, int count, bool learns,
+                      struct error *error);
+
+/* The first `count` rows into another set of the same schema. */
+void encoder_copy(struct examples *to, const struct examples *from, int count);
+
+/* Bytes that a row takes. */
+size_t encoder_row_bytes(const struct schema *schema);
+
+#endif

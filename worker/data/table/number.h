@@ -1,0 +1,27 @@
+/*
+ * Numbers in text, correctly rounded: the double nearest to what is written, as strtod gives it, but several times
+ * faster for numbers as tables hold them.
+ */
+#ifndef WORKER_DATA_TABLE_NUMBER_H
+#define WORKER_DATA_TABLE_NUMBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum number_kind {
+    NUMBER_FINITE,
+    NUMBER_MISSING, /* nothing, or a usual mark for it: NA, NaN, null, ?, ... */
+    NUMBER_INFINITE,
+    NUMBER_TEXT, /* no number at all */
+};
+
+/*
+ * Reads a whole field: an optional sign, digits with or without a point, an optional exponent; blanks around it do not
+ * count. *value is set for NUMBER_FINITE; a number too large for a double is NUMBER_INFINITE.
+ */
+enum number_kind number_parse(const char *text, size_t size, double *value);
+
+/* Whether the field stands for a missing value. */
+bool number_is_missing(const char *text, size_t size);
+
+#endif

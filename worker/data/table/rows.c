@@ -1,0 +1,221 @@
+/* The header of a CSV file is guessed where the config does not say: a first row without a number or an empty field. */
+#include "worker/data/table/rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rows {
+    struct csv_reader *csv;
+    char **names; /* [columns] */
+    int columns;
+    bool has_header;
+};
+
+/* --- columns --- */
+
+static bool looks_like_header(const struct csv_row *first)
+{
+    double number;
+    for (int i = 0; i < first->count; i++) {
+        const enum number_kind kind = number_parse(first->fields[i].text, first->fields[i].size, &number);
+        const bool is_nameless = i == 0 && first->fields[i].size == 0 && first->count > 1; /* pandas' index */
+        if (kind != NUMBER_TEXT && !is_nameless) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A field's text without blanks around it, or its number if there is none. */
+static char *copy_name(const struct csv_field *field, int column)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", column);
+    const char *text = field ? field->text : number;
+    size_t size = field ? field->size : strlen(number);
+    while (size > 0 && *text == ' ') {
+        text++;
+        size--;
+    }
+    while (size > 0 && text[size - 1] == ' ') {
+        size--;
+    }
+    return size > 0 ? strndup(text, size) : strdup(number);
+}
+
+static bool name_columns(struct rows *rows, const struct csv_row *first, struct error *error)
+{
+    rows->columns = first->count;
+    rows->names = calloc((size_t)first->count, sizeof *rows->names);
+    for (int i = 0; rows->names && i < first->count; i++) {
+        rows->names[i] = copy_name(rows->has_header ? &first->fields[i] : NULL, i);
+        if (!rows->names[i]) {
+            return error_set(error, "%s: out of memory while reading it", rows_name(rows));
+        }
+        for (int j = 0; j < i && first->count <= 4096; j++) {
+            if (strcmp(rows->names[i], rows->names[j]) == 0) {
+                return error_set(error, "%s:%llu:%u: has two columns called %.64s; rename one", rows_name(rows),
+                                 (unsigned long long)first->line, first->fields[i].column, rows->names[i]);
+            }
+        }
+    }
+    return rows->names || error_set(error, "%s: out of memory while reading it", rows_name(rows));
+}
+
+static bool read_header(struct rows *rows, enum table_header header, struct error *error)
+{
+    struct csv_row first;
+    const enum csv_status status = csv_next(rows->csv, &first, error);
+    if (status == CSV_END) {
+        return error_set(error, "%s: is empty; a table has at least a row", csv_name(rows->csv));
+    }
+    if (status != CSV_ROW) {
+        return false;
+    }
+    rows->has_header = header == HEADER_AUTO ? looks_like_header(&first) : header == HEADER_YES;
+    if (!name_columns(rows, &first, error)) {
+        return false;
+    }
+    if (!rows->has_header) {
+        csv_unread(rows->csv);
+    }
+    return true;
+}
+
+static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_header header, struct error *error)
+{
+    struct rows *rows = calloc(1, sizeof *rows);
+    if (!rows) {
+        error_set(error, "%s: out of memory while reading it", csv_name(csv));
+        csv_close(csv);
+        return false;
+    }
+    rows->csv = csv;
+    if (!read_header(rows, header, error)) {
+        rows_close(rows);
+        return false;
+    }
+    *result = rows;
+    return true;
+}
+
+bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error)
+{
+    struct csv_reader *csv;
+    return csv_open(&csv, path, error) && open_csv(rows, csv, header, error);
+}
+
+bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size, enum table_header header,
+                     struct error *error)
+{
+    struct csv_reader *csv;
+    return csv_open_bytes(&csv, name, bytes, size, error) && open_csv(rows, csv, header, error);
+}
+
+void rows_close(struct rows *rows)
+{
+    if (!rows) {
+        return;
+    }
+    for (int i = 0; rows->names && i < rows->columns; i++) {
+        free(rows->names[i]);
+    }
+    free(rows->names);
+    csv_close(rows->csv);
+    free(rows);
+}
+
+int rows_columns(const struct rows *rows)
+{
+    return rows->columns;
+}
+
+const char *rows_column_name(const struct rows *rows, int column)
+{
+    return rows->names[column];
+}
+
+bool rows_has_header(const struct rows *rows)
+{
+    return rows->has_header;
+}
+
+char rows_delimiter(const struct rows *rows)
+{
+    return csv_delimiter(rows->csv);
+}
+
+const char *rows_name(const struct rows *rows)
+{
+    return csv_name(rows->csv);
+}
+
+int rows_find_column(const struct rows *rows, const char *name)
+{
+    for (int i = 0; i < rows->columns; i++) {
+        if (strcmp(rows->names[i], name) == 0) {
+            return i;
+        }
+    }
+    char *end;
+    const long number = strtol(name, &end, 10);
+    if (end == name || *end != '\0' || number >= rows->columns || number < -(long)rows->columns) {
+        return -1;
+    }
+    return (int)(number < 0 ? number + rows->columns : number);
+}
+
+/* --- rows --- */
+
+enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
+{
+    struct csv_row csv;
+    const enum csv_status status = csv_next(rows->csv, &csv, error);
+    if (status == CSV_ROW) {
+        *row = (struct row){
+            .fields = csv.fields, .count = csv.count, .line = csv.line, .raw = csv.raw, .raw_size = csv.raw_size};
+    }
+    return status;
+}
+
+enum number_kind row_number(const struct row *row, int column, double *value)
+{
+    if (row->fields) {
+        return number_parse(row->fields[column].text, row->fields[column].size, value);
+    }
+    *value = row->numbers[column];
+    return isnan(*value) ? NUMBER_MISSING : isinf(*value) ? NUMBER_INFINITE : NUMBER_FINITE;
+}
+
+const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
+{
+    if (row->fields) {
+        const char *text = row->fields[column].text;
+        *size = row->fields[column].size;
+        while (*size > 0 && *text == ' ') {
+            text++;
+            (*size)--;
+        }
+        while (*size > 0 && text[*size - 1] == ' ') {
+            (*size)--;
+        }
+        return text;
+    }
+    const double number = row->numbers[column];
+    const int written = fabs(number) < 1e15 && number == trunc(number)
+                            ? snprintf(buffer, ROW_NUMBER_TEXT, "%lld", (long long)number)
+                            : snprintf(buffer, ROW_NUMBER_TEXT, "%.17g", number);
+    *size = (size_t)written;
+    return buffer;
+}
+
+bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error)
+{
+    if (row->fields) {
+        return error_wrap(error, "%s:%llu:%u", rows_name(rows), (unsigned long long)row->line,
+                          row->fields[column].column);
+    }
+    return error_wrap(error, "%s: row %llu, column %d", rows_name(rows), (unsigned long long)row->line, column);
+}

@@ -1,0 +1,59 @@
+/*
+ * Rows of a table in a file, whatever its format: text fields of a CSV file, or the numbers of a NumPy array (of two
+ * dimensions, or one for a single column).
+ *
+ * Used by one thread. Errors about a row begin with its place: "FILE:LINE:COLUMN: ..." or "FILE: row N, column M: ...".
+ */
+#ifndef WORKER_DATA_TABLE_ROWS_H
+#define WORKER_DATA_TABLE_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "worker/data/table/csv.h"
+#include "worker/data/table/number.h"
+
+enum { ROW_NUMBER_TEXT = 32 };
+
+/* One of fields and numbers is NULL. Valid until the next row. */
+struct row {
+    const struct csv_field *fields; /* [count] */
+    const double *numbers;          /* [count]; NaN: missing */
+    int count;
+    uint64_t line; /* of a text file, from 1; of an array its row, from 0 */
+    const void *raw;
+    size_t raw_size; /* bytes that stand for the whole row */
+};
+
+struct rows;
+
+/* A .csv, .tsv, .npy or .npz file, known by its content; gzip is unpacked. */
+bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error);
+bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size, enum table_header header,
+                     struct error *error);
+void rows_close(struct rows *rows); /* safe on NULL */
+
+/* Rows that are damaged are CSV_BAD, as in worker/data/table/csv.h. */
+enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error);
+
+/* Columns by name: those of the header, or else their numbers from 0. */
+int rows_columns(const struct rows *rows);
+const char *rows_column_name(const struct rows *rows, int column);
+bool rows_has_header(const struct rows *rows);
+char rows_delimiter(const struct rows *rows); /* of a text file; "," of others */
+const char *rows_name(const struct rows *rows);
+
+/* The column with this name, or of this number ("-1": the last one); -1 if there is none. */
+int rows_find_column(const struct rows *rows, const char *name);
+
+/* A field as a number, and as text (which may be put into `buffer`). */
+enum number_kind row_number(const struct row *row, int column, double *value);
+const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
+
+/* Puts the place of a field before the error; returns false. */
+bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error);
+
+#endif

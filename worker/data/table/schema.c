@@ -1,0 +1,389 @@
+/* Places follow from the columns, so that they are not written down: two files can't disagree about them. */
+#include "worker/data/table/schema.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+
+#include "base/config/keys.h"
+
+static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};
+static const char *const role_names[] = {"feature", "target", "weight", NULL};
+static const char *const kind_names[] = {"number", "category", NULL};
+
+enum { SCHEMA_VERSION = 1 };
+
+void schema_free(struct schema *schema)
+{
+    for (int i = 0; i < schema->count; i++) {
+        free(schema->columns[i].name);
+        dictionary_free(&schema->columns[i].categories);
+    }
+    free(schema->columns);
+    free(schema->target_means);
+    free(schema->target_scales);
+    free(schema->text);
+    *schema = (struct schema){.count = 0};
+}
+
+struct schema_column *schema_add(struct schema *schema, const char *name, enum schema_role role, enum schema_kind kind)
+{
+    struct schema_column *columns = realloc(schema->columns, ((size_t)schema->count + 1) * sizeof *columns);
+    if (!columns) {
+        return NULL;
+    }
+    schema->columns = columns;
+    struct schema_column *column = &columns[schema->count];
+    *column = (struct schema_column){
+        .name = strdup(name), .role = role, .kind = kind, .scale = 1, .input = -1, .place = -1, .code = -1};
+    if (!column->name) {
+        return NULL;
+    }
+    schema->count++;
+    return column;
+}
+
+/* --- places --- */
+
+static void lay_out_numbers(struct schema *schema)
+{
+    for (int i = 0; i < schema->count; i++) {
+        struct schema_column *column = &schema->columns[i];
+        if (column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER) {
+            column->input = schema->numbers++;
+        } else if (column->role == SCHEMA_TARGET) {
+            column->input = schema->targets++;
+        }
+    }
+}
+
+/* Places behind the numbers; false if there are more inputs than a layer may have. */
+static bool lay_out_places(struct schema *schema)
+{
+    int64_t inputs = schema->numbers;
+    for (int i = 0; i < schema->count; i++) {
+        struct schema_column *column = &schema->columns[i];
+        const bool is_category = column->kind == SCHEMA_CATEGORY;
+        if (column->role != SCHEMA_FEATURE || (!is_category && !column->may_miss)) {
+            continue;
+        }
+        column->place = (int)inputs;
+        column->code = schema->codes++;
+        inputs += is_category ? 1 + (int64_t)column->categories.count + column->may_miss : 1;
+        if (inputs > CONFIG_MAX_WIDTH) {
+            return false;
+        }
+    }
+    schema->inputs = (int)inputs;
+    return true;
+}
+
+static bool lay_out(struct schema *schema, struct error *error)
+{
+    schema->numbers = schema->codes = schema->inputs = schema->targets = schema->classes = 0;
+    lay_out_numbers(schema);
+    if (!lay_out_places(schema)) {
+        return error_set(error,
+                         "the columns make more than %d inputs; leave those with the most categories out (--ignore), "
+                         "or raise --category_min",
+                         CONFIG_MAX_WIDTH);
+    }
+    if (schema->inputs == 0) {
+        return error_set(error, "no column is left to learn from; name some by --features");
+    }
+    if (schema->task == TASK_INPUTS) {
+        schema->targets = schema->inputs;
+    } else if (schema->targets == 0 || (schema->task == TASK_CLASS && schema->targets != 1)) {
+        return error_set(error, "a class needs one target, and the other tasks at least one");
+    }
+    if (schema->task == TASK_CLASS) {
+        schema->classes = schema_target(schema, 0)->categories.count;
+        schema->targets = 0;
+    }
+    return true;
+}
+
+const struct schema_column *schema_target(const struct schema *schema, int target)
+{
+    for (int i = 0; i < schema->count; i++) {
+        if (schema->columns[i].role == SCHEMA_TARGET && schema->columns[i].input == target) {
+            return &schema->columns[i];
+        }
+    }
+    return NULL;
+}
+
+enum loss_kind schema_usual_loss(const struct schema *schema)
+{
+    return schema->task == TASK_CLASS ? LOSS_SOFTMAX : schema->task == TASK_FLAGS ? LOSS_SIGMOID : LOSS_MSE;
+}
+
+int schema_features(const struct schema *schema)
+{
+    int features = 0;
+    for (int i = 0; i < schema->count; i++) {
+        features += schema->columns[i].role == SCHEMA_FEATURE;
+    }
+    return features;
+}
+
+const char *schema_output_name(const struct schema *schema, int output)
+{
+    if (schema->task == TASK_CLASS) {
+        return dictionary_text(&schema_target(schema, 0)->categories, output);
+    }
+    const struct schema_column *target = schema_target(schema, output);
+    return target ? target->name : "";
+}
+
+/* --- JSON --- */
+
+static bool add_double(cJSON *object, const char *name, double number)
+{
+    char text[32];
+    config_number_text(number, text);
+    return cJSON_AddRawToObject(object, name, text);
+}
+
+static cJSON *categories_json(const struct dictionary *categories)
+{
+    cJSON *array = cJSON_CreateArray();
+    for (int i = 0; array && i < categories->count; i++) {
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(dictionary_text(categories, i)))) {
+            cJSON_Delete(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static cJSON *column_json(const struct schema_column *column)
+{
+    cJSON *object = cJSON_CreateObject();
+    bool done = cJSON_AddStringToObject(object, "name", column->name) &&
+                cJSON_AddStringToObject(object, "role", role_names[column->role]) &&
+                cJSON_AddStringToObject(object, "kind", kind_names[column->kind]);
+    if (column->role == SCHEMA_FEATURE) {
+        done = done && cJSON_AddBoolToObject(object, "may_miss", column->may_miss);
+    }
+    if (column->kind == SCHEMA_CATEGORY) {
+        done = done && cJSON_AddItemToObject(object, "categories", categories_json(&column->categories));
+    } else {
+        done = done && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
+               add_double(object, "fill", column->fill);
+    }
+    if (!done) {
+        cJSON_Delete(object);
+        return NULL;
+    }
+    return object;
+}
+
+static bool make_text(struct schema *schema)
+{
+    cJSON *root = cJSON_CreateObject();
+    bool done = cJSON_AddNumberToObject(root, "version", SCHEMA_VERSION) &&
+                cJSON_AddStringToObject(root, "task", task_names[schema->task]);
+    cJSON *columns = done ? cJSON_AddArrayToObject(root, "columns") : NULL;
+    for (int i = 0; columns && done && i < schema->count; i++) {
+        done = cJSON_AddItemToArray(columns, column_json(&schema->columns[i]));
+    }
+    free(schema->text);
+    schema->text = columns && done ? cJSON_PrintUnformatted(root) : NULL;
+    cJSON_Delete(root);
+    return schema->text;
+}
+
+static bool keep_target_scales(struct schema *schema)
+{
+    if (schema->task != TASK_NUMBERS) {
+        return true;
+    }
+    schema->target_means = calloc((size_t)schema->targets, sizeof *schema->target_means);
+    schema->target_scales = calloc((size_t)schema->targets, sizeof *schema->target_scales);
+    for (int i = 0; schema->target_means && schema->target_scales && i < schema->targets; i++) {
+        const struct schema_column *target = schema_target(schema, i);
+        schema->target_means[i] = target->center;
+        schema->target_scales[i] = target->scale;
+    }
+    return schema->target_means && schema->target_scales;
+}
+
+bool schema_finish(struct schema *schema, struct error *error)
+{
+    return lay_out(schema, error) && ((keep_target_scales(schema) && make_text(schema)) ||
+                                      error_set(error, "out of memory for the names of columns and categories"));
+}
+
+/* The place of a word in a list; -1 if it is not there. */
+static int find_word(const cJSON *object, const char *name, const char *const *words)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    for (int i = 0; cJSON_IsString(item) && words[i]; i++) {
+        if (strcmp(item->valuestring, words[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool get_double(const cJSON *object, const char *name, double *number)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    *number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return isfinite(*number);
+}
+
+static bool get_categories(struct schema_column *column, const cJSON *array)
+{
+    const cJSON *item;
+    int expected = 0;
+    cJSON_ArrayForEach(item, array)
+    {
+        if (!cJSON_IsString(item) ||
+            dictionary_add(&column->categories, item->valuestring, strlen(item->valuestring)) != expected++) {
+            return false; /* also one that is there twice */
+        }
+    }
+    return cJSON_IsArray(array);
+}
+
+static bool get_column(struct schema *schema, const cJSON *object)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const int role = find_word(object, "role", role_names), kind = find_word(object, "kind", kind_names);
+    if (!cJSON_IsString(name) || role < 0 || kind < 0) {
+        return false;
+    }
+    struct schema_column *column =
+        schema_add(schema, name->valuestring, (enum schema_role)role, (enum schema_kind)kind);
+    if (!column) {
+        return false;
+    }
+    column->may_miss = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "may_miss"));
+    if (kind == SCHEMA_CATEGORY) {
+        return get_categories(column, cJSON_GetObjectItemCaseSensitive(object, "categories"));
+    }
+    return get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
+           get_double(object, "fill", &column->fill) && column->scale != 0;
+}
+
+static bool get_columns(struct schema *schema, const cJSON *root)
+{
+    const cJSON *columns = cJSON_GetObjectItemCaseSensitive(root, "columns"), *object;
+    const int task = find_word(root, "task", task_names);
+    bool done = cJSON_IsArray(columns) && task >= 0;
+    cJSON_ArrayForEach(object, columns)
+    {
+        done = done && get_column(schema, object);
+    }
+    schema->task = (enum schema_task)(done ? task : 0);
+    return done;
+}
+
+bool schema_parse(struct schema *schema, const char *text, struct error *error)
+{
+    *schema = (struct schema){.count = 0};
+    cJSON *root = cJSON_Parse(text);
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
+    const bool is_known = cJSON_IsNumber(version) && version->valuedouble == SCHEMA_VERSION;
+    bool done = is_known && get_columns(schema, root);
+    cJSON_Delete(root);
+    if (!done) {
+        schema_free(schema);
+        return error_set(error, is_known ? "the preprocessing in it is damaged, or there is too little memory for it"
+                                         : "the preprocessing in it is of another version of this program");
+    }
+    if (!schema_finish(schema, error)) {
+        schema_free(schema);
+        return false;
+    }
+    return true;
+}
+
+bool schema_copy(struct schema *copy, const struct schema *schema, struct error *error)
+{
+    return schema_parse(copy, schema->text, error);
+}
+
+/* --- comparing --- */
+
+static bool say_categories(const struct schema_column *there, const struct schema_column *here, struct error *error)
+{
+    for (int i = 0; i < there->categories.count || i < here->categories.count; i++) {
+        const char *a = i < there->categories.count ? dictionary_text(&there->categories, i) : NULL;
+        const char *b = i < here->categories.count ? dictionary_text(&here->categories, i) : NULL;
+        if (!a || !b || strcmp(a, b) != 0) {
+            return error_set(error,
+                             "column %.64s has %d categories there and %d here; the first that differs: %.64s "
+                             "there, %.64s here",
+                             here->name, there->categories.count, here->categories.count, a ? a : "none",
+                             b ? b : "none");
+        }
+    }
+    return true;
+}
+
+static bool same_column(const struct schema_column *there, const struct schema_column *here, struct error *error)
+{
+    if (strcmp(there->name, here->name) != 0) {
+        return error_set(error, "column %.64s there is %.64s here", there->name, here->name);
+    }
+    if (there->role != here->role || there->kind != here->kind) {
+        return error_set(error, "column %.64s is a %s (%s) there and a %s (%s) here", here->name,
+                         role_names[there->role], kind_names[there->kind], role_names[here->role],
+                         kind_names[here->kind]);
+    }
+    if (there->may_miss != here->may_miss) {
+        return error_set(error, "column %.64s has missing values %s only", here->name,
+                         there->may_miss ? "there" : "here");
+    }
+    if (there->center != here->center || there->scale != here->scale || there->fill != here->fill) {
+        return error_set(error, "column %.64s has centre %.9g and scale %.9g there, %.9g and %.9g here", here->name,
+                         there->center, there->scale, here->center, here->scale);
+    }
+    return say_categories(there, here, error);
+}
+
+bool schema_same(const struct schema *there, const struct schema *here, struct error *error)
+{
+    if (there->task != here->task) {
+        return error_set(error, "it learns %s there and %s here", task_names[there->task], task_names[here->task]);
+    }
+    for (int i = 0; i < there->count && i < here->count; i++) {
+        if (!same_column(&there->columns[i], &here->columns[i], error)) {
+            return false;
+        }
+    }
+    if (there->count != here->count) {
+        const struct schema *longer = there->count > here->count ? there : here;
+        return error_set(error, "column %.64s is %s only",
+                         longer->columns[there->count < here->count ? there->count : here->count].name,
+                         longer == there ? "there" : "here");
+    }
+    return true;
+}
+
+bool schema_check(const char *path, const char *there, const struct schema *here, struct error *error)
+{
+    if ((there && here && strcmp(there, here->text) == 0) || (!there && !here)) {
+        return true;
+    }
+    struct schema schema;
+    if (!there || !here) {
+        return error_set(error, "%s: is of a model of %s, and the data are %s; choose another --train_dir", path,
+                         there ? "tables" : "pictures", here ? "a table" : "pictures");
+    }
+    if (!schema_parse(&schema, there, error)) {
+        return error_wrap(error, "%s", path);
+    }
+    const bool same = schema_same(&schema, here, error);
+    schema_free(&schema);
+    return same || error_wrap(error,
+                              "%s: was trained on other data than these, and the inputs would mean something else "
+                              "(choose another --train_dir)",
+                              path);
+}

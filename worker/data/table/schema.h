@@ -1,0 +1,93 @@
+/*
+ * The preprocessing of a table, part of the model that was trained on it: which columns become which inputs and
+ * targets, how numbers are scaled, which categories have a place of their own.
+ *
+ * The inputs of a row are first its numbers, then a place for every category. A number becomes (x - center) / scale; a
+ * missing one becomes `fill`, and sets the column's indicator, one more place. Of a column of categories one place is 1:
+ * the first one for what is rare or was never seen, then one for each category in order, then one for missing values if
+ * there were any.
+ *
+ * As JSON it stands in the checkpoint. Doubles are written so that they read back as the same bits.
+ */
+#ifndef WORKER_DATA_TABLE_SCHEMA_H
+#define WORKER_DATA_TABLE_SCHEMA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "worker/data/table/dictionary.h"
+
+enum schema_role { SCHEMA_FEATURE, SCHEMA_TARGET, SCHEMA_WEIGHT };
+enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY };
+
+/* What is to be learnt. */
+enum schema_task {
+    TASK_CLASS,   /* one of the categories of the one target */
+    TASK_FLAGS,   /* targets of 0 or 1, each for itself */
+    TASK_NUMBERS, /* targets as numbers */
+    TASK_INPUTS,  /* the inputs themselves */
+};
+
+struct schema_column {
+    char *name;
+    enum schema_role role;
+    enum schema_kind kind;
+    bool may_miss; /* values were missing: there is an indicator, or a place for that */
+    double center, scale, fill;
+    struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
+    int input;                    /* of a number: which one; of a target: which one; -1: none */
+    int place;                    /* its first place; -1: none */
+    int code;                     /* which of a row's codes says it; -1: none */
+};
+
+struct schema {
+    struct schema_column *columns; /* [count]: features, then targets, then the weight */
+    int count;
+    enum schema_task task;
+    int numbers, codes, inputs;           /* as in struct examples */
+    int classes, targets;                 /* outputs of the model: classes of TASK_CLASS, else targets */
+    double *target_means, *target_scales; /* [targets], of TASK_NUMBERS: a target is mean + scale x value; else NULL */
+    char *text;                           /* JSON */
+};
+
+/* A zeroed schema may be freed. */
+void schema_free(struct schema *schema);
+
+/* Adds a column with a copy of the name; NULL if out of memory. The pointer is good until the next one is added. */
+struct schema_column *schema_add(struct schema *schema, const char *name, enum schema_role role, enum schema_kind kind);
+
+/* Once all columns are there: gives them their places and makes the text. */
+bool schema_finish(struct schema *schema, struct error *error);
+
+/* From the text, which need not be trusted. */
+bool schema_parse(struct schema *schema, const char *text, struct error *error);
+bool schema_copy(struct schema *copy, const struct schema *schema, struct error *error);
+
+/* True if both are the same to the bit; otherwise the error names what differs: "column age: its mean ...". */
+bool schema_same(const struct schema *there, const struct schema *here, struct error *error);
+
+/* The same, of a checkpoint's text; either may be NULL, for pictures. path: of the checkpoint. */
+bool schema_check(const char *path, const char *there, const struct schema *here, struct error *error);
+
+/* Outputs of a model for it. */
+static inline int schema_outputs(const struct schema *schema)
+{
+    return schema->task == TASK_CLASS ? schema->classes : schema->targets;
+}
+
+/* The loss that suits the task. */
+enum loss_kind schema_usual_loss(const struct schema *schema);
+
+/* Columns to learn from. */
+int schema_features(const struct schema *schema);
+
+/* The name of a class, or of a target. */
+const char *schema_output_name(const struct schema *schema, int output);
+
+/* The first target; NULL: TASK_INPUTS. */
+const struct schema_column *schema_target(const struct schema *schema, int target);
+
+#endif

@@ -1,0 +1,509 @@
+/*
+ * Numbers are only parsed and summed; values are counted one by one where texts are, or where they may be classes. A
+ * column that turns out to be something else than its first rows looked like is surveyed a second time.
+ */
+#include "worker/data/table/survey.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text/suggest.h"
+
+enum {
+    MOST_VALUES = 1 << 20,  /* different ones that are counted in a column */
+    MOST_CLASSES_SURE = 20, /* integers so few are classes */
+    MOST_CLASSES = 1000,    /* more are not, ... */
+    ROWS_PER_CLASS = 20,    /* ... unless each has so many rows */
+    MOST_IDS = 1000,        /* texts: more, each in hardly more than a row, are names of rows */
+    TEXT_SHARE = 10,        /* a tenth of texts among numbers makes categories */
+};
+
+/* --- beginning --- */
+
+static bool is_listed(const struct string_list *list, const struct rows *rows, int column)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (rows_find_column(rows, list->items[i]) == column) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Names in the config must be columns. */
+static bool check_name(const struct rows *rows, const char *key, const char *name, struct error *error)
+{
+    if (name[0] == '\0' || rows_find_column(rows, name) >= 0) {
+        return true;
+    }
+    struct suggestion suggestion = {.word = name};
+    for (int i = 0; i < rows_columns(rows); i++) {
+        suggest_offer(&suggestion, rows_column_name(rows, i));
+    }
+    return error_set(error, "data.%s: %s has no column %.64s among its %d%s%.64s%s", key, rows_name(rows), name,
+                     rows_columns(rows), suggestion.best ? "; did you mean " : "; `trainer data info` lists them",
+                     suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
+}
+
+static bool check_names(const struct rows *rows, const char *key, const struct string_list *list, struct error *error)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (!check_name(rows, key, list->items[i], error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool learns_inputs(const struct config_data *data)
+{
+    return data->target.count == 1 && strcmp(data->target.items[0], "inputs") == 0;
+}
+
+static bool check_config(const struct rows *rows, const struct config_data *data, struct error *error)
+{
+    return (learns_inputs(data) || check_names(rows, "target", &data->target, error)) &&
+           check_names(rows, "features", &data->features, error) && check_names(rows, "ignore", &data->ignore, error) &&
+           check_names(rows, "categorical", &data->categorical, error) &&
+           check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error) &&
+           check_name(rows, "time", data->time, error);
+}
+
+static bool is_column(const struct rows *rows, const char *name, int column)
+{
+    return name[0] != '\0' && rows_find_column(rows, name) == column;
+}
+
+static enum survey_use use_of(const struct rows *rows, int column, const struct config_data *data)
+{
+    if (is_column(rows, data->weight, column)) {
+        return USE_WEIGHT;
+    }
+    if (!learns_inputs(data) && is_listed(&data->target, rows, column)) {
+        return USE_TARGET;
+    }
+    if (data->features.count > 0) {
+        return is_listed(&data->features, rows, column) ? USE_FEATURE : USE_NOTHING;
+    }
+    return is_listed(&data->ignore, rows, column) || is_column(rows, data->group, column) ? USE_NOTHING : USE_FEATURE;
+}
+
+static void forget(struct survey *survey)
+{
+    survey->rows = 0;
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        dictionary_free(&column->values);
+        *column = (struct survey_column){.name = column->name,
+                                         .use = column->use,
+                                         .is_category = column->is_category,
+                                         .is_number = column->is_number,
+                                         .is_collected =
+                                             column->is_category || column->use == USE_TARGET || survey->counts_all,
+                                         .is_integer = true,
+                                         .minimum = INFINITY,
+                                         .maximum = -INFINITY};
+    }
+}
+
+bool survey_begin(struct survey *survey, const struct rows *rows, const struct config *config, bool counts_all,
+                  struct error *error)
+{
+    const int count = rows_columns(rows);
+    *survey = (struct survey){.counts_all = counts_all};
+    if (!check_config(rows, &config->data, error)) {
+        return false;
+    }
+    survey->columns = calloc((size_t)count, sizeof *survey->columns);
+    for (int i = 0; survey->columns && i < count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        column->name = strdup(rows_column_name(rows, i));
+        if (!column->name) {
+            break;
+        }
+        survey->count++;
+        column->use = use_of(rows, i, &config->data);
+        column->is_category = is_listed(&config->data.categorical, rows, i);
+    }
+    forget(survey);
+    return survey->count == count || error_set(error, "%s: out of memory for %d columns", rows_name(rows), count);
+}
+
+void survey_free(struct survey *survey)
+{
+    for (int i = 0; i < survey->count; i++) {
+        free(survey->columns[i].name);
+        dictionary_free(&survey->columns[i].values);
+    }
+    free(survey->columns);
+    *survey = (struct survey){.count = 0};
+}
+
+/* --- rows --- */
+
+static bool say_text(const struct rows *rows, const struct row *row, int column, enum number_kind kind,
+                     struct error *error)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, column, buffer, &size);
+    const char *name = rows_column_name(rows, column);
+    if (kind == NUMBER_INFINITE) {
+        error_set(error, "column %.64s: %.*s is not finite; leave the field empty if it is missing", name,
+                  (int)(size < 32 ? size : 32), text);
+    } else if (kind == NUMBER_FINITE) {
+        error_set(error, "column %.64s: %.*s is beyond float32; scale the column down", name,
+                  (int)(size < 32 ? size : 32), text);
+    } else {
+        error_set(
+            error,
+            "column %.64s: \"%.*s\" is not a number, as others in it are; mend it, leave the field empty, or name "
+            "the column by --categorical; --max_bad_records=N skips N such rows",
+            name, (int)(size < 32 ? size : 32), text);
+    }
+    return row_wrap(rows, row, column, error);
+}
+
+static bool is_fault(enum number_kind kind, double number)
+{
+    return kind == NUMBER_TEXT || kind == NUMBER_INFINITE || (kind == NUMBER_FINITE && fabs(number) > FLT_MAX);
+}
+
+/* A value that is counted: false if out of memory. */
+static bool count_value(struct survey_column *column, const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, index, buffer, &size);
+    if (column->values.count >= MOST_VALUES && dictionary_find(&column->values, text, size) < 0) {
+        column->has_too_many = true;
+        return true;
+    }
+    return dictionary_add(&column->values, text, size) >= 0;
+}
+
+static void note_fault(struct survey_column *column, const struct rows *rows, const struct row *row, int index,
+                       enum number_kind kind)
+{
+    struct error error;
+    column->texts += kind == NUMBER_TEXT;
+    column->infinite += kind != NUMBER_TEXT;
+    if (column->first_text[0] == '\0') {
+        say_text(rows, row, index, kind, &error);
+        memcpy(column->first_text, error.text, sizeof column->first_text - 1);
+        column->first_text[sizeof column->first_text - 1] = '\0';
+    }
+}
+
+static bool add_value(struct survey_column *column, const struct rows *rows, const struct row *row, int index)
+{
+    double number = 0;
+    const enum number_kind kind = row_number(row, index, &number);
+    if (kind == NUMBER_MISSING) {
+        column->missing++;
+        return true;
+    }
+    if (is_fault(kind, number)) {
+        note_fault(column, rows, row, index, kind);
+        column->is_collected |= kind == NUMBER_TEXT && column->numbers.count + column->numbers.in_chunk == 0;
+    } else {
+        moments_add(&column->numbers, number);
+        column->is_integer = column->is_integer && number == trunc(number);
+        column->minimum = number < column->minimum ? number : column->minimum;
+        column->maximum = number > column->maximum ? number : column->maximum;
+    }
+    return !column->is_collected || count_value(column, row, index);
+}
+
+bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
+{
+    survey->rows++;
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        if ((column->use != USE_NOTHING || survey->counts_all) && !add_value(column, rows, row, i)) {
+            return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
+        }
+    }
+    return true;
+}
+
+bool survey_accepts(const struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
+{
+    for (int i = 0; i < survey->count; i++) {
+        const struct survey_column *column = &survey->columns[i];
+        const bool must_be = column->use == USE_TARGET || column->use == USE_WEIGHT;
+        if (column->use == USE_NOTHING || (!column->is_number && !must_be)) {
+            continue;
+        }
+        double number = 0;
+        const enum number_kind kind = row_number(row, i, &number);
+        if (must_be && kind == NUMBER_MISSING) {
+            error_set(error, "column %.64s: is empty; a row needs its %s: fill it in, or remove the row", column->name,
+                      column->use == USE_TARGET ? "target" : "weight");
+            return row_wrap(rows, row, i, error);
+        }
+        if ((column->is_number || column->use == USE_WEIGHT) && is_fault(kind, number)) {
+            return say_text(rows, row, i, kind, error);
+        }
+    }
+    return true;
+}
+
+/* --- after the rows --- */
+
+/* Texts among numbers: are these categories, or faults? */
+static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *again, struct error *error)
+{
+    const int64_t numbers = column->numbers.count;
+    if (column->is_category || column->texts + column->infinite == 0 || (numbers == 0 && column->infinite == 0)) {
+        return true;
+    }
+    if (column->texts > 0 && TEXT_SHARE * column->texts >= numbers + column->texts) {
+        column->is_category = *again = true;
+        return true;
+    }
+    if (!skips_faults) {
+        return error_set(error, "%s", column->first_text);
+    }
+    column->is_number = *again = true;
+    return true;
+}
+
+bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct error *error)
+{
+    *again = false;
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        moments_settle(&column->numbers);
+        if (column->use != USE_NOTHING && !decide_mixed(column, skips_faults, again, error)) {
+            return false;
+        }
+    }
+    if (*again) {
+        forget(survey);
+    }
+    return true;
+}
+
+/* --- the schema --- */
+
+bool survey_is_class(const struct survey_column *column, int64_t rows)
+{
+    const int count = column->values.count;
+    if (column->is_category || column->numbers.count == 0) {
+        return true;
+    }
+    return column->is_integer && !column->has_too_many &&
+           (count <= MOST_CLASSES_SURE || (count <= MOST_CLASSES && (int64_t)count * ROWS_PER_CLASS <= rows));
+}
+
+static bool is_text(const struct survey_column *column)
+{
+    return column->is_category || column->texts > 0;
+}
+
+static bool is_flag(const struct survey_column *column)
+{
+    return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
+}
+
+static void find_scale(struct schema_column *to, const struct survey_column *from, enum table_scaling scaling)
+{
+    const double count = (double)from->numbers.count;
+    to->fill = from->numbers.count > 0 ? from->numbers.mean : 0;
+    if (from->numbers.count == 0 || from->minimum == from->maximum || scaling == SCALING_NONE) {
+        to->center = scaling == SCALING_NONE ? 0 : to->fill;
+        return;
+    }
+    if (scaling == SCALING_MINMAX) {
+        to->center = from->minimum;
+        to->scale = from->maximum - from->minimum;
+    } else {
+        to->center = from->numbers.mean;
+        to->scale = sqrt(from->numbers.squares / count);
+    }
+}
+
+/* A text in nearly every row that no other row has: a name, not a category. */
+static bool is_id(const struct survey_column *column, int64_t rows)
+{
+    return column->texts > 0 && !column->is_category &&
+           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
+}
+
+static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
+                        const struct config_data *data, const char *name)
+{
+    if (column->missing == survey->rows) {
+        log_warning("%s: column %.64s is empty; it is left out", name, column->name);
+        return true;
+    }
+    if (is_id(column, survey->rows)) {
+        log_warning("%s: column %.64s has another text in nearly every row; it is left out (--categorical=%.64s keeps "
+                    "it)",
+                    name, column->name, column->name);
+        return true;
+    }
+    const bool is_category = is_text(column);
+    if (is_category ? column->values.count < 2 : column->minimum == column->maximum) {
+        if (column->missing == 0) {
+            log_warning("%s: column %.64s has one value alone and teaches nothing", name, column->name);
+        }
+    }
+    struct schema_column *added =
+        schema_add(schema, column->name, SCHEMA_FEATURE, is_category ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
+    if (!added) {
+        return false;
+    }
+    added->may_miss = column->missing > 0;
+    if (is_category) {
+        added->categories = column->values;
+        column->values = (struct dictionary){.count = 0};
+        return dictionary_settle(&added->categories, data->category_min);
+    }
+    find_scale(added, column, data->scaling);
+    return true;
+}
+
+static bool add_target(struct schema *schema, struct survey_column *column)
+{
+    const bool is_class = schema->task == TASK_CLASS;
+    struct schema_column *added =
+        schema_add(schema, column->name, SCHEMA_TARGET, is_class ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
+    if (!added) {
+        return false;
+    }
+    if (is_class) {
+        added->categories = column->values;
+        column->values = (struct dictionary){.count = 0};
+        return dictionary_settle(&added->categories, 1);
+    }
+    if (schema->task == TASK_NUMBERS) {
+        find_scale(added, column, SCALING_STANDARD);
+    }
+    return true;
+}
+
+/* The targets at a glance. */
+struct targets {
+    const struct survey_column *first;
+    int count, flags, texts;
+};
+
+static struct targets look_at_targets(const struct survey *survey)
+{
+    struct targets targets = {.count = 0};
+    for (int i = 0; i < survey->count; i++) {
+        const struct survey_column *column = &survey->columns[i];
+        if (column->use == USE_TARGET) {
+            targets.first = targets.first ? targets.first : column;
+            targets.count++;
+            targets.flags += is_flag(column);
+            targets.texts += is_text(column);
+        }
+    }
+    return targets;
+}
+
+/* What the loss of the config asks for, or else suits the targets. */
+static enum schema_task task_of(const struct targets *targets, int64_t rows, enum loss_kind loss)
+{
+    switch (loss) {
+    case LOSS_SOFTMAX:
+        return TASK_CLASS;
+    case LOSS_SIGMOID:
+        return TASK_FLAGS;
+    case LOSS_MSE:
+    case LOSS_MAE:
+    case LOSS_HUBER:
+    case LOSS_QUANTILE:
+        return TASK_NUMBERS;
+    case LOSS_AUTO:
+        break;
+    }
+    if (targets->count == 1) {
+        return survey_is_class(targets->first, rows) ? TASK_CLASS : TASK_NUMBERS;
+    }
+    return targets->flags == targets->count ? TASK_FLAGS : TASK_NUMBERS;
+}
+
+static bool check_task(const struct targets *targets, enum schema_task task, const char *name, struct error *error)
+{
+    const struct survey_column *first = targets->first;
+    if (task == TASK_CLASS && targets->count > 1) {
+        return error_set(error, "data.target: loss softmax learns one target, and %d are named", targets->count);
+    }
+    if (task == TASK_CLASS && (first->has_too_many || first->values.count > CONFIG_MAX_WIDTH)) {
+        return error_set(error, "%s: the target %.64s has more than %d classes; is it a number (--loss=mse)?", name,
+                         first->name, CONFIG_MAX_WIDTH);
+    }
+    if (task == TASK_CLASS && first->values.count < 2) {
+        return error_set(error, "%s: the target %.64s has %d values; there is nothing to learn with less than 2", name,
+                         first->name, first->values.count);
+    }
+    if (task == TASK_FLAGS && targets->flags < targets->count) {
+        return error_set(error, "%s: loss sigmoid needs targets of 0 and 1, and not all are", name);
+    }
+    if (task == TASK_NUMBERS && targets->texts > 0) {
+        return error_set(error, "%s: a target is text, and this loss (or several targets) needs numbers", name);
+    }
+    return true;
+}
+
+static bool choose_task(const struct survey *survey, const struct config *config, const char *name,
+                        enum schema_task *task, struct error *error)
+{
+    const struct targets targets = look_at_targets(survey);
+    const enum loss_kind loss = config->train.loss;
+    if (learns_inputs(&config->data)) {
+        *task = TASK_INPUTS;
+        return (loss != LOSS_SOFTMAX && loss != LOSS_SIGMOID) ||
+               error_set(error, "data.target: loss %s cannot learn the inputs; leave it out, or use mse",
+                         config_loss_name(loss));
+    }
+    if (targets.count == 0) {
+        return error_set(error, "%s: is a table, but nothing says what to learn; name the column by --target", name);
+    }
+    *task = task_of(&targets, survey->rows, loss);
+    return check_task(&targets, *task, name, error);
+}
+
+/* Adds the columns of one use. */
+static bool add_columns(struct schema *schema, struct survey *survey, enum survey_use use, const struct config *config,
+                        const char *name)
+{
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        bool done = true;
+        if (column->use == use) {
+            done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
+                   : use == USE_TARGET ? add_target(schema, column)
+                                       : schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER) != NULL;
+        }
+        if (!done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
+                   struct error *error)
+{
+    *schema = (struct schema){.count = 0};
+    bool done = choose_task(survey, config, name, &schema->task, error);
+    if (done) {
+        done = add_columns(schema, survey, USE_FEATURE, config, name) &&
+               add_columns(schema, survey, USE_TARGET, config, name) &&
+               add_columns(schema, survey, USE_WEIGHT, config, name);
+        done = done || error_set(error, "%s: out of memory for its columns", name);
+        done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
+    }
+    if (!done) {
+        schema_free(schema);
+    }
+    return done;
+}

@@ -1,0 +1,286 @@
+/* Batch by batch, so that a file of any size takes the memory of one batch. The text of the batch's rows is kept. */
+#include "worker/export/predict_rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "worker/data/table/encode.h"
+#include "worker/data/table/rows.h"
+#include "worker/data/table/schema.h"
+
+enum { BATCH = 256, MOST_INPUT = 1 << 30 /* bytes of standard input */ };
+
+struct prediction {
+    const struct trained *trained;
+    const struct schema *schema;
+    FILE *out;
+    struct rows *rows;
+    struct encoder encoder;
+    struct examples examples; /* [BATCH] */
+    float *outputs;           /* [BATCH, outputs] */
+    double *probabilities;    /* [outputs] */
+    char *text;               /* the rows' own columns, a line each */
+    size_t text_used, text_capacity;
+    int count; /* rows in the batch */
+    int bad;
+};
+
+/* --- text --- */
+
+static bool append(struct prediction *self, const char *text, size_t size)
+{
+    if (size > self->text_capacity - self->text_used) {
+        const size_t capacity = 2 * self->text_capacity + size;
+        char *larger = realloc(self->text, capacity);
+        if (!larger) {
+            return false;
+        }
+        self->text = larger;
+        self->text_capacity = capacity;
+    }
+    memcpy(self->text + self->text_used, text, size);
+    self->text_used += size;
+    return true;
+}
+
+/* A field as CSV wants it. */
+static bool append_field(struct prediction *self, const char *text, size_t size, char delimiter)
+{
+    const bool is_plain = !memchr(text, delimiter, size) && !memchr(text, '"', size) && !memchr(text, '\n', size) &&
+                          !memchr(text, '\r', size);
+    if (is_plain) {
+        return append(self, text, size);
+    }
+    bool done = append(self, "\"", 1);
+    for (size_t i = 0; done && i < size; i++) {
+        done = append(self, text + i, 1) && (text[i] != '"' || append(self, "\"", 1));
+    }
+    return done && append(self, "\"", 1);
+}
+
+static bool append_row(struct prediction *self, const struct row *row)
+{
+    const char delimiter = rows_delimiter(self->rows);
+    bool done = true;
+    for (int i = 0; done && i < row->count; i++) {
+        char buffer[ROW_NUMBER_TEXT];
+        size_t size = row->fields ? row->fields[i].size : 0;
+        const char *text = row->fields ? row->fields[i].text : row_text(row, i, buffer, &size);
+        done = append_field(self, text, size, delimiter) && append(self, &delimiter, 1);
+    }
+    return done && append(self, "", 1); /* a zero, where the line is cut off again */
+}
+
+/* --- what the model says --- */
+
+static void put_name(struct prediction *self, const char *prefix, const char *name)
+{
+    const char delimiter = rows_delimiter(self->rows);
+    self->text_used = 0;
+    if (append(self, prefix, strlen(prefix)) && append(self, name, strlen(name))) {
+        const size_t size = self->text_used;
+        char *whole = strndup(self->text, size);
+        self->text_used = 0;
+        if (whole && append_field(self, whole, size, delimiter)) {
+            fwrite(self->text, 1, self->text_used, self->out);
+        }
+        free(whole);
+    }
+    self->text_used = 0;
+}
+
+static void put_header(struct prediction *self)
+{
+    const struct schema *schema = self->schema;
+    const char delimiter = rows_delimiter(self->rows);
+    const int outputs = schema_outputs(schema);
+    for (int i = 0; i < rows_columns(self->rows); i++) {
+        put_name(self, "", rows_column_name(self->rows, i));
+        fputc(delimiter, self->out);
+    }
+    switch (schema->task) {
+    case TASK_CLASS:
+        fputs("prediction", self->out);
+        for (int i = 0; i < outputs; i++) {
+            fputc(delimiter, self->out);
+            put_name(self, "probability_", schema_output_name(schema, i));
+        }
+        break;
+    case TASK_FLAGS:
+        for (int i = 0; i < outputs; i++) {
+            fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
+            put_name(self, "prediction_", schema_output_name(schema, i));
+            fputc(delimiter, self->out);
+            put_name(self, "probability_", schema_output_name(schema, i));
+        }
+        break;
+    case TASK_NUMBERS:
+        for (int i = 0; i < outputs; i++) {
+            fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
+            put_name(self, outputs > 1 ? "prediction_" : "prediction",
+                     outputs > 1 ? schema_output_name(schema, i) : "");
+        }
+        break;
+    case TASK_INPUTS:
+        fputs("error", self->out);
+        break;
+    }
+    fputc('\n', self->out);
+}
+
+/* The softmax of the outputs; returns the likeliest. */
+static int find_class(struct prediction *self, const float *outputs, int count)
+{
+    int best = 0;
+    double sum = 0;
+    for (int i = 1; i < count; i++) {
+        best = outputs[i] > outputs[best] ? i : best;
+    }
+    for (int i = 0; i < count; i++) {
+        self->probabilities[i] = exp((double)outputs[i] - (double)outputs[best]);
+        sum += self->probabilities[i];
+    }
+    for (int i = 0; i < count; i++) {
+        self->probabilities[i] /= sum;
+    }
+    return best;
+}
+
+static double reconstruction_error(const struct prediction *self, int index, const float *outputs)
+{
+    const struct examples *examples = &self->examples;
+    const float *wanted = examples->target_values + (size_t)index * (size_t)examples->targets;
+    double sum = 0;
+    for (int i = 0; i < examples->targets; i++) {
+        const double difference = (double)outputs[i] - (double)wanted[i];
+        sum += difference * difference;
+    }
+    return sum / examples->targets;
+}
+
+static void put_prediction(struct prediction *self, int index, const float *outputs)
+{
+    const struct schema *schema = self->schema;
+    const char delimiter = rows_delimiter(self->rows);
+    const int count = schema_outputs(schema);
+    if (schema->task == TASK_CLASS) {
+        const int best = find_class(self, outputs, count);
+        put_name(self, "", schema_output_name(schema, best));
+        for (int i = 0; i < count; i++) {
+            fprintf(self->out, "%c%.7g", delimiter, self->probabilities[i]);
+        }
+    } else if (schema->task == TASK_INPUTS) {
+        fprintf(self->out, "%.9g", reconstruction_error(self, index, outputs));
+    }
+    for (int i = 0; i < count && schema->task == TASK_FLAGS; i++) {
+        const double probability = 1 / (1 + exp(-(double)outputs[i]));
+        fprintf(self->out, "%s%d%c%.7g", i > 0 ? (char[]){delimiter, '\0'} : "", probability >= 0.5, delimiter,
+                probability);
+    }
+    for (int i = 0; i < count && schema->task == TASK_NUMBERS; i++) {
+        fprintf(self->out, "%s%.9g", i > 0 ? (char[]){delimiter, '\0'} : "",
+                schema->target_means[i] + schema->target_scales[i] * (double)outputs[i]);
+    }
+    fputc('\n', self->out);
+}
+
+static bool put_batch(struct prediction *self, struct error *error)
+{
+    struct engine *engine = self->trained->engine;
+    const size_t outputs = (size_t)schema_outputs(self->schema);
+    char *lines = self->text;
+    if (self->count == 0) {
+        return true;
+    }
+    if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error)) {
+        return false;
+    }
+    self->text = NULL; /* names are put together there meanwhile */
+    self->text_used = self->text_capacity = 0;
+    const char *line = lines;
+    for (int i = 0; i < self->count; i++) {
+        fputs(line, self->out);
+        line += strlen(line) + 1;
+        put_prediction(self, i, self->outputs + (size_t)i * outputs);
+    }
+    free(lines);
+    self->text_used = 0;
+    self->count = 0;
+    return true;
+}
+
+/* --- rows --- */
+
+static bool take_row(struct prediction *self, const struct row *row, struct error *error)
+{
+    if (!encoder_add(&self->encoder, self->rows, row, &self->examples, self->count, error)) {
+        return false;
+    }
+    if (!append_row(self, row)) {
+        return error_set(error, "%s: out of memory for a batch of rows", rows_name(self->rows));
+    }
+    return ++self->count < BATCH || put_batch(self, error);
+}
+
+static bool predict_all(struct prediction *self, struct error *error)
+{
+    for (;;) {
+        struct row row;
+        const enum csv_status status = rows_next(self->rows, &row, error);
+        if (status == CSV_END) {
+            return put_batch(self, error);
+        }
+        if (status == CSV_FAILED) {
+            return false;
+        }
+        if (status == CSV_ROW && take_row(self, &row, error)) {
+            continue;
+        }
+        if (self->bad++ >= self->trained->config.data.max_bad_records) {
+            return false;
+        }
+        log_warning("%s; the row is left out", error->text);
+    }
+}
+
+static bool open_rows(struct rows **rows, const char *path, uint8_t **input, const struct config *config,
+                      struct error *error)
+{
+    size_t size;
+    if (strcmp(path, "-") != 0) {
+        return rows_open(rows, path, config->data.header, error);
+    }
+    return file_read("/dev/stdin", MOST_INPUT, input, &size, error) &&
+           rows_open_bytes(rows, "standard input", *input, size, config->data.header, error);
+}
+
+bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
+{
+    const struct schema *schema = trained->schema;
+    const size_t outputs = (size_t)schema_outputs(schema);
+    struct prediction self = {.trained = trained, .schema = schema, .out = out};
+    uint8_t *input = NULL;
+    bool done = open_rows(&self.rows, path, &input, &trained->config, error) &&
+                encoder_begin(&self.encoder, schema, self.rows, false, error) &&
+                encoder_allocate(&self.examples, schema, BATCH, schema->task == TASK_INPUTS, error);
+    self.outputs = malloc(BATCH * outputs * sizeof *self.outputs);
+    self.probabilities = malloc(outputs * sizeof *self.probabilities);
+    if (done && (!self.outputs || !self.probabilities)) {
+        done = error_set(error, "out of memory while predicting %zu outputs", outputs);
+    }
+    if (done) {
+        put_header(&self);
+        done = predict_all(&self, error);
+    }
+    free(self.outputs);
+    free(self.probabilities);
+    free(self.text);
+    examples_free(&self.examples);
+    encoder_end(&self.encoder);
+    rows_close(self.rows);
+    free(input);
+    return done;
+}

@@ -1,0 +1,24 @@
+/* Predictions for rows of a table: the file's own columns, and behind them what the model says. */
+#ifndef WORKER_EXPORT_PREDICT_ROWS_H
+#define WORKER_EXPORT_PREDICT_ROWS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "worker/export/trained.h"
+
+/*
+ * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
+ *
+ *     classes      prediction, and probability_CLASS for each class
+ *     flags        prediction_TARGET and probability_TARGET for each target
+ *     numbers      prediction, or prediction_TARGET for each target
+ *     the inputs   error: the mean squared difference of what the model makes of them
+ *
+ * The model was learnt from a table and has been started. path "-": standard input. Up to max_bad_records rows with
+ * faults are left out, each with a warning.
+ */
+bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
+
+#endif
