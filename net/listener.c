@@ -27,12 +27,14 @@ enum {
 
 static const double TIDY_S = 0.1;   /* between two looks for threads that ended */
 static const double FAILED_S = 0.1; /* without a look, after accept failed: no more files, say */
+static const double BUSY_S = 0.005; /* without a look, after some were turned away: they come many at a time, then */
 
 struct listener {
     struct listener_options options;
     int fd;
     int places;
     double tidied_s;
+    double busy_until_s;
     struct door door;
     /* Guarded by the lock. */
     char *sessions; /* [places * session_size] */
@@ -83,6 +85,7 @@ static void refuse(struct listener *listener, enum complaint cause, const struct
     error_set(&error, "refused %s: %s", peer, why);
     note_refusal(listener, cause, &visitor->source, peer, &error);
     close(visitor->fd);
+    listener->busy_until_s = clock_monotonic_s() + BUSY_S;
 }
 
 /* What was only counted, and is due. */
@@ -388,6 +391,9 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
     struct visitor visitor;
     enum door_look look;
     bool comes;
+    if (clock_monotonic_s() < listener->busy_until_s && wake_wait(-1, 0, wake, listener->busy_until_s) == WAKE_RAISED) {
+        return false;
+    }
     enum wake_result how = door_wait(&listener->door, listener->fd, wake, deadline_s, &comes);
     const double now_s = clock_monotonic_s();
     while ((look = door_next(&listener->door, now_s, &visitor)) != DOOR_NOTHING) {

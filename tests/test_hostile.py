@@ -154,6 +154,8 @@ LIES = {
     "more floats than bytes": {"ranges": [(0, 8)], "bulk": bytes(4)},
     "more bytes than floats": {"ranges": [(0, 1)], "bulk": bytes(64)},
     "push 0": {"sequence": 0, "ranges": [(0, 1)], "bulk": bytes(4)},
+    "a step that no number has": {"base_step": 2**63 - 1, "ranges": [(0, 1)], "bulk": bytes(4)},
+    "a step below all": {"base_step": -(2**63), "ranges": [(0, 1)], "bulk": bytes(4)},
     "an unknown kind of number": {"dtype": 7, "ranges": [(0, 1)], "bulk": bytes(4)},
 }
 
@@ -186,7 +188,7 @@ def test_lies_that_are_refused_or_harm_only_the_liar(fleet):
             answer, fields, _ = client.call(name, **values)
             assert (answer, fields["code"]) == ("error", 2), (name, fields)
         before = fleet.steps()
-        for sequence, base in ((2**63, 2**63 - 1), (2**64 - 1, -(2**63))):
+        for sequence, base in ((2**63, 2**53), (2**64 - 1, -(2**53))):
             push(client, sequence=sequence, base_step=base, base_version=2**64 - 1, local_step=-5, ranges=[(0, 1)],
                  bulk=bytes(4))
             name, fields, _ = client.receive()

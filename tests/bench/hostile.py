@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What strangers cost a fleet: the rate of an honest job under each attack of tests/attacks.py, over TLS.
 
-    tests/bench/hostile.py [--trainer=build/trainer] [--rounds=3] [PART ...]
+    tests/bench/hostile.py [--trainer=build/trainer] [--rounds=5] [PART ...]
 
 PART: an attack, or chief, which is silent connections to the chief's data listener; all of them by default. Attacker
 and job share this machine, so what the attacker takes of it is no fault of the job's: the rate under attack is divided
@@ -25,7 +25,7 @@ from attacks import ATTACKS, Attack  # noqa: E402
 from clusters import Cluster  # noqa: E402
 from runs import wait_for  # noqa: E402
 
-MEASURED_S = 4.0
+MEASURED_S = 2.0
 SETTLED_S = 1.0  # until what strangers have saved up is spent
 JOB = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--learning_rate=0.001", "--min_workers=2",
        "--num_threads=1", "--issync=0", "--data_sharding=chief", "--train_dir=")
@@ -148,7 +148,7 @@ class Fleet:
 def main():
     parts = {name: lambda bench, name=name: bench.attack(name) for name in ATTACKS}
     parts["chief"] = lambda bench: bench.attack("silent", "silent, to the chief", "worker 0")
-    run_parts(arguments(__doc__, rounds=3, data=False), parts, Bench)
+    run_parts(arguments(__doc__, rounds=5, data=False), parts, Bench)
 
 
 if __name__ == "__main__":
