@@ -1,4 +1,4 @@
-/* The system's clocks, in seconds. */
+/* The system's clocks, in seconds, and sleep. */
 #include "base/clock.h"
 
 #include <time.h>
@@ -23,4 +23,15 @@ double clock_thread_s(void)
 double clock_wall_s(void)
 {
     return seconds_of(CLOCK_REALTIME);
+}
+
+void clock_pause(double until_s)
+{
+    static const double LONGEST_S = 0.1;
+    double left_s = until_s - clock_monotonic_s();
+    left_s = left_s < LONGEST_S ? left_s : LONGEST_S;
+    if (left_s > 0) {
+        struct timespec time = {.tv_nsec = (long)(left_s * 1e9)};
+        nanosleep(&time, NULL);
+    }
 }

@@ -96,6 +96,14 @@ def test_target_accuracy_and_patience_end_a_run(trainer, tmp_path):
     assert result.done["steps"] == 20 + 3 * 20
 
 
+def test_who_stops_early_needs_validation_examples(trainer, tmp_path):
+    few = ("--data_source=synthetic", "--synthetic_train=9", "--synthetic_test=9", "--batch_size=2", "--patience=1",
+           "--train_steps=2", "--train_dir=")
+    result = run(trainer, *few, cwd=tmp_path, status=1)
+    assert "a tenth of 9 examples (data.validation_size=auto) is none: set --validation_size to 1" in result.stderr
+    run(trainer, *few, "--validation_size=1", cwd=tmp_path)
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_any_number_of_threads_gives_the_same_bits(trainer, tmp_path, threads):
     flags = (*SMALL, "--layers=784,100,30,10", "--optimizer=momentum", "--ema_decay=0.9", "--l2=1e-4",

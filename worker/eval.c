@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
@@ -87,10 +86,8 @@ struct checkpoint_follower {
 
 static void pause_until(double until_s)
 {
-    for (double left_s; (left_s = until_s - clock_monotonic_s()) > 0 && signals_pending() == 0;) {
-        double some_s = fmin(left_s, 0.1);
-        struct timespec time = {.tv_sec = (time_t)some_s, .tv_nsec = (long)(1e9 * (some_s - floor(some_s)))};
-        nanosleep(&time, NULL);
+    while (clock_monotonic_s() < until_s && signals_pending() == 0) {
+        clock_pause(until_s);
     }
 }
 

@@ -100,10 +100,13 @@ bool training_check_data(const struct training *training, struct error *error)
         return error_set(error, "train.best_metric %s is not defined for loss %s", config_metric_name(metric),
                          config_loss_name(loss));
     }
+    /* A size of 0 would have been refused with the config. */
     return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
            training->dataset->validation.count > 0 ||
-           error_set(error, "train.target_metric, target_accuracy and patience are measured on the validation "
-                            "examples, and data.validation_size is 0: set it to 5000, say");
+           error_set(error,
+                     "train.target_metric, target_accuracy and patience are measured on the validation examples, and a "
+                     "tenth of %d examples (data.validation_size=auto) is none: set --validation_size to 1 or more",
+                     training->dataset->train.count);
 }
 
 void training_plan(struct training *training)

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -165,8 +164,7 @@ static void pause_for(double seconds)
 {
     const double until_s = clock_monotonic_s() + seconds;
     while (signals_pending() == 0 && clock_monotonic_s() < until_s) {
-        const struct timespec slice = {.tv_nsec = 20 * 1000000L};
-        nanosleep(&slice, NULL);
+        clock_pause(until_s);
     }
 }
 
@@ -175,13 +173,12 @@ static int wait_for(pid_t child)
 {
     int status = 0, told = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
-        const struct timespec slice = {.tv_nsec = 20 * 1000000L};
         const int number = signals_pending();
         if (number != 0 && told == 0) {
             told = number;
             kill(child, number);
         }
-        nanosleep(&slice, NULL);
+        clock_pause(clock_monotonic_s() + 0.02);
     }
     return status;
 }

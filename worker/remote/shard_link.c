@@ -1,12 +1,6 @@
 /* From the config's hosts and delays to links. */
 #include "worker/remote/shard_link.h"
 
-#include <time.h>
-
-#include "base/clock.h"
-
-static const double PAUSE_S = 0.1;
-
 bool shard_link_create(struct link *link, const struct config *config, int ps, const struct identity *identity,
                        struct traffic *traffic, struct error *error)
 {
@@ -25,14 +19,4 @@ bool shard_link_create_to_chief(struct link *link, const struct config *config, 
         .peer = {MEMBER_WORKER, 0}, .self = identity_introduction(identity), .traffic = traffic};
     const char *host = config->cluster.worker_hosts.items[0];
     return link_create(link, host, &options, error) || error_wrap(error, "cluster.worker_hosts: %s", host);
-}
-
-void shard_link_pause(double until_s)
-{
-    double left = until_s - clock_monotonic_s();
-    left = left < PAUSE_S ? left : PAUSE_S;
-    if (left > 0) {
-        struct timespec time = {.tv_nsec = (long)(left * 1e9)};
-        nanosleep(&time, NULL);
-    }
 }

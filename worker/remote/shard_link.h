@@ -15,7 +15,4 @@ bool shard_link_create(struct link *link, const struct config *config, int ps, c
 bool shard_link_create_to_chief(struct link *link, const struct config *config, const struct identity *identity,
                                 struct traffic *traffic, struct error *error);
 
-/* Sleeps at most until `until_s`, and no longer than a tenth of a second, so that callers look at signals in time. */
-void shard_link_pause(double until_s);
-
 #endif

@@ -23,7 +23,6 @@
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/initial.h"
-#include "worker/remote/shard_link.h"
 
 enum { STEPS = 5, MAX_LOG = 1 << 20, MAX_ENVIRONMENT = 512 };
 
@@ -210,7 +209,7 @@ static bool wait_for(const struct trial *trial, pid_t child, bool (*given_up)(vo
             return stop ? error_set(error, "the trial was cancelled")
                         : error_set(error, "the trial took longer than %.0f s", TIMEOUT_S);
         }
-        shard_link_pause(clock_monotonic_s() + 0.02);
+        clock_pause(clock_monotonic_s() + 0.02);
     }
     if (ended < 0) {
         return error_set(error, "the trial's process was lost: %s", strerror(errno));

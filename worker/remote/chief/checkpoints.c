@@ -389,7 +389,7 @@ static void *save_on(void *context)
         }
         /* A mutex knows no turns: who validates would wait until nothing is left to save. */
         while (atomic_load(&chief->waiting) > 0 && !atomic_load(&chief->end)) {
-            shard_link_pause(clock_monotonic_s() + 1e-3);
+            clock_pause(clock_monotonic_s() + 1e-3);
         }
     }
     return NULL;

@@ -193,6 +193,22 @@ enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct
 
 /* --- Snapshots --- */
 
+/* Asks one shard for a snapshot, to be answered by until_s. *code: 0 if it has been or will be taken in time. */
+static enum push_pull_end order_snapshot(struct push_pull *exchange, struct shard_part *part, uint64_t number,
+                                         int64_t at_step, double until_s, uint16_t *code, struct error *error)
+{
+    enum push_pull_end end = need_link(exchange, part, error);
+    if (end != PUSH_PULL_DONE) {
+        return end;
+    }
+    double left_s = fmax(0.0, until_s - clock_monotonic_s());
+    struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = (uint32_t)(left_s * 1e3)};
+    return channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, soon() + left_s, code, error) ||
+                   *code == ERROR_TOO_LATE || *code == ERROR_PASSED
+               ? PUSH_PULL_DONE
+               : failed(exchange, part, *code, error);
+}
+
 /* Asks every shard, each with what is left of the time to wait. */
 static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, double until_s,
                                            struct snapshot_answer *answer, struct error *error)
@@ -200,27 +216,21 @@ static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t 
     *answer = (struct snapshot_answer){.taken = true, .same = true, .global_step = -1};
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        uint16_t code;
+        uint16_t code = 0;
         if (part->span_count == 0) {
             continue;
         }
-        enum push_pull_end end = need_link(exchange, part, error);
+        enum push_pull_end end = order_snapshot(exchange, part, number, at_step, until_s, &code, error);
         if (end != PUSH_PULL_DONE) {
             return end;
         }
-        double left_s = fmax(0.0, until_s - clock_monotonic_s());
-        struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = (uint32_t)(left_s * 1e3)};
-        if (channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, soon() + left_s, &code,
-                         error)) {
-            int64_t step = part->link.channel.message.done.global_step;
-            answer->same = answer->same && (answer->global_step < 0 || answer->global_step == step);
-            answer->global_step = step > answer->global_step ? step : answer->global_step;
+        if (code != 0) {
+            answer->taken = false;
             continue;
         }
-        if (code != ERROR_TOO_LATE) {
-            return failed(exchange, part, code, error);
-        }
-        answer->taken = false;
+        int64_t step = part->link.channel.message.done.global_step;
+        answer->same = answer->same && (answer->global_step < 0 || answer->global_step == step);
+        answer->global_step = step > answer->global_step ? step : answer->global_step;
     }
     return PUSH_PULL_DONE;
 }
@@ -274,19 +284,11 @@ enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, i
         if (part->span_count == 0) {
             continue;
         }
-        enum push_pull_end end = need_link(exchange, part, error);
+        enum push_pull_end end = order_snapshot(exchange, part, number, step, until_s, &code, error);
         if (end != PUSH_PULL_DONE) {
             return end;
         }
-        double left_s = fmax(0.0, until_s - clock_monotonic_s());
-        struct message_snapshot order = {.snapshot = number, .at_step = step, .wait_ms = (uint32_t)(left_s * 1e3)};
-        if (channel_call(&part->link.channel, MESSAGE_snapshot, &order, MESSAGE_done, soon() + left_s, &code, error)) {
-            continue;
-        }
-        if (code != ERROR_TOO_LATE && code != ERROR_PASSED) {
-            return failed(exchange, part, code, error);
-        }
-        *state = code == ERROR_PASSED ? ORDER_LOST : ORDER_PENDING;
+        *state = code == ERROR_PASSED ? ORDER_LOST : code == ERROR_TOO_LATE ? ORDER_PENDING : *state;
     }
     return PUSH_PULL_DONE;
 }

@@ -219,7 +219,7 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
             return PUSH_PULL_STOPPED;
         }
         if (end == PUSH_PULL_AGAIN) {
-            shard_link_pause(clock_monotonic_s() + AGAIN_S);
+            clock_pause(clock_monotonic_s() + AGAIN_S);
         }
         if (end == PUSH_PULL_AGAIN && exchange->writes_model) {
             return end;

@@ -260,7 +260,7 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
             log_error("no answer from ps 0 for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
             return COMMAND_FAILED;
         }
-        shard_link_pause(now_s + LOOK_S);
+        clock_pause(now_s + LOOK_S);
     }
     log_info("the fleet goes on without this process; see `trainer rollout status`");
     return signals_exit_status(signals_pending());

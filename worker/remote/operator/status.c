@@ -409,7 +409,7 @@ static int run_status(const struct command_call *call)
     }
     const struct status_entry *entries = status_query_ask(query, TIMEOUT_S, &count);
     if (is_incomplete(entries, count)) {
-        shard_link_pause(clock_monotonic_s() + RETRY_AFTER_S);
+        clock_pause(clock_monotonic_s() + RETRY_AFTER_S);
         entries = status_query_ask(query, TIMEOUT_S, &count);
     }
     if (json || call->config->output.log_format == LOG_JSON) {

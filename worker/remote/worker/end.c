@@ -102,7 +102,7 @@ static void wait_for_end(struct remote_worker *worker)
             log_info("waiting for worker 0 (%s) to end the job, %.0f s", worker->config.cluster.worker_hosts.items[0],
                      now_s - begin_s);
         }
-        shard_link_pause(now_s + 0.005);
+        clock_pause(now_s + 0.005);
     }
 }
 

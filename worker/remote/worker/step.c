@@ -53,7 +53,7 @@ static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
         training_fail_not_finite(training, "the loss", loss, training->global_step);
         return;
     }
-    shard_link_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
+    clock_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
     worker_take_end(worker, worker->config.cluster.issync ? push_nothing(worker) : worker_refresh(worker));
 }
 
