@@ -55,7 +55,8 @@ static void every_key_is_of_its_class(void **state)
         parse(&after, "{}");
         char *was = config_key_text(key, &before);
         bool other = false;
-        for (const char *const *text = (const char *const[]){"1", "0.5", "0", "2", NULL}; *text && !other; text++) {
+        for (const char *const *text = (const char *const[]){"1", "0.5", "0", "2", "0.25", NULL}; *text && !other;
+             text++) {
             if (config_key_set_text(key, &after, *text, &error)) {
                 char *is = config_key_text(key, &after);
                 other = strcmp(was, is) != 0;

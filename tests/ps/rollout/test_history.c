@@ -267,7 +267,7 @@ static void the_meter_lets_few_through(void **state)
     assert_true(audit_may_write(&meter, now_s + 61, &left_out));
     assert_int_equal(left_out, 291);
     assert_false(audit_may_write(&meter, now_s + 62, &left_out));
-    for (double s = 121; s <= 3601; s += 1) { /* every second for an hour */
+    for (int s = 121; s <= 3601; s++) { /* every second for an hour */
         const bool may = audit_may_write(&meter, now_s + s, &left_out);
         written += may;
         all += 1 + (may ? left_out : 0);
