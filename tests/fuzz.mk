@@ -23,6 +23,8 @@ build/fuzz/rooms.a: $(fuzz_objects)
 	@rm -f $@
 	@ar rcs $@ $^
 
+build/fuzz/fuzz_requests: link_with += $(serving_link)
+
 $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(native_libs)
 	@$(CLANG) $(sanitized) -fsanitize=fuzzer -o $@ $< build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
 

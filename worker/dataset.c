@@ -27,7 +27,7 @@
 #include "worker/data/tfrecord/files.h"
 
 /* Of TensorFlow's read_data_sets, and of a smaller set no more than a tenth. */
-enum { VALIDATION_MOST = 5000 };
+enum { VALIDATION_MOST = 5000, VISIT_BYTES = 64 << 20 };
 
 enum { USUAL_HIDDEN = 100 /* units, of tables, as in scikit-learn */ };
 
@@ -233,7 +233,7 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
         break;
     case DATA_SYNTHETIC:
     case DATA_AUTO:
-        done = draw_examples(&examples, part, config, overflow->limit, error);
+        done = draw_examples(&examples, part, config, memory_limit(config), error);
         break;
     }
     if (!done) {
@@ -266,6 +266,70 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
         examples_free(result);
     }
     return fits || say_too_large(origin, config, overflow.limit, error);
+}
+
+/* One block, some examples at a time. */
+static bool visit_block(struct example_reader *reader, const struct stream_block *block, struct examples *some,
+                        const struct dataset_visitor *visitor, struct error *error)
+{
+    const struct example_source *source = reader->source;
+    bool done = true;
+    for (uint32_t first = 0; first < block->count && done; first += (uint32_t)some->count) {
+        const uint32_t left = block->count - first;
+        const uint32_t count = left < (uint32_t)some->count ? left : (uint32_t)some->count;
+        done = source->table->read(reader, block, first, count, some->images, some->labels, error);
+        if (done) {
+            visitor->show(visitor->context, some->images, some->labels, (int)count);
+        }
+    }
+    return done;
+}
+
+static bool visit_blocks(const struct overflow *overflow, const struct dataset_visitor *visitor, struct error *error)
+{
+    const struct example_source *source = overflow->source;
+    const size_t pixels = (size_t)source->height * (size_t)source->width;
+    struct examples some = {.count = (int)(VISIT_BYTES / pixels / 8) + 1};
+    struct example_reader *reader = NULL;
+    some.images = malloc((size_t)some.count * pixels + IDX_PADDING);
+    some.labels = malloc((size_t)some.count * sizeof *some.labels);
+    bool done = (some.images && some.labels) || error_set(error, "out of memory for %d images", some.count);
+    done = done && source->table->open(source, &reader, error);
+    for (int i = 0; i < overflow->blocks.count && done; i++) {
+        done = visit_block(reader, &overflow->blocks.items[i], &some, visitor, error);
+    }
+    if (reader) {
+        source->table->close(reader);
+    }
+    examples_free(&some);
+    return done;
+}
+
+bool dataset_visit(struct dataset_origin *origin, enum dataset_part part, const struct config *config,
+                   const struct dataset_visitor *visitor, struct error *error)
+{
+    const uint64_t limit = memory_limit(config);
+    struct overflow overflow = {.limit = limit < VISIT_BYTES ? limit : VISIT_BYTES, .keep = 1};
+    struct examples examples;
+    if (!read_part(&examples, origin, part, config, &overflow, error)) {
+        overflow_free(&overflow);
+        return false;
+    }
+    struct examples shape = {
+        .count = examples.count, .height = examples.height, .width = examples.width, .classes = examples.classes};
+    if (overflow.source) {
+        shape.count = (int)overflow.blocks.examples;
+        shape.classes = overflow.source->classes;
+    }
+    bool done = visitor->begin(visitor->context, &shape, error);
+    if (done && overflow.source) {
+        done = visit_blocks(&overflow, visitor, error);
+    } else if (done) {
+        visitor->show(visitor->context, examples.images, examples.labels, examples.count);
+    }
+    examples_free(&examples);
+    overflow_free(&overflow);
+    return done;
 }
 
 /* What the user sees as the source of images or labels in an error. */

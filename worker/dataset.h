@@ -78,4 +78,16 @@ struct dataset_origin {
 bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error);
 
+/*
+ * The same, but shows the examples some at a time, in the order of the files, and keeps few: a part of any size takes
+ * little memory. shape: count, height, width and classes of the whole part, known before the first are shown.
+ */
+struct dataset_visitor {
+    bool (*begin)(void *context, const struct examples *shape, struct error *error);
+    void (*show)(void *context, const uint8_t *images, const int32_t *labels, int count);
+    void *context;
+};
+bool dataset_visit(struct dataset_origin *origin, enum dataset_part part, const struct config *config,
+                   const struct dataset_visitor *visitor, struct error *error);
+
 #endif

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -270,6 +271,7 @@ static bool waits_for_a_sipper(void)
     pthread_t thread;
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0); /* as all that listeners and connects make */
     sipper.fd = ends[1];
     assert_true(connection_serve(&connection, ends[0], "a sipper", NULL, NULL, soon(), &error));
     connection_set_idle_timeout(connection, IDLE_S);

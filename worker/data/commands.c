@@ -53,55 +53,54 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
 
 /* Facts about one part. */
 struct data_summary {
-    struct examples examples;
+    struct examples examples; /* their counts alone */
     struct dataset_origin origin;
     char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" except for IDX files */
     int *class_counts;                                         /* [examples.classes] */
-    double zeros;                                              /* share of the pixels */
-    double mean;                                               /* of the pixels, 0..255 */
+    uint64_t zero_pixels, pixel_sum;
+    double zeros; /* share of the pixels */
+    double mean;  /* of the pixels, 0..255 */
 };
 
-static bool count_classes(struct data_summary *summary, struct error *error)
+static bool begin_summary(void *context, const struct examples *shape, struct error *error)
 {
-    const struct examples *examples = &summary->examples;
-    summary->class_counts = calloc((size_t)examples->classes, sizeof *summary->class_counts);
-    if (!summary->class_counts) {
-        return error_set(error, "out of memory while counting %d classes", examples->classes);
-    }
-    for (int i = 0; i < examples->count; i++) {
-        summary->class_counts[examples->labels[i]]++;
-    }
-    return true;
+    struct data_summary *summary = context;
+    summary->examples = *shape;
+    summary->class_counts = calloc((size_t)shape->classes, sizeof *summary->class_counts);
+    return summary->class_counts || error_set(error, "out of memory while counting %d classes", shape->classes);
 }
 
-static void measure_pixels(struct data_summary *summary)
+static void add_to_summary(void *context, const uint8_t *images, const int32_t *labels, int count)
 {
-    const struct examples *examples = &summary->examples;
-    size_t pixels = (size_t)examples->count * (size_t)examples->height * (size_t)examples->width;
-    uint64_t zeros = 0, sum = 0;
-    for (size_t i = 0; i < pixels; i++) {
-        zeros += examples->images[i] == 0;
-        sum += examples->images[i];
+    struct data_summary *summary = context;
+    const size_t pixels = (size_t)count * (size_t)summary->examples.height * (size_t)summary->examples.width;
+    for (int i = 0; i < count; i++) {
+        summary->class_counts[labels[i]]++;
     }
-    summary->zeros = (double)zeros / (double)pixels;
-    summary->mean = (double)sum / (double)pixels;
+    for (size_t i = 0; i < pixels; i++) {
+        summary->zero_pixels += images[i] == 0;
+        summary->pixel_sum += images[i];
+    }
 }
 
 static bool summarize(struct data_summary *summary, enum dataset_part part, const struct config *config,
                       struct error *error)
 {
     memset(summary, 0, sizeof *summary);
-    if (!dataset_read(&summary->examples, &summary->origin, part, config, error) || !count_classes(summary, error)) {
+    const struct dataset_visitor visitor = {.begin = begin_summary, .show = add_to_summary, .context = summary};
+    if (!dataset_visit(&summary->origin, part, config, &visitor, error)) {
         return false;
     }
-    measure_pixels(summary);
+    const struct examples *all = &summary->examples;
+    const double pixels = (double)all->count * (double)all->height * (double)all->width;
+    summary->zeros = (double)summary->zero_pixels / pixels;
+    summary->mean = (double)summary->pixel_sum / pixels;
     return summary->origin.source != DATA_IDX || (digest_file(summary->origin.images, summary->images_sha256, error) &&
                                                   digest_file(summary->origin.labels, summary->labels_sha256, error));
 }
 
 static void summary_free(struct data_summary *summary)
 {
-    examples_free(&summary->examples);
     free(summary->class_counts);
 }
 

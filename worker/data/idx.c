@@ -98,6 +98,23 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
     return true;
 }
 
+bool idx_read_part(struct stream *stream, uint8_t *bytes, size_t size, struct error *error)
+{
+    return read_exactly(stream, bytes, size, "elements", error);
+}
+
+bool idx_read_end(const struct idx_header *header, struct stream *stream, struct error *error)
+{
+    /* Only reading past the last element reaches the end of the stream and its checksum. */
+    uint8_t extra;
+    size_t got;
+    return stream_read(stream, &extra, 1, &got, error) &&
+           (got == 0 || error_set(error,
+                                  "%s: continues after the %llu bytes of elements that its header promises; fetch it "
+                                  "again",
+                                  stream_name(stream), (unsigned long long)header->bytes));
+}
+
 bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error)
 {
     size_t size = (size_t)header->bytes;
@@ -105,18 +122,9 @@ bool idx_read_elements(const struct idx_header *header, struct stream *stream, u
     if (!elements) {
         return error_set(error, "%s: out of memory for its %zu bytes", stream_name(stream), size);
     }
-    /* Ask for one byte more: only reading past the last one reaches the end of the stream and its checksum. */
-    uint8_t extra;
-    size_t got;
-    if (!read_exactly(stream, elements, size, "elements", error) || !stream_read(stream, &extra, 1, &got, error)) {
+    if (!idx_read_part(stream, elements, size, error) || !idx_read_end(header, stream, error)) {
         free(elements);
         return false;
-    }
-    if (got > 0) {
-        free(elements);
-        return error_set(error,
-                         "%s: continues after the %zu bytes of elements that its header promises; fetch it again",
-                         stream_name(stream), size);
     }
     memset(elements + size, 0, IDX_PADDING);
     *bytes = elements;

@@ -27,7 +27,8 @@ enum idx_type {
 enum {
     IDX_MAX_DIMENSIONS = 4,
     IDX_MAX_HEADER = 4 + 4 * IDX_MAX_DIMENSIONS,
-    IDX_PADDING = 64, /* zero bytes after the elements, so that vector loads may read past the last one */
+    IDX_MAX_EXAMPLES = 1 << 26, /* of a data set */
+    IDX_PADDING = 64,           /* zero bytes after the elements, so that vector loads may read past the last one */
 };
 
 #define IDX_MAX_BYTES ((uint64_t)1 << 36) /* of elements: 64 GiB */
@@ -48,6 +49,10 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
  * then IDX_PADDING zeros.
  */
 bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error);
+
+/* The same in parts, for who needs no more at a time: `size` bytes of elements; then the end, and the checksum. */
+bool idx_read_part(struct stream *stream, uint8_t *bytes, size_t size, struct error *error);
+bool idx_read_end(const struct idx_header *header, struct stream *stream, struct error *error);
 
 /* Reads only the header of a file. */
 bool idx_examine(struct idx_header *header, const char *path, struct error *error);

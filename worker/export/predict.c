@@ -21,7 +21,7 @@
 #include "worker/export/predict_rows.h"
 #include "worker/export/trained.h"
 
-enum { MOST_FILES = 1 << 20, BATCH = 256, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
+enum { MOST_FILES = 1 << 20, BATCH = 256, READ_BYTES = 1 << 22, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
 
 /* State of one run. */
 struct predict {
@@ -136,29 +136,45 @@ static bool check_images(const struct idx_header *header, const char *name, stru
     return true;
 }
 
-static bool predict_stream(struct predict *predict, struct stream *stream, struct error *error)
+/* The images of an IDX file, `at_once` in `images` at a time: its header may promise more than there is memory for. */
+static bool predict_elements(struct predict *predict, struct stream *stream, const struct idx_header *header,
+                             uint8_t *elements, int at_once, struct error *error)
 {
-    const char *name = stream_name(stream);
-    struct idx_header header;
-    uint8_t *elements = NULL;
-    if (!idx_read_header(&header, stream, error) || !check_images(&header, name, error) ||
-        !idx_read_elements(&header, stream, &elements, error)) {
-        return false;
-    }
-    bool flat = header.dimensions == 2, done = true;
-    int64_t count = header.sizes[0];
-    struct image image = {.width = (int)header.sizes[flat ? 1 : 2], .height = flat ? 1 : (int)header.sizes[1]};
-    size_t pixels = (size_t)image.width * (size_t)image.height;
-    for (int64_t first = 0; first < count && done; first += BATCH) {
-        int some = count - first < BATCH ? (int)(count - first) : BATCH;
+    const bool flat = header->dimensions == 2;
+    const int64_t count = header->sizes[0];
+    struct image image = {.width = (int)header->sizes[flat ? 1 : 2], .height = flat ? 1 : (int)header->sizes[1]};
+    const size_t pixels = (size_t)image.width * (size_t)image.height;
+    bool done = true;
+    for (int64_t first = 0; first < count && done; first += at_once) {
+        const int some = count - first < at_once ? (int)(count - first) : at_once;
+        done = idx_read_part(stream, elements, (size_t)some * pixels, error);
         for (int i = 0; i < some && done; i++) {
-            image.pixels = elements + (size_t)(first + i) * pixels;
+            image.pixels = elements + (size_t)i * pixels;
             done = image_fit_inputs(&image, predict->inputs, predict->images + (size_t)i * (size_t)predict->inputs,
                                     error) ||
-                   error_wrap(error, "%s", name);
+                   error_wrap(error, "%s", stream_name(stream));
         }
-        done = done && predict_batch(predict, name, some, first, error);
+        done = done && predict_batch(predict, stream_name(stream), some, first, error);
     }
+    return done && idx_read_end(header, stream, error);
+}
+
+static bool predict_stream(struct predict *predict, struct stream *stream, struct error *error)
+{
+    struct idx_header header;
+    if (!idx_read_header(&header, stream, error) || !check_images(&header, stream_name(stream), error)) {
+        return false;
+    }
+    const uint64_t pixels = header.elements / header.sizes[0];
+    if (pixels > IMAGE_MAX_PIXELS) {
+        return error_set(error, "%s: its images have %llu pixels; the limit is %d", stream_name(stream),
+                         (unsigned long long)pixels, IMAGE_MAX_PIXELS);
+    }
+    const uint64_t fitting = READ_BYTES / pixels;
+    const int at_once = fitting < 1 ? 1 : fitting > BATCH ? BATCH : (int)fitting;
+    uint8_t *elements = malloc((size_t)at_once * (size_t)pixels + IDX_PADDING);
+    bool done = elements ? predict_elements(predict, stream, &header, elements, at_once, error)
+                         : error_set(error, "%s: out of memory for its images", stream_name(stream));
     free(elements);
     return done;
 }

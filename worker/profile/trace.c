@@ -67,6 +67,13 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : 0.0;
 }
 
+/* What is no number, or a larger one than any of ours, is 0. */
+static int64_t whole_number_of(const cJSON *object, const char *key, int64_t most)
+{
+    const double number = number_of(object, key);
+    return fabs(number) <= (double)most ? (int64_t)number : 0;
+}
+
 static const char *text_of(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -75,6 +82,9 @@ static const char *text_of(const cJSON *object, const char *key)
 
 static bool add_span(struct trace *trace, const cJSON *event)
 {
+    if (trace->count == TRACE_MAX_SPANS) {
+        return false;
+    }
     if (trace->count == trace->room) {
         size_t room = trace->room > 0 ? 2 * trace->room : 4096;
         struct trace_span *spans = realloc(trace->spans, room * sizeof *spans);
@@ -89,10 +99,10 @@ static bool add_span(struct trace *trace, const cJSON *event)
     *span = (struct trace_span){.begin_us = number_of(event, "ts"),
                                 .us = number_of(event, "dur"),
                                 .cipher_us = number_of(arguments, "cipher_us"),
-                                .number = (int64_t)number_of(arguments, "number"),
+                                .number = whole_number_of(arguments, "number", INT64_C(1) << 53),
                                 .peer = member_by_name(text_of(arguments, "peer")),
                                 .name = find_name(trace, text_of(event, "name")),
-                                .thread = find_thread(trace, (int)number_of(event, "tid"))};
+                                .thread = find_thread(trace, (int)whole_number_of(event, "tid", INT32_MAX))};
     trace->count++;
     return span->name >= 0 && span->thread >= 0;
 }
@@ -108,7 +118,7 @@ static bool add_event(struct trace *trace, const cJSON *event)
         trace->member = member_by_name(name);
         snprintf(trace->name, sizeof trace->name, "%s", name);
     } else if (strcmp(text_of(event, "name"), "thread_name") == 0) {
-        int thread = find_thread(trace, (int)number_of(event, "tid"));
+        int thread = find_thread(trace, (int)whole_number_of(event, "tid", INT32_MAX));
         if (thread < 0) {
             return false;
         }
@@ -153,33 +163,47 @@ static void find_selves(struct trace *trace)
     }
 }
 
-/* Our files hold one event per line, so that files of any length are read with the memory of one event. */
+/* One line of a file of ours, cut where it is no such line: what it may be is for the caller to see. */
+static bool take_line(struct trace *trace, const char *line, int number, struct error *error)
+{
+    const char *other = number == 1 ? strstr(line, "\"otherData\":") : NULL;
+    if (other) {
+        sscanf(other, "\"otherData\":{\"begin_us\":%lf,\"forgotten_spans\":%" SCNu64, &trace->begin_us,
+               &trace->forgotten);
+    }
+    const char *begin = line + (line[0] == ',' ? 1 : 0) + (line[0] == ',' && line[1] == '\n');
+    if (strncmp(begin, "{\"ph\":", 6) != 0) {
+        return true;
+    }
+    cJSON *event = cJSON_Parse(begin);
+    bool good = event && add_event(trace, event);
+    if (!good) {
+        error_set(error, "%s:%d: %s", trace->path, number,
+                  event ? "more than a profile holds, or than there is memory for"
+                        : "not an event: is the file complete?");
+    }
+    cJSON_Delete(event);
+    return good;
+}
+
+/* Our files hold one short event per line, so that a file is read with the memory of what is in it. */
 static bool read_lines(struct trace *trace, FILE *file, struct error *error)
 {
-    char *line = NULL;
-    size_t room = 0;
-    int number = 0;
+    char line[TRACE_MAX_LINE];
     bool good = true;
-    while (good && getline(&line, &room, file) >= 0) {
-        number++;
-        const char *other = number == 1 ? strstr(line, "\"otherData\":") : NULL;
-        if (other) {
-            sscanf(other, "\"otherData\":{\"begin_us\":%lf,\"forgotten_spans\":%" SCNu64, &trace->begin_us,
-                   &trace->forgotten);
-        }
-        const char *begin = line + (line[0] == ',' ? 1 : 0) + (line[0] == ',' && line[1] == '\n');
-        if (strncmp(begin, "{\"ph\":", 6) != 0) {
-            continue;
-        }
-        cJSON *event = cJSON_Parse(begin);
-        good = event && add_event(trace, event);
-        if (!good) {
-            error_set(error, "%s:%d: %s", trace->path, number,
-                      event ? "too large for memory" : "not an event: is the file complete?");
-        }
-        cJSON_Delete(event);
+    for (int number = 1; good && fgets(line, sizeof line, file); number++) {
+        const size_t size = strlen(line);
+        good = size + 1 < sizeof line || line[size - 1] == '\n' ||
+               error_set(error,
+                         "%s:%d: a line of more than %d bytes: not a profile of one member; give the files that "
+                         "--profile wrote",
+                         trace->path, number, TRACE_MAX_LINE - 2);
+        good = good && (size > 0 || error_set(error,
+                                              "%s:%d: a zero byte: not a profile of one member; give the files that "
+                                              "--profile wrote",
+                                              trace->path, number));
+        good = good && take_line(trace, line, number, error);
     }
-    free(line);
     return good;
 }
 

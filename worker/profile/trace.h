@@ -15,7 +15,14 @@
 
 #include "base/error.h"
 
-enum { TRACE_MAX_FILES = 64, TRACE_MAX_NAMES = 128, TRACE_MAX_THREADS = 4096 };
+/* Of files, and in each: lines of our own have some 200 bytes, and a profile keeps about a million spans. */
+enum {
+    TRACE_MAX_FILES = 64,
+    TRACE_MAX_NAMES = 128,
+    TRACE_MAX_THREADS = 4096,
+    TRACE_MAX_LINE = 4096,
+    TRACE_MAX_SPANS = 1 << 22,
+};
 
 struct trace_span {
     double begin_us, us;            /* since the member's profile began */

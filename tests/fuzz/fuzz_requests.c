@@ -1,0 +1,421 @@
+/*
+ * A ps and members with a key that mean no good: the input is what several sessions send, in any order and also while
+ * requests of others wait, to the program's own handlers, job and shard (tests/ps/server/serving.h). Whatever comes,
+ * answers can be decoded, no step is lost or counted twice, and nothing that a request held stays held.
+ *
+ * Most of what is sent is well formed, so that it gets past the decoder, which has a fuzzer of its own.
+ */
+#include <stdint.h>
+
+#include "tests/ps/server/serving.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+enum { MOST_DEPTH = 4, MOST_RANGES = 4, MOST_FLOATS = 4096, MOST_BULK = 1 << 21, TEXT = 12 };
+
+static struct input {
+    const uint8_t *next, *end;
+} input;
+
+static uint8_t take(void)
+{
+    return input.next < input.end ? *input.next++ : 0;
+}
+
+/* --- Messages --- */
+
+static int64_t take_step(void)
+{
+    const uint8_t byte = take();
+    switch (byte) {
+    case 0x7f:
+        return MESSAGE_MAX_SIGNED;
+    case 0x80:
+        return -MESSAGE_MAX_SIGNED;
+    case 0x7e:
+        return JOB_MAX_STEP;
+    default:
+        return serving.server.job.global_step + (int8_t)byte;
+    }
+}
+
+static uint32_t take_wait(void)
+{
+    static const uint32_t waits_ms[] = {0, 1000, 20000, 600000};
+    return waits_ms[take() % 4];
+}
+
+static float take_float(void)
+{
+    static const float floats[] = {1.0f, 0.0f, -0.0f, -2.5f, NAN, INFINITY, 1e-40f, 3e38f};
+    return floats[take() % 8];
+}
+
+static const char *take_text(char text[TEXT])
+{
+    const int count = take() % TEXT;
+    for (int i = 0; i < count; i++) {
+        text[i] = (char)take();
+    }
+    text[count] = '\0';
+    return text;
+}
+
+/* Parts of the vector, or of the list of workers: all that is held, or few. */
+static struct ranges take_ranges(uint8_t bytes[MOST_RANGES * RANGE_BYTES])
+{
+    const struct span *spans;
+    const int span_count = shard_spans(serving.server.shard, &spans);
+    const uint8_t kind = take();
+    struct ranges ranges = {bytes, 0};
+    if (kind >= 0xc0) {
+        for (int i = 0; i < span_count && i < MOST_RANGES; i++) {
+            range_put(bytes, ranges.count++, (struct range){spans[i].first, (uint32_t)spans[i].count});
+        }
+        return ranges;
+    }
+    uint64_t first = 0;
+    for (int i = 0; i < kind % (MOST_RANGES + 1); i++) {
+        first += take();
+        const uint32_t count = take() % 64;
+        range_put(bytes, ranges.count++, (struct range){first, count});
+        first += count;
+    }
+    return ranges;
+}
+
+/* What a message borrows. */
+struct borrowed {
+    uint8_t ranges[2][MOST_RANGES * RANGE_BYTES];
+    char text[TEXT], more[TEXT];
+    float bulk[MOST_FLOATS];
+};
+
+static void make_model_request(uint16_t type, union message *message, struct borrowed *borrowed)
+{
+    switch (type) {
+    case MESSAGE_begin_restore:
+        message->begin_restore.source = take_text(borrowed->text);
+        break;
+    case MESSAGE_write:
+        message->write = (struct message_write){.vector = take() % 4, .dtype = take() % 2};
+        message->write.ranges = take_ranges(borrowed->ranges[0]);
+        break;
+    case MESSAGE_end_restore:
+        message->end_restore = (struct message_end_restore){take_step(), (int64_t)take() << (take() % 54)};
+        break;
+    case MESSAGE_snapshot:
+        message->snapshot = (struct message_snapshot){take(), take_step(), take_wait()};
+        message->snapshot.snapshot |= take() % 2 == 0 ? SNAPSHOT_ORDER : 0;
+        break;
+    case MESSAGE_release:
+        message->release.snapshot = take() | (take() % 2 == 0 ? SNAPSHOT_ORDER : 0);
+        break;
+    case MESSAGE_read:
+        message->read = (struct message_read){take() % 4, take() % 8, {NULL, 0}};
+        message->read.snapshot |= message->read.snapshot > 3 ? SNAPSHOT_ORDER : 0;
+        message->read.ranges = take_ranges(borrowed->ranges[0]);
+        break;
+    default:
+        message->get_model.wait_ms = take_wait();
+    }
+}
+
+static void make_training_request(uint16_t type, union message *message, struct borrowed *borrowed)
+{
+    switch (type) {
+    case MESSAGE_push:
+        message->push = (struct message_push){.sequence = take() % 16,
+                                              .base_version = take(),
+                                              .base_step = take_step(),
+                                              .token = take_step(),
+                                              .loss = take_float(),
+                                              .answer_dtype = take() % 3,
+                                              .dtype = take() % 2};
+        message->push.ranges = take_ranges(borrowed->ranges[0]);
+        break;
+    case MESSAGE_pull:
+        message->pull = (struct message_pull){
+            .dtype = take() % 3, .since_version = take(), .after_step = take_step(), .wait_ms = take_wait()};
+        message->pull.ranges = take() % 4 == 0 ? take_ranges(borrowed->ranges[0]) : (struct ranges){NULL, 0};
+        break;
+    case MESSAGE_staged:
+        message->staged.step = take_step();
+        message->staged.finite = take_ranges(borrowed->ranges[0]);
+        message->staged.not_finite = take_ranges(borrowed->ranges[1]);
+        break;
+    default:
+        message->get_aggregate = (struct message_get_aggregate){take_step(), take_wait()};
+    }
+}
+
+static void make_other_request(uint16_t type, union message *message, struct borrowed *borrowed)
+{
+    switch (type) {
+    case MESSAGE_heartbeat:
+        message->heartbeat = (struct message_heartbeat){.state = take() % 9,
+                                                        .global_step = take_step(),
+                                                        .loss = take_float(),
+                                                        .host = take_text(borrowed->text),
+                                                        .message = take_text(borrowed->more)};
+        break;
+    case MESSAGE_end_job:
+        message->end_job = (struct message_end_job){take() % 5, take_step(), take_float(), take_text(borrowed->text)};
+        break;
+    case MESSAGE_leave:
+        message->leave.message = take_text(borrowed->text);
+        break;
+    case MESSAGE_get_status:
+        message->get_status.members = take() % 2;
+        break;
+    case MESSAGE_pong:
+        message->pong.nonce = take();
+        break;
+    default:
+        break;
+    }
+}
+
+static void send_frame(struct serving_session *one)
+{
+    static const uint16_t types[] = {
+        MESSAGE_push,          MESSAGE_push,        MESSAGE_pull,    MESSAGE_begin_restore, MESSAGE_write,
+        MESSAGE_end_restore,   MESSAGE_get_model,   MESSAGE_read,    MESSAGE_snapshot,      MESSAGE_release,
+        MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,   MESSAGE_get_status,    MESSAGE_staged,
+        MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,    MESSAGE_report,        MESSAGE_propose,
+        MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome, MESSAGE_done,
+    };
+    static struct borrowed borrowed;
+    union message message;
+    struct error error;
+    const uint16_t type = types[take() % (sizeof types / sizeof types[0])];
+    const uint8_t how = take(); /* bit 0: more frames follow; 1: of the same request; 2 and more: generation */
+    memset(&message, 0, sizeof message);
+    make_other_request(type, &message, &borrowed);
+    const struct ranges *ranges = type == MESSAGE_push    ? &message.push.ranges
+                                  : type == MESSAGE_write ? &message.write.ranges
+                                                          : NULL;
+    const bool trains =
+        type == MESSAGE_push || type == MESSAGE_pull || type == MESSAGE_staged || type == MESSAGE_get_aggregate;
+    if (trains) {
+        make_training_request(type, &message, &borrowed);
+    } else if ((type >= MESSAGE_get_model && type <= MESSAGE_release) && type != MESSAGE_model) {
+        make_model_request(type, &message, &borrowed);
+    }
+    one->client.generation = serving.server.job.generation + (how >> 2) % 4 - ((how >> 4) % 4);
+    one->client.next_request += (how & 2) == 0;
+    struct iovec bulk = {borrowed.bulk, 0};
+    if (ranges) {
+        const float value = take_float();
+        const uint64_t floats = ranges_total(ranges);
+        const uint8_t dtype = type == MESSAGE_push ? message.push.dtype : message.write.dtype;
+        if (floats > MOST_FLOATS) {
+            return;
+        }
+        for (uint64_t i = 0; i < floats; i++) {
+            borrowed.bulk[i] = value;
+        }
+        bulk.iov_len = floats * dtype_size((enum dtype)dtype);
+    }
+    /* A pipe that is full is a peer that has given up. */
+    const struct outgoing frame = {type, one->client.next_request, &message, &bulk, bulk.iov_len > 0, how & 1};
+    if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
+        !connection_flush(one->client.connection, INFINITY, &error)) {
+        channel_close(&one->client);
+    }
+}
+
+/* --- Sessions --- */
+
+/* What the ps has sent, all of which has to be in order. */
+static void read_answers(struct serving_session *one)
+{
+    static uint8_t bulk[MOST_BULK];
+    struct error error;
+    for (;;) {
+        const struct connection *connection = one->client.connection;
+        struct pollfd there = {.fd = connection ? connection->fd : -1, .events = POLLIN};
+        if (!connection || one->deaf ||
+            (connection->in_start == connection->in_end && (poll(&there, 1, 0) <= 0 || !(there.revents & POLLIN)))) {
+            return;
+        }
+        if (!channel_receive(&one->client, INFINITY, &error) ||
+            !channel_read_bulk(&one->client, bulk, one->client.bulk_left, INFINITY, &error)) {
+            /* It was cut, or ended. */
+            if (!one->session.base.cut && one->session.base.channel.connection) { /* who sent it is there */
+                fprintf(stderr, "what the ps sent is no answer: %s\n", error.text);
+                abort();
+            }
+            channel_close(&one->client);
+        }
+    }
+}
+
+static void serve_all(struct serving_session *one)
+{
+    while (one->open && !one->busy) {
+        const struct connection *connection = one->session.channel->connection;
+        struct pollfd there = {.fd = connection->fd, .events = POLLIN};
+        if (connection->in_start == connection->in_end && poll(&there, 1, 0) <= 0) {
+            return;
+        }
+        bool goes_on = serving_serve(one);
+        if (!goes_on) { /* in the middle of a frame, maybe */
+            channel_close(&one->session.base.channel);
+        }
+        read_answers(one);
+        if (!goes_on) {
+            serving_hang_up(one);
+        }
+    }
+}
+
+static void open_session(struct serving_session *one)
+{
+    const uint8_t who = take(), incarnation = take();
+    const struct member member = {who % 8 < 5   ? MEMBER_WORKER
+                                  : who % 8 < 7 ? MEMBER_PS
+                                                : MEMBER_OPERATOR,
+                                  who % 8 < 5 ? who % 8 : who % 2};
+    if (one->busy) {
+        return;
+    }
+    serving_hang_up(one);
+    serving.depth++;
+    one->busy = true; /* while it may have to wait for a probe */
+    serving_admit(one, &member, incarnation % 32, who >= 0xe0);
+    one->busy = false;
+    serving.depth--;
+}
+
+/* Another ps decides on the step. */
+static void decide(void)
+{
+    struct server *server = &serving.server;
+    const uint8_t set = take();
+    bool taken[CONFIG_MAX_HOSTS] = {false};
+    for (int i = 0; i < server->job.worker_count && i < 8; i++) {
+        taken[i] = set >> i & 1;
+    }
+    server_lock(server);
+    job_apply_decision(&server->job, server->job.generation, take_step(), taken);
+    server_lead(server);
+    server_unlock(server);
+}
+
+static void act(void)
+{
+    const uint8_t action = take();
+    struct serving_session *one = &serving.sessions[action / 8 % SERVING_SESSIONS];
+    switch (action % 8) {
+    case 0:
+        open_session(one);
+        break;
+    case 1:
+        if (one->busy) {
+            channel_close(&one->client);
+        } else {
+            serving_hang_up(one);
+        }
+        break;
+    case 2:
+        serving.now_s += take();
+        serving_tick();
+        break;
+    case 3:
+        decide();
+        break;
+    case 4: /* it says that it lives, if it is asked */
+        if (one->open && !one->busy && one->session.worker >= 0 && one->session.ping_wanted) {
+            server_lock(&serving.server);
+            one->session.ping_wanted = false;
+            job_pong(&serving.server.job, one->session.worker, one->session.incarnation,
+                     job_probe_nonce(&serving.server.job, one->session.worker));
+            server_unlock(&serving.server);
+        }
+        break;
+    default:
+        if (one->client.connection && connection_state(one->client.connection) == CONNECTION_OPEN) {
+            send_frame(one);
+            serve_all(one);
+        }
+    }
+}
+
+/* Others act while somebody waits. */
+static void act_meanwhile(void)
+{
+    if (serving.depth < MOST_DEPTH && input.next < input.end) {
+        act();
+    }
+}
+
+/* --- What holds between requests --- */
+
+static struct begun {
+    uint32_t generation;
+    int64_t step;
+} begun;
+
+static void check_counts(void)
+{
+    const struct job *job = &serving.server.job;
+    uint64_t version;
+    int64_t step;
+    shard_now(serving.server.shard, &version, &step);
+    if (job->state == JOB_TRAINING && begun.generation != job->generation) {
+        begun = (struct begun){job->generation, job->global_step - (int64_t)(version - 1)};
+    }
+    if (job->state == JOB_TRAINING) { /* every step of the job is one of the shard, and has a version */
+        assert(step == job->global_step);
+        assert((int64_t)version - 1 == job->global_step - begun.step);
+    }
+    assert(job->global_step >= 0 && job->global_step <= MESSAGE_MAX_SIGNED);
+}
+
+static void check_idle(void)
+{
+    const struct server *server = &serving.server;
+    for (int i = 0; i < server->job.worker_count; i++) {
+        const struct job_worker *worker = &server->job.workers[i];
+        int open = 0;
+        for (int k = 0; k < SERVING_SESSIONS; k++) {
+            const struct serving_session *one = &serving.sessions[k];
+            open += one->open && one->session.worker == i && one->session.incarnation == worker->incarnation;
+        }
+        assert(!server->stage_users[i] && worker->held == 0);
+        assert(worker->connections >= 0 && worker->connections <= open);
+    }
+    assert(!job_has_actions(&server->job) && !server->stepping);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    input = (struct input){bytes, bytes + size};
+    begun = (struct begun){0, 0};
+    struct config *config = serving_config();
+    const uint8_t kind = take(), more = take();
+    config->cluster.issync = kind & 1;
+    config->cluster.ps_hosts.count = kind & 2 ? SERVING_PS : 1;
+    config->cluster.wire_dtype = kind & 8 ? WIRE_BFLOAT16 : WIRE_FLOAT32;
+    config->cluster.max_staleness = kind & 16 ? 1 : 0;
+    config->train.optimizer = kind & 32 ? OPTIMIZER_ADAM : OPTIMIZER_SGD;
+    config->train.beta1 = config->train.beta2 = 0.5;
+    config->train.epsilon = 1e-8;
+    config->train.ema_decay = kind & 64 ? 0.5 : 0;
+    config->cluster.elastic = kind & 128;
+    config->cluster.replicas_to_aggregate = more % 5;
+    config->cluster.min_replicas = 1 + more / 8 % 3;
+    config->cluster.min_workers = 1 + more / 32 % 3;
+    config->train.train_steps = more & 128 ? 12 : 0;
+    serving_begin((kind & 6) == 6);
+    serving.meanwhile = act_meanwhile;
+    while (input.next < input.end) {
+        act();
+        check_counts();
+        check_idle();
+    }
+    serving.meanwhile = NULL;
+    serving_end();
+    return 0;
+}
