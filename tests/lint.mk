@@ -3,7 +3,7 @@
 lint_headers := $(headers) $(wildcard tests/*/*.h)
 # Of no unit-test program.
 test_parts_c := $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/*/*/peer.c \
-	tests/simulate/*.c)
+	tests/*/*/constant_time.c tests/simulate/*.c)
 
 # A file is looked at again when its object was made again, which is when it or a header of its own has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))

@@ -57,4 +57,17 @@ $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 
 -include $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d)
 
+# The product's objects under valgrind (tests/test_constant_time.py), whose header is no part of musl.
+constant_time := build/product/tests/net/tls/constant_time.o
+$(constant_time): cppflags += -isystem build/include
+$(constant_time): build/include/valgrind
+build/include/valgrind: | $(packages)
+	@mkdir -p $(@D)
+	@ln -sfn /usr/include/valgrind $@
+
+build/constant_time: $(constant_time) $(filter-out build/product/trainer.o,$(objects)) $(musl_libs)
+	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
+
+-include $(constant_time:.o=.d)
+
 .PHONY: debug

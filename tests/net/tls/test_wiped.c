@@ -1,0 +1,169 @@
+/* Secrets don't outlive their connection: once both ends are closed, none is to be found in this process's memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <sodium.h>
+
+#include "net/tls/stream.h"
+#include "net/transport.h"
+#include "tests/net/fleet_key.h"
+#include "tests/net/loopback.h"
+
+enum { NEEDLE = 16, NEEDLES = 16, MASK = 0xa5, WINDOW = 1 << 20 };
+
+/* Beginnings of secrets, so that this is not where they are found: each byte is turned by MASK. */
+struct needles {
+    int count;
+    uint8_t masked[NEEDLES][NEEDLE];
+    const char *names[NEEDLES];
+};
+
+static struct needles needles;
+
+static void keep(const uint8_t *secret, const char *name)
+{
+    for (int i = 0; i < NEEDLE; i++) {
+        needles.masked[needles.count][i] = secret[i] ^ MASK;
+    }
+    needles.names[needles.count++] = name;
+}
+
+static bool is_needle(const uint8_t *bytes, int which)
+{
+    for (int i = 0; i < NEEDLE; i++) {
+        if ((bytes[i] ^ MASK) != needles.masked[which][i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Looks through bytes; returns the name of what it finds, or NULL. For hundreds of MiB sanitizers are too slow. */
+__attribute__((no_sanitize("address", "undefined"))) static const char *search(const uint8_t *bytes, size_t size)
+{
+    bool first[256] = {false};
+    for (int i = 0; i < needles.count; i++) {
+        first[needles.masked[i][0] ^ MASK] = true;
+    }
+    for (size_t at = 0; at + NEEDLE <= size; at++) {
+        for (int i = 0; first[bytes[at]] && i < needles.count; i++) {
+            if (is_needle(bytes + at, i)) {
+                return needles.names[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *search_range(int memory, uint64_t from, uint64_t to)
+{
+    static uint8_t window[WINDOW];
+    const char *found = NULL;
+    while (!found && from < to) {
+        size_t size = to - from < WINDOW ? (size_t)(to - from) : WINDOW;
+        ssize_t got = pread(memory, window, size, (off_t)from);
+        if (got < NEEDLE) {
+            break;
+        }
+        found = search(window, (size_t)got);
+        from += (size_t)got == WINDOW ? WINDOW - NEEDLE : (size_t)got;
+    }
+    memset(window, 0, sizeof window); /* it will be looked at as well */
+    return found;
+}
+
+/* All that this process may write: heap (what is freed as well, which sanitizers keep for a while), stacks, data. */
+static const char *search_memory(void)
+{
+    enum { HUGE_BYTES = 1 << 30 }; /* a sanitizer's shadow */
+    char line[512];
+    const char *found = NULL;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int memory = open("/proc/self/mem", O_RDONLY);
+    assert_non_null(maps);
+    assert_true(memory >= 0);
+    while (!found && fgets(line, sizeof line, maps)) {
+        uint64_t from, to;
+        char mode[5];
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &from, &to, mode) == 3 && mode[0] == 'r' && mode[1] == 'w' &&
+            to - from < HUGE_BYTES) {
+            found = search_range(memory, from, to);
+        }
+    }
+    close(memory);
+    fclose(maps);
+    return found;
+}
+
+static double soon(void)
+{
+    return clock_monotonic_s() + 10;
+}
+
+static void echo(struct connection **connection, void *context)
+{
+    uint8_t byte;
+    struct iovec part = {&byte, 1};
+    struct error error;
+    (void)context;
+    while (connection_read(*connection, &byte, 1, soon(), &error) &&
+           connection_write(*connection, &part, 1, soon(), &error)) {
+    }
+}
+
+static void swap(struct connection *connection)
+{
+    uint8_t byte = 7;
+    struct iovec part = {&byte, 1};
+    struct error error;
+    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    assert_true(connection_read(connection, &byte, 1, soon(), &error));
+}
+
+static void keep_keys(const struct record_key *key)
+{
+    uint8_t bytes[32];
+    assert_true(record_expand_label(key->cipher, key->secret, "key", bytes, sizeof bytes));
+    keep(bytes, "a key");
+    sodium_memzero(bytes, sizeof bytes);
+    keep(key->secret, "a secret");
+}
+
+static void no_secret_is_left(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct error error;
+    loopback_start(&loopback, fleet_key, echo, NULL);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, fleet_key, NULL, soon(), &error));
+    swap(connection);
+    keep_keys(&connection->tls->in);
+    keep_keys(&connection->tls->out);
+    connection->tls->out.limit = 0; /* the next generation, and the one before is gone */
+    swap(connection);
+    keep_keys(&connection->tls->out);
+    assert_non_null(search_memory()); /* what is there is found */
+    connection_close(connection);
+    loopback_end(&loopback);
+    const char *found = search_memory();
+    if (found) {
+        fail_msg("%s is still in memory", found);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_secret_is_left),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
