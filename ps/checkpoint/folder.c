@@ -160,15 +160,31 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
 
 /* --- finding --- */
 
-static bool set_aside(const char *path)
+static void set_aside(const char *path)
 {
     char aside[CHECKPOINT_MAX_PATH + 16];
     snprintf(aside, sizeof aside, "%s.damaged", path);
     if (rename(path, aside) != 0) {
         log_warning("%s: cannot be renamed to %s: %s", path, aside, strerror(errno));
-        return false;
+    } else {
+        log_warning("%s: set aside with \".damaged\" after its name", path);
     }
-    return true;
+}
+
+/*
+ * Those that stood before a good one. While all that is left is damaged they keep their names, or the next start would
+ * find no checkpoint and begin from nothing. listing: the ones behind the good one alone; keep: not damaged.
+ */
+static void set_damaged_aside(const char *path, const struct listing *listing)
+{
+    struct error ignored;
+    for (int i = listing->count - 1; i >= 0; i--) {
+        char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
+        checkpoint_name(name, listing->items[i].step);
+        if (!listing->items[i].keep && file_join(whole, sizeof whole, path, name, &ignored)) {
+            set_aside(whole);
+        }
+    }
 }
 
 static bool find_newest(const char *path, bool may_rename, struct checkpoint_file **file, struct error *error)
@@ -176,8 +192,8 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
     *file = NULL;
     struct listing listing;
     bool done = list_checkpoints(path, &listing, error);
-    int refused = 0;
-    for (int i = listing.count - 1; done && i >= 0 && !*file; i--) {
+    int refused = 0, i = listing.count;
+    while (done && !*file && --i >= 0) {
         char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
         checkpoint_name(name, listing.items[i].step);
         if (!file_join(whole, sizeof whole, path, name, error)) {
@@ -185,13 +201,15 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
             break;
         }
         enum checkpoint_status status = checkpoint_open(file, whole, error);
+        listing.items[i].keep = status != CHECKPOINT_DAMAGED;
         if (status == CHECKPOINT_OPENED || !file_exists(whole)) {
             continue; /* a reader may see one vanish: the writer has a newer one by then */
         }
         refused++;
-        bool aside = status == CHECKPOINT_DAMAGED && may_rename && set_aside(whole);
-        log_warning("%s%s%s", error->text, aside ? "; set aside with \".damaged\" after its name" : "",
-                    i > 0 ? "; trying the checkpoint before it" : "");
+        log_warning("%s%s", error->text, i > 0 ? "; trying the checkpoint before it" : "");
+    }
+    if (*file && may_rename) {
+        set_damaged_aside(path, &(struct listing){.items = listing.items + i, .count = listing.count - i});
     }
     free(listing.items);
     if (done && !*file && refused > 0) {

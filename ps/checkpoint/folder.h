@@ -37,8 +37,8 @@ void checkpoint_folder_close(struct checkpoint_folder *folder);
 
 /*
  * Opens the newest good checkpoint; *file is NULL if the folder holds none at all. Each damaged one that is passed over
- * gets one warning and is set aside under its name with ".damaged" added. Fails if there are checkpoints, but none that
- * can be used: training must not silently start over.
+ * gets one warning, and once a good one is found it is set aside under its name with ".damaged" added. Fails if there
+ * are checkpoints, but none that can be used, now and the next time: training must not silently start over.
  */
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 

@@ -374,7 +374,25 @@ static void lose_power(void *context, uint64_t argument)
     world.here = NULL;
 }
 
-/* One checkpoint rots, or is not where the disk says it is; there is another, and it is found. */
+static void repair(void *context, uint64_t argument)
+{
+    (void)argument;
+    say("the chief's disk is repaired");
+    disk_heal(context);
+    oracle.rotten = false;
+}
+
+/* All that there is; until it is repaired, nobody who starts may begin from nothing. */
+static void rot_all(struct disk *disk)
+{
+    oracle.rotten = true;
+    while (disk_rot(disk, is_checkpoint)) {
+    }
+    machine_kill(chief());
+    world_at(world.now_s + 10 * chance_real(), repair, disk, 0);
+}
+
+/* One checkpoint rots, or is not where the disk says it is; there is another, and it is found. Or all do. */
 static void break_word(void)
 {
     const char *last;
@@ -384,7 +402,9 @@ static void break_word(void)
     }
     run.may_rot = false;
     world.here = chief();
-    if (chance(2) == 0) {
+    if (chance(3) == 0) {
+        rot_all(disk);
+    } else if (chance(2) == 0) {
         disk_rot(disk, is_checkpoint);
         expect_sound_ones();
     } else {

@@ -602,6 +602,9 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
     bool done = __real_checkpoint_folder_newest(folder, file, error);
     int64_t step = done && *file ? checkpoint_file_info(*file)->global_step : -1;
     say("the newest checkpoint is of step %lld", (long long)step);
+    if (!done && oracle.rotten) {
+        return false;
+    }
     if (shortage.failed > failed) { /* one that can't be read at the moment is passed over, or an error */
         return done;
     }

@@ -18,6 +18,7 @@ extern struct oracle {
     int listed;
     bool synchronous;
     bool bfloat16; /* on the wire */
+    bool rotten;   /* no checkpoint can be read until somebody repairs the disk */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */

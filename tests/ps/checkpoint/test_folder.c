@@ -168,6 +168,8 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
                  "model-0000000003.safetensors.damaged ");
     damage("model-0000000001.safetensors", -1);
     assert_int_equal(newest(&folder), -1);
+    assert_int_equal(newest(&folder), -1); /* a second start does not begin from nothing */
+    assert_true(file_exists(file_name("model-0000000001.safetensors")));
     checkpoint_folder_close(&folder);
 }
 
