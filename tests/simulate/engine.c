@@ -164,7 +164,7 @@ static bool make_examples(struct examples *examples, int pixels, struct error *e
     return (examples->images && examples->labels) || error_set(error, "out of memory for examples");
 }
 
-bool load_data(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
+bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     memset(dataset, 0, sizeof *dataset);
     bool done = make_examples(&dataset->train, config->model.layers[0], error);
