@@ -11,6 +11,7 @@ import numpy
 import pytest
 from safetensors import safe_open
 from sklearn import datasets
+from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -219,3 +220,87 @@ def test_groups_stay_together(trainer, tmp_path):
     found = re.search(r"(\d+) training, (\d+) validation rows", result.named("start")[0]["data"])
     training, validation = map(int, found.groups())
     assert training % 10 == 0 and validation % 10 == 0 and 0 < validation < training < 600
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "<i2", ">i2", "<u2", ">u4", "<i4", ">i8", "<u8", "<f2", ">f2", "<f4",
+                                   ">f4", "<f8", ">f8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_all_types(trainer, tmp_path, dtype, order):
+    array = numpy.random.default_rng(2).integers(0 if dtype[0] in "?u" or "u" in dtype else -100, 100, (7, 3))
+    array = numpy.array(array, dtype=dtype, order=order)
+    (tmp_path / "d").mkdir()
+    numpy.save(tmp_path / "d/train.npy", array)
+    told = run(trainer, "data", "info", "--data_dir=d", "--log_format=json", cwd=tmp_path).events[0]
+    assert told["rows"] == 7
+    for column, values in zip(told["columns"], array.astype(float).T):
+        assert column["min"] == values.min() and column["max"] == values.max()
+        assert column["mean"] == pytest.approx(values.mean(), abs=1e-12)
+
+
+def test_a_regression_from_npz(trainer, tmp_path):
+    data = datasets.load_diabetes()
+    x_train, x_test, y_train, y_test = train_test_split(data.data, data.target, random_state=1)
+    (tmp_path / "d").mkdir()
+    numpy.savez(tmp_path / "d/train.npz", X=x_train, y=y_train)
+    numpy.savez_compressed(tmp_path / "d/test.npz", X=numpy.asfortranarray(x_test, dtype=numpy.float32), y=y_test)
+    result = train(trainer, "--data_dir=d", "--target=y", *QUICK, "--epochs=60", "--train_dir=run", cwd=tmp_path)
+    target = preprocessing(tmp_path / "run")["columns"][-1]
+    assert target["center"] == pytest.approx(y_train.mean()) and target["scale"] == pytest.approx(y_train.std())
+    found = [float(row["prediction"]) for row in predictions(trainer, "run", "d/test.npz", cwd=tmp_path)]
+    assert r2_score(y_test, found) > 0.3
+    assert result.done["test_mae"] == pytest.approx(mean_absolute_error(y_test, found), rel=1e-5)
+    assert result.done["test_r2"] == pytest.approx(r2_score(y_test, found), rel=1e-5)
+
+
+@pytest.mark.parametrize("name, content, said", [
+    ("train.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<c16'", "its elements are not numbers"),
+    ("train.npy", b"\x93NUMPY\x09\x00", "is no numpy array of format 1 to 3"),
+    ("train.npz", b"PK\x03\x04 and no more", "has no directory"),
+])
+def test_damaged_arrays_are_refused(trainer, tmp_path, name, content, said):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / name).write_bytes(content.ljust(64))
+    assert said in run(trainer, "data", "info", "--data_dir=d", cwd=tmp_path, status=1).stderr
+    numpy.save(tmp_path / "d/train.npy", numpy.zeros((100, 4)))
+    (tmp_path / "d/train.npz").unlink(missing_ok=True)
+    (tmp_path / "d/train.npy").write_bytes((tmp_path / "d/train.npy").read_bytes()[:-8])
+    assert "was it cut?" in run(trainer, "data", "info", "--data_dir=d", cwd=tmp_path, status=1).stderr
+
+
+def test_several_labels_at_once(trainer, tmp_path):
+    x, y = datasets.make_multilabel_classification(600, 12, n_classes=4, random_state=1)
+    write(tmp_path / "d/train.csv", [*(f"x{i}" for i in range(12)), *"abcd"], numpy.hstack([x, y]).astype(int))
+    train(trainer, "--data_dir=d", "--target=a,b,c,d", *QUICK, "--epochs=40", "--train_dir=run", cwd=tmp_path)
+    assert preprocessing(tmp_path / "run")["task"] == "flags"
+    rows = predictions(trainer, "run", "d/train.csv", cwd=tmp_path)
+    found = numpy.array([[int(row[f"prediction_{label}"]) for label in "abcd"] for row in rows])
+    assert (found == y).mean() > 0.85
+    for row in rows[:20]:
+        assert (float(row["probability_a"]) >= 0.5) == (row["prediction_a"] == "1")
+
+
+def test_an_anomaly_detector(trainer, tmp_path):
+    digits = datasets.load_digits()
+    usual, strange = digits.data[digits.target < 5], digits.data[digits.target == 8]
+    write(tmp_path / "d/train.csv", [f"p{i}" for i in range(64)], usual.astype(int))
+    write(tmp_path / "strange.csv", [f"p{i}" for i in range(64)], strange.astype(int))
+    train(trainer, "--data_dir=d", "--target=inputs", "--hidden=12", *QUICK, "--epochs=60", "--train_dir=run",
+          cwd=tmp_path)
+    low = [float(row["error"]) for row in predictions(trainer, "run", "d/train.csv", cwd=tmp_path)]
+    high = [float(row["error"]) for row in predictions(trainer, "run", "strange.csv", cwd=tmp_path)]
+    assert numpy.median(high) > 1.4 * numpy.median(low)
+
+
+def test_class_weights_balance_what_is_rare(trainer, tmp_path):
+    x, y = datasets.make_classification(2000, 8, weights=[0.95], class_sep=0.6, random_state=1)
+    write(tmp_path / "d/train.csv", [*(f"x{i}" for i in range(8)), "y"],
+          [[*(f"{v:.6g}" for v in row), label] for row, label in zip(x, y)])
+    scores = []
+    for weights in ("", "balanced", "1:19"):
+        train(trainer, "--data_dir=d", "--target=y", "--hidden=16", *QUICK, "--epochs=15", f"--train_dir=run{weights}",
+              f"--class_weights={weights}", cwd=tmp_path)
+        rows = predictions(trainer, f"run{weights}", "d/train.csv", cwd=tmp_path)
+        scores.append(balanced_accuracy_score(y, [int(row["prediction"]) for row in rows]))
+    assert scores[1] > scores[0] + 0.05 and scores[2] > scores[0] + 0.05
+    wrong = run(trainer, "train", "--data_dir=d", "--target=y", "--class_weights=2:1", cwd=tmp_path, status=1)
+    assert "train.class_weights: the target has no class 2" in wrong.stderr

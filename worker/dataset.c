@@ -93,7 +93,7 @@ static bool say_missing_part(enum data_source source, enum dataset_part part, co
                          part == DATASET_TEST ? "test" : "train");
     }
     if (source == DATA_TABLE) {
-        return error_set(error, "%s: has no files %s with the ending .csv or .tsv, plain or .gz%s", folder,
+        return error_set(error, "%s: has no files %s with the ending .csv, .tsv, .npy or .npz, plain or .gz%s", folder,
                          part == DATASET_TEST ? "test*" : "train*",
                          part == DATASET_TEST ? ", and data.test_share is 0" : "");
     }

@@ -6,8 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/data/stream.h"
+#include "worker/data/table/npy.h"
+
 struct rows {
-    struct csv_reader *csv;
+    struct csv_reader *csv; /* one of them is NULL */
+    struct npy_reader *npy;
     char **names; /* [columns] */
     int columns;
     bool has_header;
@@ -101,9 +105,63 @@ static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_he
     return true;
 }
 
+static bool name_array_columns(struct rows *rows, struct error *error)
+{
+    rows->columns = npy_columns(rows->npy);
+    rows->names = calloc((size_t)rows->columns, sizeof *rows->names);
+    for (int i = 0; rows->names && i < rows->columns; i++) {
+        rows->names[i] = strdup(npy_column_name(rows->npy, i));
+        rows->has_header |= strcmp(rows->names[i], "0") != 0 && i == 0;
+        if (!rows->names[i]) {
+            break;
+        }
+    }
+    return (rows->names && rows->names[rows->columns - 1]) ||
+           error_set(error, "%s: out of memory for %d columns", npy_name(rows->npy), rows->columns);
+}
+
+/* Takes over the stream. */
+static bool open_npy(struct rows **result, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
+{
+    struct npy_reader *npy;
+    if (!npy_open(&npy, stream, head, error)) {
+        return false;
+    }
+    struct rows *rows = calloc(1, sizeof *rows);
+    if (!rows) {
+        error_set(error, "%s: out of memory while reading it", npy_name(npy));
+        npy_close(npy);
+        return false;
+    }
+    rows->npy = npy;
+    if (!name_array_columns(rows, error)) {
+        rows_close(rows);
+        return false;
+    }
+    *result = rows;
+    return true;
+}
+
+/* How the content begins; closes the stream. */
+static bool read_head(struct stream *stream, uint8_t head[NPY_HEAD], size_t *size, struct error *error)
+{
+    const bool done = stream_read(stream, head, NPY_HEAD, size, error);
+    stream_close(stream);
+    return done;
+}
+
 bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error)
 {
     struct csv_reader *csv;
+    struct stream *stream;
+    uint8_t head[NPY_HEAD];
+    size_t size;
+    if (!stream_open_file(&stream, path, error) || !read_head(stream, head, &size, error)) {
+        return false;
+    }
+    if (npy_is_known(head, size)) {
+        return stream_open_file(&stream, path, error) && open_npy(rows, stream, head, error);
+    }
     return csv_open(&csv, path, error) && open_csv(rows, csv, header, error);
 }
 
@@ -111,6 +169,15 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
                      struct error *error)
 {
     struct csv_reader *csv;
+    struct stream *stream;
+    uint8_t head[NPY_HEAD];
+    size_t head_size;
+    if (!stream_open_bytes(&stream, name, bytes, size, error) || !read_head(stream, head, &head_size, error)) {
+        return false;
+    }
+    if (npy_is_known(head, head_size)) {
+        return stream_open_bytes(&stream, name, bytes, size, error) && open_npy(rows, stream, head, error);
+    }
     return csv_open_bytes(&csv, name, bytes, size, error) && open_csv(rows, csv, header, error);
 }
 
@@ -124,6 +191,7 @@ void rows_close(struct rows *rows)
     }
     free(rows->names);
     csv_close(rows->csv);
+    npy_close(rows->npy);
     free(rows);
 }
 
@@ -144,12 +212,12 @@ bool rows_has_header(const struct rows *rows)
 
 char rows_delimiter(const struct rows *rows)
 {
-    return csv_delimiter(rows->csv);
+    return rows->csv ? csv_delimiter(rows->csv) : ',';
 }
 
 const char *rows_name(const struct rows *rows)
 {
-    return csv_name(rows->csv);
+    return rows->csv ? csv_name(rows->csv) : npy_name(rows->npy);
 }
 
 int rows_find_column(const struct rows *rows, const char *name)
@@ -172,6 +240,18 @@ int rows_find_column(const struct rows *rows, const char *name)
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
 {
     struct csv_row csv;
+    if (rows->npy) {
+        bool there;
+        if (!npy_next(rows->npy, &row->numbers, &there, error)) {
+            return CSV_FAILED;
+        }
+        row->fields = NULL;
+        row->count = rows->columns;
+        row->line = there ? npy_row(rows->npy) : 0;
+        row->raw = row->numbers;
+        row->raw_size = (size_t)rows->columns * sizeof *row->numbers;
+        return there ? CSV_ROW : CSV_END;
+    }
     const enum csv_status status = csv_next(rows->csv, &csv, error);
     if (status == CSV_ROW) {
         *row = (struct row){

@@ -30,7 +30,7 @@ struct row {
 
 struct rows;
 
-/* A .csv, .tsv, .npy or .npz file, known by its content; gzip is unpacked. */
+/* A .csv, .tsv, .npy or .npz file, known by its content; gzip is unpacked. header: of a text file. */
 bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error);
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size, enum table_header header,
                      struct error *error);

@@ -17,6 +17,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/split.h"
+#include "worker/data/table/weights.h"
 
 enum { MOST_WARNINGS = 10 };
 
@@ -29,7 +30,7 @@ static bool is_default(const struct config *config, const char *name)
 
 static bool has_ending(const char *name)
 {
-    static const char *const patterns[] = {"*.csv", "*.tsv", "*.csv.gz", "*.tsv.gz"};
+    static const char *const patterns[] = {"*.csv", "*.tsv", "*.npy", "*.npz", "*.csv.gz", "*.tsv.gz", "*.npy.gz"};
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
         if (fnmatch(patterns[i], name, 0) == 0) {
             return true;
@@ -304,26 +305,6 @@ static bool take_into_examples(struct pass *pass, const struct rows *rows, const
     return true;
 }
 
-/* Scales the weights to a mean of 1 over the rows that are trained on. */
-static bool settle_weights(struct examples *examples, int held_out, const char *name, struct error *error)
-{
-    double sum = 0;
-    if (!examples->weights) {
-        return true;
-    }
-    for (int i = held_out; i < examples->count; i++) {
-        sum += (double)examples->weights[i];
-    }
-    const double mean = sum / (double)(examples->count > held_out ? examples->count - held_out : 1);
-    if (!(mean > 0)) {
-        return error_set(error, "%s: the weights of all its rows are 0", name);
-    }
-    for (int i = 0; i < examples->count; i++) {
-        examples->weights[i] = (float)((double)examples->weights[i] / mean);
-    }
-    return true;
-}
-
 /* --- training --- */
 
 static struct split make_split(const struct table_options *options, bool has_test_files)
@@ -378,7 +359,7 @@ static bool read_train(struct examples *examples, int *held_out, struct schema *
         done = error_set(error, "%s: its files have changed while they were read", folder);
     }
     *held_out = split->validation_rows;
-    return done && settle_weights(examples, *held_out, folder, error);
+    return done && weights_settle(examples, *held_out, schema, options->config->train.class_weights, folder, error);
 }
 
 bool table_read_train(struct examples *examples, int *held_out, struct schema *schema,
@@ -433,7 +414,7 @@ static bool read_rest(struct examples *examples, const struct schema *schema, co
     read.count = encoding.next;
     done =
         done && (read.count > 0 || error_set(error, "%s: has no rows to test with", folder ? folder : names->items[0]));
-    if (!done || !settle_weights(&read, 0, folder ? folder : names->items[0], error)) {
+    if (!done || !weights_settle(&read, 0, schema, "", folder ? folder : names->items[0], error)) {
         examples_free(&read);
         return false;
     }

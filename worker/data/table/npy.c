@@ -1,0 +1,565 @@
+/* Headers are read by a parser of just that dictionary; archives by their central directory. */
+#include "worker/data/table/npy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ZLIB_CONST /* inflate does not write to its input */
+#include <zlib.h>
+
+enum {
+    MAGIC_BYTES = 6,
+    PREFIX_BYTES = 8, /* magic and version */
+    MOST_ARRAYS = 64,
+    MOST_NAME = 128,
+    CHUNK_BYTES = 1 << 16, /* of a file in C order, at least a row */
+    ZIP_END = 22,
+    ZIP_ENTRY = 46,
+    ZIP_LOCAL = 30,
+    ZIP_MOST_COMMENT = 65535,
+    DEFLATE_MOST_RATIO = 1032,
+};
+
+static const char npy_magic[] = "\x93NUMPY";
+
+/* One array: its shape and where its elements are. */
+struct array {
+    char name[MOST_NAME];
+    char kind;  /* b, i, u or f, as numpy calls them */
+    int size;   /* bytes of an element */
+    bool swaps; /* big-endian */
+    bool by_columns;
+    uint64_t rows;
+    int columns;
+    bool is_vector;
+    const uint8_t *elements; /* NULL: in the stream */
+    uint8_t *memory;         /* that they are in, if it is the array's own */
+};
+
+struct npy_reader {
+    struct stream *stream;
+    uint8_t *file; /* all of an archive */
+    struct array arrays[MOST_ARRAYS];
+    int count, columns;
+    uint64_t rows, next;
+    double *numbers; /* [columns] */
+    char (*names)[MOST_NAME + 16];
+    uint8_t *chunk; /* rows of the stream */
+    size_t chunk_rows, chunk_next, chunk_capacity;
+};
+
+bool npy_is_known(const void *head, size_t size)
+{
+    return size >= MAGIC_BYTES && (memcmp(head, npy_magic, MAGIC_BYTES) == 0 || memcmp(head, "PK\3\4", 4) == 0 ||
+                                   memcmp(head, "PK\5\6", 4) == 0);
+}
+
+/* --- headers --- */
+
+/* The text behind 'key': in the dictionary; NULL if it is not there. */
+static const char *find_value(const char *header, const char *key)
+{
+    char quoted[32];
+    snprintf(quoted, sizeof quoted, "'%s':", key);
+    const char *at = strstr(header, quoted);
+    if (!at) {
+        return NULL;
+    }
+    at += strlen(quoted);
+    return at + strspn(at, " ");
+}
+
+static bool parse_type(struct array *array, const char *text)
+{
+    static const struct {
+        char kind;
+        int size;
+    } known[] = {{'b', 1}, {'i', 1}, {'i', 2}, {'i', 4}, {'i', 8}, {'u', 1},
+                 {'u', 2}, {'u', 4}, {'u', 8}, {'f', 2}, {'f', 4}, {'f', 8}};
+    if (!text || text[0] != '\'' || !strchr("<>|=", text[1]) || text[1] == '\0' || text[2] == '\0') {
+        return false;
+    }
+    char *end;
+    const long size = strtol(text + 3, &end, 10);
+    if (*end != '\'') {
+        return false;
+    }
+    array->kind = text[2];
+    array->size = (int)size;
+    array->swaps = text[1] == '>';
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (known[i].kind == array->kind && known[i].size == size) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_shape(struct array *array, const char *text)
+{
+    if (!text || *text++ != '(') {
+        return false;
+    }
+    uint64_t sizes[2] = {0, 1};
+    int count = 0;
+    while (*text >= '0' && *text <= '9') {
+        char *end;
+        const unsigned long long size = strtoull(text, &end, 10);
+        if (count == 2 || size > (uint64_t)1 << 40) {
+            return false;
+        }
+        sizes[count++] = size;
+        text = end + strspn(end, ", ");
+    }
+    array->rows = sizes[0];
+    array->columns = sizes[1] <= NPY_MAX_COLUMNS ? (int)sizes[1] : 0;
+    array->is_vector = count == 1;
+    return *text == ')' && count >= 1 && array->columns >= 1;
+}
+
+static bool parse_header(struct array *array, const char *header, const char *name, struct error *error)
+{
+    if (!parse_type(array, find_value(header, "descr"))) {
+        return error_set(
+            error, "%s: its elements are not numbers that a table can take: bool, int, uint, float16 to float64", name);
+    }
+    const char *order = find_value(header, "fortran_order");
+    if (!order || (strncmp(order, "True", 4) != 0 && strncmp(order, "False", 5) != 0) ||
+        !parse_shape(array, find_value(header, "shape"))) {
+        return error_set(error, "%s: has no shape of a table; it needs [rows] or [rows, columns], at most %d", name,
+                         NPY_MAX_COLUMNS);
+    }
+    array->by_columns = order[0] == 'T' && !array->is_vector;
+    return true;
+}
+
+static size_t row_bytes(const struct array *array)
+{
+    return (size_t)array->columns * (size_t)array->size;
+}
+
+static bool read_exactly(struct stream *stream, void *bytes, size_t size, struct error *error)
+{
+    size_t got;
+    if (!stream_read(stream, bytes, size, &got, error)) {
+        return false;
+    }
+    return got == size || error_set(error, "%s: ends before its last element; was it cut?", stream_name(stream));
+}
+
+/* The dictionary as text, which the caller frees; *version behind the magic. */
+static char *read_header(struct stream *stream, struct error *error)
+{
+    uint8_t prefix[PREFIX_BYTES + 4];
+    const char *name = stream_name(stream);
+    if (!read_exactly(stream, prefix, PREFIX_BYTES, error)) {
+        return NULL;
+    }
+    const int version = prefix[MAGIC_BYTES];
+    if (memcmp(prefix, npy_magic, MAGIC_BYTES) != 0 || version < 1 || version > 3) {
+        error_set(error, "%s: is no numpy array of format 1 to 3", name);
+        return NULL;
+    }
+    const size_t length_bytes = version == 1 ? 2 : 4;
+    if (!read_exactly(stream, prefix + PREFIX_BYTES, length_bytes, error)) {
+        return NULL;
+    }
+    uint64_t length = 0;
+    for (size_t i = 0; i < length_bytes; i++) {
+        length |= (uint64_t)prefix[PREFIX_BYTES + i] << 8 * i;
+    }
+    char *text = length <= NPY_MAX_HEADER ? calloc(1, length + 1) : NULL;
+    if (!text) {
+        error_set(error, "%s: its header of %llu bytes is too large", name, (unsigned long long)length);
+        return NULL;
+    }
+    if (!read_exactly(stream, text, length, error)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* Reads the header, and all elements if `whole` or if they lie by columns. */
+static bool read_array(struct array *array, struct stream *stream, bool whole, struct error *error)
+{
+    char *header = read_header(stream, error);
+    const char *name = stream_name(stream);
+    if (!header) {
+        return false;
+    }
+    const bool is_good = parse_header(array, header, name, error);
+    free(header);
+    if (!is_good) {
+        return false;
+    }
+    const uint64_t most = stream_most_bytes(stream);
+    if (array->rows > most / row_bytes(array)) {
+        return error_set(error, "%s: says that it has %llu rows, more than fit into the file; was it cut?", name,
+                         (unsigned long long)array->rows);
+    }
+    if (!whole && !array->by_columns) {
+        return true;
+    }
+    const size_t bytes = (size_t)array->rows * row_bytes(array);
+    array->memory = malloc(bytes > 0 ? bytes : 1);
+    if (!array->memory) {
+        return error_set(error, "%s: out of memory for %zu MiB", name, bytes >> 20);
+    }
+    array->elements = array->memory;
+    return read_exactly(stream, array->memory, bytes, error);
+}
+
+/* --- archives --- */
+
+static uint64_t little(const uint8_t *bytes, int count)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < count; i++) {
+        number |= (uint64_t)bytes[i] << 8 * i;
+    }
+    return number;
+}
+
+/* The end record of the central directory; NULL if there is none. */
+static const uint8_t *find_end(const uint8_t *file, size_t size)
+{
+    for (size_t back = ZIP_END; back <= size && back <= ZIP_END + ZIP_MOST_COMMENT; back++) {
+        if (memcmp(file + size - back, "PK\5\6", 4) == 0) {
+            return file + size - back;
+        }
+    }
+    return NULL;
+}
+
+static bool inflate_member(uint8_t *out, size_t out_size, const uint8_t *in, size_t in_size)
+{
+    z_stream stream = {.next_in = in, .avail_in = (uInt)in_size, .next_out = out, .avail_out = (uInt)out_size};
+    if (in_size > UINT32_MAX || out_size > UINT32_MAX || inflateInit2(&stream, -15) != Z_OK) {
+        return false;
+    }
+    const bool done = inflate(&stream, Z_FINISH) == Z_STREAM_END && stream.avail_out == 0;
+    inflateEnd(&stream);
+    return done;
+}
+
+/* A member's bytes, unpacked into memory of the array's own if need be. */
+static const uint8_t *member_bytes(struct array *array, const uint8_t *file, size_t size, const uint8_t *entry,
+                                   size_t *member_size)
+{
+    const uint64_t method = little(entry + 10, 2), packed = little(entry + 20, 4), plain = little(entry + 24, 4);
+    const uint64_t local = little(entry + 42, 4);
+    if (local + ZIP_LOCAL > size || memcmp(file + local, "PK\3\4", 4) != 0) {
+        return NULL;
+    }
+    const uint64_t data = local + ZIP_LOCAL + little(file + local + 26, 2) + little(file + local + 28, 2);
+    *member_size = (size_t)plain;
+    if (data > size || packed > size - data) {
+        return NULL;
+    }
+    if (method == 0) {
+        return packed == plain ? file + data : NULL;
+    }
+    if (method != 8 || plain > packed * DEFLATE_MOST_RATIO + 64) {
+        return NULL;
+    }
+    array->memory = malloc((size_t)plain + 1);
+    return array->memory && inflate_member(array->memory, (size_t)plain, file + data, (size_t)packed) ? array->memory
+                                                                                                      : NULL;
+}
+
+/* One member: "X.npy". */
+static bool add_member(struct npy_reader *reader, size_t size, const uint8_t *entry, struct error *error)
+{
+    struct array *array = &reader->arrays[reader->count++];
+    const char *file = stream_name(reader->stream);
+    size_t length = (size_t)little(entry + 28, 2), bytes_size;
+    const char *name = (const char *)entry + ZIP_ENTRY;
+    if (length > 4 && memcmp(name + length - 4, ".npy", 4) == 0) {
+        length -= 4;
+    }
+    snprintf(array->name, sizeof array->name, "%.*s", (int)(length < MOST_NAME ? length : MOST_NAME - 1), name);
+    const uint8_t *bytes = member_bytes(array, reader->file, size, entry, &bytes_size);
+    if (!bytes) {
+        return error_set(error, "%s: its array %s is damaged, or packed otherwise than numpy does", file, array->name);
+    }
+    if (crc32_z(0, bytes, bytes_size) != little(entry + 16, 4)) {
+        return error_set(error, "%s: its array %s is damaged: its checksum is wrong", file, array->name);
+    }
+    struct stream *stream;
+    if (!stream_open_bytes_as(&stream, array->name, bytes, bytes_size, STREAM_PLAIN, error)) {
+        return false;
+    }
+    struct array read = {.columns = 0};
+    const bool done = read_array(&read, stream, true, error) || error_wrap(error, "%s", file);
+    stream_close(stream);
+    free(array->memory);
+    memcpy(read.name, array->name, sizeof read.name);
+    *array = read;
+    return done;
+}
+
+static bool open_archive(struct npy_reader *reader, size_t size, struct error *error)
+{
+    const char *name = stream_name(reader->stream);
+    const uint8_t *end = find_end(reader->file, size);
+    if (!end) {
+        return error_set(error, "%s: has no directory, as a .npz file does at its end; was it cut?", name);
+    }
+    const uint64_t entries = little(end + 10, 2), directory = little(end + 16, 4);
+    if (entries == 0 || entries > MOST_ARRAYS) {
+        return error_set(error, "%s: has %llu arrays; a table has 1 to %d", name, (unsigned long long)entries,
+                         MOST_ARRAYS);
+    }
+    uint64_t at = directory;
+    for (uint64_t i = 0; i < entries; i++) {
+        const uint8_t *entry = reader->file + at;
+        if (at + ZIP_ENTRY > size || memcmp(entry, "PK\1\2", 4) != 0 || at + ZIP_ENTRY + little(entry + 28, 2) > size) {
+            return error_set(error, "%s: its directory is damaged", name);
+        }
+        if (!add_member(reader, size, entry, error)) {
+            return false;
+        }
+        at += ZIP_ENTRY + little(entry + 28, 2) + little(entry + 30, 2) + little(entry + 32, 2);
+    }
+    return true;
+}
+
+/* The rest of the stream behind the head. */
+static bool read_archive(struct npy_reader *reader, struct error *error)
+{
+    size_t size = 0;
+    for (size_t capacity = CHUNK_BYTES;; capacity *= 2) {
+        size_t got;
+        uint8_t *larger = realloc(reader->file, capacity);
+        if (!larger) {
+            return error_set(error, "%s: out of memory while reading it", stream_name(reader->stream));
+        }
+        reader->file = larger;
+        if (!stream_read(reader->stream, reader->file + size, capacity - size, &got, error)) {
+            return false;
+        }
+        size += got;
+        if (size < capacity) {
+            break;
+        }
+    }
+    return open_archive(reader, size, error);
+}
+
+/* --- reading --- */
+
+static bool lay_out(struct npy_reader *reader, struct error *error)
+{
+    const char *name = stream_name(reader->stream);
+    reader->rows = reader->arrays[0].rows;
+    for (int i = 0; i < reader->count; i++) {
+        if (reader->arrays[i].rows != reader->rows) {
+            return error_set(error, "%s: its arrays %s and %s have %llu and %llu rows", name, reader->arrays[0].name,
+                             reader->arrays[i].name, (unsigned long long)reader->rows,
+                             (unsigned long long)reader->arrays[i].rows);
+        }
+        reader->columns += reader->arrays[i].columns;
+    }
+    reader->numbers = calloc((size_t)reader->columns, sizeof *reader->numbers);
+    reader->names = calloc((size_t)reader->columns, sizeof *reader->names);
+    if (!reader->numbers || !reader->names || reader->columns > NPY_MAX_COLUMNS) {
+        return error_set(error, "%s: has too many columns", name);
+    }
+    for (int i = 0, column = 0; i < reader->count; i++) {
+        const struct array *array = &reader->arrays[i];
+        for (int j = 0; j < array->columns; j++, column++) {
+            char *to = reader->names[column];
+            if (array->name[0] == '\0') {
+                snprintf(to, sizeof reader->names[0], "%d", j);
+            } else if (array->is_vector) {
+                snprintf(to, sizeof reader->names[0], "%s", array->name);
+            } else {
+                snprintf(to, sizeof reader->names[0], "%s.%d", array->name, j);
+            }
+        }
+    }
+    return true;
+}
+
+static bool open_stream(struct npy_reader *reader, const uint8_t *head, struct error *error)
+{
+    if (memcmp(head, "PK", 2) == 0) {
+        return read_archive(reader, error) && lay_out(reader, error);
+    }
+    struct array *array = &reader->arrays[reader->count++];
+    if (!read_array(array, reader->stream, false, error) || !lay_out(reader, error)) {
+        return false;
+    }
+    if (!array->elements) {
+        const size_t bytes = row_bytes(array);
+        reader->chunk_capacity = bytes < CHUNK_BYTES ? CHUNK_BYTES / bytes : 1;
+        reader->chunk = malloc(reader->chunk_capacity * bytes);
+        return reader->chunk || error_set(error, "%s: out of memory while reading it", stream_name(reader->stream));
+    }
+    return true;
+}
+
+static uint64_t element_bits(const struct array *array, const uint8_t *bytes)
+{
+    uint64_t bits = 0;
+    if (!array->swaps) {
+        memcpy(&bits, bytes, (size_t)array->size);
+        return bits;
+    }
+    for (int i = 0; i < array->size; i++) {
+        bits = bits << 8 | bytes[i];
+    }
+    return bits;
+}
+
+/* IEEE 754's binary16. */
+static double half(uint64_t bits)
+{
+    const int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
+    double number;
+    if (exponent == 31) {
+        number = fraction != 0 ? __builtin_nan("") : __builtin_inf();
+    } else if (exponent == 0) {
+        number = __builtin_ldexp(fraction, -24);
+    } else {
+        number = __builtin_ldexp(1024 + fraction, exponent - 25);
+    }
+    return bits >> 15 ? -number : number;
+}
+
+static double element(const struct array *array, const uint8_t *bytes)
+{
+    const uint64_t bits = element_bits(array, bytes);
+    double number;
+    float single;
+    switch (array->kind) {
+    case 'f':
+        if (array->size == 8) {
+            memcpy(&number, &bits, sizeof number);
+            return number;
+        }
+        if (array->size == 4) {
+            const uint32_t low = (uint32_t)bits;
+            memcpy(&single, &low, sizeof single);
+            return (double)single;
+        }
+        return half(bits);
+    case 'i': {
+        const int unused = 64 - 8 * array->size;
+        return (double)((int64_t)(bits << unused) >> unused);
+    }
+    case 'b':
+        return bits != 0;
+    default:
+        return (double)bits;
+    }
+}
+
+/* Elements one behind another, of the common types without a choice for each. */
+static void convert_row(const struct array *array, const uint8_t *bytes, size_t stride, double *numbers)
+{
+    const bool is_plain = array->kind == 'f' && !array->swaps && stride == (size_t)array->size;
+    if (is_plain && array->size == 8) {
+        memcpy(numbers, bytes, (size_t)array->columns * sizeof *numbers);
+        return;
+    }
+    for (int i = 0; is_plain && array->size == 4 && i < array->columns; i++) {
+        float single;
+        memcpy(&single, bytes + (size_t)i * sizeof single, sizeof single);
+        numbers[i] = (double)single;
+    }
+    for (int i = 0; !(is_plain && array->size == 4) && i < array->columns; i++) {
+        numbers[i] = element(array, bytes + (size_t)i * stride);
+    }
+}
+
+static bool fill_chunk(struct npy_reader *reader, struct error *error)
+{
+    const struct array *array = &reader->arrays[0];
+    const uint64_t left = reader->rows - reader->next;
+    reader->chunk_rows = left < reader->chunk_capacity ? (size_t)left : reader->chunk_capacity;
+    reader->chunk_next = 0;
+    return read_exactly(reader->stream, reader->chunk, reader->chunk_rows * row_bytes(array), error);
+}
+
+bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, struct error *error)
+{
+    *there = reader->next < reader->rows;
+    if (!*there) {
+        return true;
+    }
+    if (reader->chunk && reader->chunk_next == reader->chunk_rows && !fill_chunk(reader, error)) {
+        return false;
+    }
+    double *to = reader->numbers;
+    for (int i = 0; i < reader->count; i++) {
+        const struct array *array = &reader->arrays[i];
+        const size_t size = (size_t)array->size, row = (size_t)reader->next;
+        if (reader->chunk) {
+            convert_row(array, reader->chunk + reader->chunk_next++ * row_bytes(array), size, to);
+        } else if (array->by_columns) {
+            convert_row(array, array->elements + row * size, (size_t)array->rows * size, to);
+        } else {
+            convert_row(array, array->elements + row * row_bytes(array), size, to);
+        }
+        to += array->columns;
+    }
+    reader->next++;
+    *numbers = reader->numbers;
+    return true;
+}
+
+uint64_t npy_row(const struct npy_reader *reader)
+{
+    return reader->next - 1;
+}
+
+bool npy_open(struct npy_reader **result, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
+{
+    struct npy_reader *reader = calloc(1, sizeof *reader);
+    if (!reader) {
+        error_set(error, "%s: out of memory while reading it", stream_name(stream));
+        stream_close(stream);
+        return false;
+    }
+    reader->stream = stream;
+    if (!open_stream(reader, head, error)) {
+        npy_close(reader);
+        return false;
+    }
+    *result = reader;
+    return true;
+}
+
+void npy_close(struct npy_reader *reader)
+{
+    if (!reader) {
+        return;
+    }
+    for (int i = 0; i < reader->count; i++) {
+        free(reader->arrays[i].memory);
+    }
+    stream_close(reader->stream);
+    free(reader->file);
+    free(reader->numbers);
+    free(reader->names);
+    free(reader->chunk);
+    free(reader);
+}
+
+int npy_columns(const struct npy_reader *reader)
+{
+    return reader->columns;
+}
+
+const char *npy_column_name(const struct npy_reader *reader, int column)
+{
+    return reader->names[column];
+}
+
+const char *npy_name(const struct npy_reader *reader)
+{
+    return stream_name(reader->stream);
+}
