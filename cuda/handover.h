@@ -35,7 +35,7 @@ static inline void handover_pause(void)
 #endif
 }
 
-/* Sets a word and wakes its sleeper. Whoever sees the word also sees everything written before. */
+/* Sets a word and wakes its sleeper. A thread that sees the word also sees everything written before. */
 static inline void handover_set(struct protocol_word *word, uint32_t value)
 {
     atomic_store(&word->value, value); /* sequentially consistent: the sleeper accesses the two in the opposite order */

@@ -1,6 +1,6 @@
 /*
  * What the log says of peers that were turned away: for each cause one line a minute, with a count and the newest
- * addresses, however many come. The first of a cause is told at once, in full. A pure state machine: whoever owns it
+ * addresses, however many come. The first of a cause is told at once, in full. A pure state machine: its owner
  * has the clock, the lock and the log.
  */
 #ifndef NET_COMPLAINTS_H

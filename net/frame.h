@@ -7,7 +7,7 @@
  *          0     4  magic, the bytes "TRNR"
  *          4     2  version: of the protocol; the sender's lowest in hello and refused, else the one agreed on
  *          6     2  type of the message
- *          8     8  request: chosen by whoever asks; an answer repeats it
+ *          8     8  request: chosen by the side that asks; an answer repeats it
  *         16     4  generation of the training state that the message is about; 0 before there is one
  *         20     4  flags: FRAME_LAST; the rest is zero
  *         24     4  message_bytes: size of the message

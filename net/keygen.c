@@ -29,7 +29,7 @@ static const char details[] =
     "trainer keygen --ca=keys\n"
     "trainer keygen --ca=keys --member=worker:1 --out=worker1.key\n"
     "    An authority and one key per member, to enforce roles: a key for worker 1 cannot be used as any other\n"
-    "    member. keys/ca.key stays with whoever issues keys; members do not need it. Certificates expire, so clocks\n"
+    "    member. keys/ca.key stays where keys are issued; members do not need it. Certificates expire, so clocks\n"
     "    must be right. Start the member with --fleet_key=worker1.key.\n"
     "trainer keygen --operator=operator.key\n"
     "    The key pair of the operator, who may change the config of a running fleet (`trainer help rollout`).\n"

@@ -372,7 +372,7 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
         return true;
     }
     uint64_t floats = ranges_total(ranges);
-    if (dtype == DTYPE_DIFFERENCES) { /* whoever reads them sees whether they fit */
+    if (dtype == DTYPE_DIFFERENCES) { /* the reader sees whether they fit */
         return floats <= DIFFERENCES_FLOATS ||
                error_set(error, "%s message: differences of %llu floats; at most %d are allowed", message_name(type),
                          (unsigned long long)floats, (int)DIFFERENCES_FLOATS);

@@ -36,7 +36,7 @@ const struct hello_identity *identity_hello(const struct identity *identity);
 
 /*
  * Seconds that a peer which owes something may give no sign of life, before the connection with it counts as dead: a
- * lease, and at least 2 s. Whoever keeps a peer waiting for others sends it a ping four times as often.
+ * lease, and at least 2 s. A member that keeps a peer waiting for others pings it four times as often.
  */
 double identity_idle_timeout_s(const struct identity *identity);
 

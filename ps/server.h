@@ -5,7 +5,7 @@
  * heartbeats on one while a push waits on another. Pushes of a worker come one at a time; a push that begins while
  * another connection of the same worker is in the middle of one cuts that connection off, for the worker must have
  * given it up. Answers on one connection come in the order of the requests, and the next request is read only when the
- * answer is on its way: whoever sends a push while an answer is due must read at the same time.
+ * answer is on its way: a worker that sends a push while an answer is due must read at the same time.
  *
  * What workers can rely on:
  *  - get_model answers once training can begin (state 2 and an empty message), or after wait_ms with a message that

@@ -3,7 +3,7 @@
  * be applied to them.
  *
  * Order. Floats are grouped into blocks (whole rows or part of one row of a variable, up to SHARD_BLOCK floats), blocks
- * into a few stripes with a lock each. Whoever changes the shard, or copies it as a whole, walks through the stripes in
+ * into a few stripes with a lock each. What changes the shard, or copies it as a whole, walks through the stripes in
  * order and takes the next lock before it gives back the last one: so operations never overtake one another, though
  * several are under way at once. Every push gets a version (1, 2, ...) and a global step at the first stripe; what its
  * answer holds is the shard exactly as that push left it, and a snapshot is exactly one step's state. No update is
@@ -156,7 +156,7 @@ bool shard_read(struct shard *shard, enum store_vector vector, struct range rang
  *  - an order, of a step that is yet to come; it stays until it is released. It may be placed while the shard is being
  *    written. There are SHARD_ORDERS at most (the earliest gives way), and memory for SHARD_ORDERS_KEPT that are
  *    taken and not yet released. shard_must_wait says when there is none for an ordered step: then the step must not
- *    be left. Whoever leaves it nevertheless loses that order.
+ *    be left. A thread that leaves it nevertheless loses that order.
  * To be asked again with the same number as long as it says SNAPSHOT_PENDING. The chief alone uses them, so a reader
  * that is overtaken by a newer snapshot is its own fault (it reads other values, no worse).
  */

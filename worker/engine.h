@@ -22,7 +22,7 @@ struct batch {
     const struct examples *examples;
     const int32_t *indexes; /* [count]: which of them */
     int count;              /* 1..batch_size of the engine */
-    uint32_t task;          /* who drew it, and for which of its steps: dropout goes by that */
+    uint32_t task;          /* who drew it, and for which of its steps: dropout depends on it */
     int64_t step;
 };
 
@@ -69,7 +69,7 @@ struct engine_table {
                   struct error *error);
 
     /*
-     * All floats of the parameters where they lie, to be written between steps by whoever drives the engine: what comes
+     * All floats of the parameters where they lie, to be written between steps by the caller: what comes
      * from afar needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by
      * itself): read and write do it.
      */

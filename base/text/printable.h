@@ -1,6 +1,6 @@
 /*
  * Texts of others, fit for a terminal or a log: what would move the cursor, change colours, begin a line, or turn the
- * direction of writing is shown instead of sent. Whoever prints a text that a peer or a file brought passes it through
+ * direction of writing is shown instead of sent. A text that a peer or a file brought is printed only through
  * here.
  */
 #ifndef BASE_TEXT_PRINTABLE_H

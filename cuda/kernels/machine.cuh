@@ -35,7 +35,7 @@ static __device__ __forceinline__ void copies_wait()
 #endif
 }
 
-/* One more block has arrived; whoever sees this also sees what its threads wrote before their barrier. */
+/* One more block has arrived; who sees this also sees what its threads wrote before their barrier. */
 static __device__ __forceinline__ void counter_arrive(uint32_t *counter)
 {
     __threadfence();

@@ -15,7 +15,7 @@
 
 enum { GCM_KEY_BYTES = 32, GCM_NONCE_BYTES = 12, GCM_TAG_BYTES = 16 };
 
-/* Opaque; to be wiped by whoever holds it. */
+/* Opaque; to be wiped by its owner. */
 struct gcm_key {
     _Alignas(16) uint8_t state[1024];
     bool wide;

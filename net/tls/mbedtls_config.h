@@ -40,7 +40,7 @@
 #define MBEDTLS_PSA_CRYPTO_C
 #define MBEDTLS_PSA_CRYPTO_EXTERNAL_RNG
 /* A TLS 1.3 handshake keeps its secrets in the key store, whose fixed form has 32 places: with some twenty workers
- * connecting at once, handshakes would fail for want of memory. */
+ * connecting at once, handshakes would run out of memory. */
 #define MBEDTLS_PSA_KEY_STORE_DYNAMIC
 
 /* Elliptic curves: P-256 for our own certificates, P-384 for authorities made elsewhere, X25519 for key exchange

@@ -331,7 +331,7 @@ bool tls_configure(struct credentials *credentials, struct error *error)
     return true;
 }
 
-/* Turns mbedTLS's failure into ours: the first cause that we know, in the words of whoever reads the log. */
+/* Turns mbedTLS's failure into ours: the first cause that we know, in words for the log. */
 static ptrdiff_t fail(struct handshake *handshake, int result, struct error *error)
 {
     struct connection *connection = handshake->connection;

@@ -121,7 +121,7 @@ struct job {
     int64_t last_step;     /* 0: no bound */
     int64_t epoch_batches; /* of one worker; 0: not known */
     bool started;          /* min_workers were there once, in this generation or before */
-    bool kept;             /* it is not to start, whoever is there */
+    bool kept;             /* it is not to start, even if all are there */
 
     /* Synchronous training. */
     bool synchronous;
@@ -255,10 +255,10 @@ void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t genera
  * that training is over.
  */
 bool job_ready(struct job *job, double now_s, char message[256]);
-/* Are there parameters, whoever is missing? */
+/* Are there parameters, even if workers are missing? */
 bool job_initialised(const struct job *job);
 
-/* The chief's requests. `worker` is whoever asks: others than the chief get ERROR_NOT_ALLOWED. */
+/* The chief's requests. `worker` asks: others than the chief get ERROR_NOT_ALLOWED. */
 void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
                        struct verdict *verdict);
 void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict);
@@ -288,7 +288,7 @@ int64_t job_last_step_under(const struct job *job, const struct config *config);
 /* Global steps of an epoch under these live keys; 0: not known. */
 int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches);
 
-/* A job that waits for workers goes on waiting, whoever comes, until this is taken back. */
+/* A job that waits for workers goes on waiting, no matter who comes, until this is taken back. */
 void job_keep_waiting(struct job *job, bool keep);
 
 /* In order: it will not come back with this incarnation. */

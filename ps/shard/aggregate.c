@@ -1,5 +1,5 @@
 /*
- * Synchronous steps: one thread leads, whoever is idle helps.
+ * Synchronous steps: one thread leads, idle ones help.
  *
  * The leader takes all stripes' locks in order, as if it walked through them, and looks at which blocks change: that
  * tells where each block goes in the answer, so that stripes can be worked on in any order. For every stripe the

@@ -155,7 +155,7 @@ bool shard_walk_enter(struct shard *shard, uint32_t generation);
 /* Goes on from stripe i, which is locked, to the next one, or comes out at the end. */
 void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step);
 
-/* Snapshots of this very step are taken by whoever is about to leave it. First stripe locked. */
+/* Snapshots of this very step are taken by the thread that is about to leave it. First stripe locked. */
 void shard_join_snapshots(struct shard *shard, struct block_walk *walk);
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk);
 void shard_snapshots_done(struct shard *shard, const struct block_walk *walk);

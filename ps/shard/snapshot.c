@@ -1,5 +1,5 @@
 /*
- * The state of one step, kept while training goes on: stripe by stripe, by whoever leaves that step.
+ * The state of one step, kept while training goes on: stripe by stripe, by the thread that leaves that step.
  *
  * Orders keep every due step whatever the pace: the chief orders one step more than there are copies, and orders the
  * next before it releases one that it has read. So while the copies are full there is always an order at hand whose
@@ -156,7 +156,7 @@ void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
 void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
 {
     if (!atomic_load_explicit(&shard->armed, memory_order_relaxed)) {
-        return; /* whoever arms one has the first stripe locked, as we have: nothing is missed */
+        return; /* it is armed with the first stripe locked, as it is now: nothing is missed */
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     for (int i = 0; i < SHARD_SNAPSHOTS; i++) {

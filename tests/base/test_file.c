@@ -124,7 +124,7 @@ static void failed_write_keeps_the_old(void **state)
     assert_int_equal(names_in(folder), 1);
 }
 
-/* Whoever may write to the folder too, and knows how temporary files are named, must not lead us elsewhere. */
+/* Somebody who may write to the folder too, and knows how temporary files are named, must not lead us elsewhere. */
 static void links_are_not_followed(void **state)
 {
     (void)state;

@@ -138,7 +138,7 @@ static void fill_examples(struct examples *examples, const struct settings *sett
 }
 
 /*
- * Seconds: with one thread those that this thread ran, so that whoever else uses the machine counts less; with several
+ * Seconds: with one thread those that this thread ran, so that others on the machine count less; with several
  * threads those that passed.
  */
 static double now(const struct settings *settings)

@@ -19,7 +19,7 @@ struct bench {
     struct engine *engine;
     struct examples examples;
     int32_t *indexes;
-    float *taken; /* [float_count]: the gradient, as whoever sends it on would have it */
+    float *taken; /* [float_count]: the gradient, as the sender would have it */
     double seconds;
     double first_s; /* of the step under way: when its first block came */
 };

@@ -18,7 +18,7 @@ struct listening {
     struct wake wake;
     pthread_t thread;
     atomic_int admitted, left;
-    atomic_bool drops; /* whoever is admitted is dropped at once */
+    atomic_bool drops; /* who is admitted is dropped at once */
     uint16_t refusal;  /* 0, or all are refused for it */
     struct credentials *credentials;
 };

@@ -1,5 +1,5 @@
 /*
- * A member that tests in other languages talk to: `server KEY` (KEY "-": plain text) prints its port, welcomes whoever
+ * A member that tests in other languages talk to: `server KEY` (KEY "-": plain text) prints its port, welcomes who
  * passes the handshake, answers ping, sends a push's bulk back and refuses every other request. One line on standard
  * output for everybody it refuses.
  */

@@ -173,7 +173,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
                 connection_write(connection, &part, 1, deadline_s, error) &&
                 connection_read(connection, received, sizeof received, deadline_s, error);
     connection_close(connection);
-    if (!well) { /* it may have failed before it connected; whoever waits for a connection gets one */
+    if (!well) { /* it may have failed before it connected; one that waits for a connection gets one */
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         struct sockaddr_in to = {.sin_family = AF_INET,
                                  .sin_port = htons((uint16_t)loopback.address.port),

@@ -155,7 +155,7 @@ static void other_fleet_key(void **state)
     assert_refused(try("b.key", "a.key", ps0), "another fleet key", NULL);
 }
 
-/* The two keys of a rotation: whoever has the new one beside the old one talks to both. */
+/* The two keys of a rotation: a member with both talks to members with either. */
 static void rotated_fleet_key(void **state)
 {
     (void)state;

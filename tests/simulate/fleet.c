@@ -599,7 +599,7 @@ static bool is_training(void)
     return job && job->state == JOB_TRAINING;
 }
 
-/* Whoever is not listed, or was off, is no reason to give anything up, unless it says why itself ("worker 3: ..."). */
+/* A worker that is not listed, or was off, is no reason to give anything up, unless it says why itself ("worker 3: ..."). */
 static void check_reason(const struct rollout *rollout)
 {
     const struct content *content = content_of(rollout->target);
@@ -615,7 +615,7 @@ static void check_reason(const struct rollout *rollout)
 }
 
 /*
- * Nobody may be left behind when all have taken a version, or gone back from it: whoever runs, and was to be waited
+ * Nobody may be left behind when all have taken a version, or gone back from it: who runs, and was to be waited
  * for, is in the version and ready. One that ps 0 has not heard of for long may be cut off; since it was started, not
  * since ever.
  */

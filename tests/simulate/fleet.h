@@ -49,7 +49,7 @@ bool fleet_switches_at_once(void);
 /* The next version comes once a listed worker, or some, could have been off for as long as counts: once for each. */
 bool fleet_wants_workers_off(void);
 bool fleet_is_done(void); /* all was tried, and ended somehow */
-/* And whoever was to come to rest has done so. */
+/* And all that were to come to rest have done so. */
 bool fleet_is_at_rest(void);
 void fleet_blame(void); /* says who is not */
 

@@ -74,7 +74,7 @@ extern struct world {
 void world_begin(uint64_t seed);
 void world_end(void);
 
-/* Runs one event; false if there is nothing left to happen before `until_s` (the clock stands there then). */
+/* Runs one event; false if there is nothing left to happen before `until_s` (the clock shows that then). */
 bool world_step(double until_s);
 
 /* What its monotonic clock shows; lets it run that much too fast from now on. */
@@ -109,7 +109,7 @@ void world_at(double when_s, void (*call)(void *context, uint64_t argument), voi
  * fine.
  */
 bool thread_block(const void *what, double until_s);
-/* Wakes whoever waits for it on that machine. */
+/* Wakes what waits for it on that machine. */
 void thread_wake(struct machine *machine, const void *what);
 /* The same for poll: of any of these files, or until then. */
 struct pollfd;

@@ -1,6 +1,6 @@
 /*
  * A worker's half of data_sharding chief: batches that worker 0 sends, fetched ahead by a thread of its own, which
- * comes back by itself after trouble, whoever was started again, and goes on with the batch that is wanted next.
+ * recovers by itself, no matter which side was restarted, and goes on with the batch that is wanted next.
  *
  * Memory: FEED_BATCHES batches. The functions are the training thread's. Waits are named in the log and end when
  * given_up says so or the process is asked to leave.

@@ -24,7 +24,7 @@ struct data_server;
 bool data_server_create(struct data_server **server, const struct config *config, const struct identity *identity,
                         const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
                         struct error *error);
-void data_server_destroy(struct data_server *server); /* cuts whoever is connected; NULL is fine */
+void data_server_destroy(struct data_server *server); /* cuts all connections; NULL is fine */
 
 /* Bytes of a batch as it travels: for each example a label of 2 bytes, then all the images. */
 static inline size_t batch_bytes(size_t examples, size_t pixels)

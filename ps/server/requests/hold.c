@@ -75,7 +75,7 @@ static bool stage_is_free(struct session *session, int64_t unused)
     return !*user || *user == session;
 }
 
-/* Whoever pushes has given up an earlier push on another connection: that one is cut off. */
+/* A worker that pushes has given up an earlier push on another connection: that one is cut off. */
 bool serve_take_stage(struct session *session, bool cut, struct error *error)
 {
     struct server *server = session->server;

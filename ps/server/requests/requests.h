@@ -53,7 +53,7 @@ double serve_wait_deadline(uint32_t wait_ms);            /* of one that waits as
  */
 bool send_keepalive(struct session *session, double *keepalive_sent_s);
 
-/* The stage of the session's worker, for one thread. cut: whoever has it is cut off. */
+/* The stage of the session's worker, for one thread. cut: the thread that has it is cut off. */
 bool serve_take_stage(struct session *session, bool cut, struct error *error);
 void serve_leave_stage(struct session *session);
 

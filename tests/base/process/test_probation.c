@@ -1,4 +1,4 @@
-/* A process that dies in a new version is brought back on the fallback, whoever starts it. */
+/* A process that dies in a new version is brought back on the fallback, no matter who starts it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

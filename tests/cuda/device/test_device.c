@@ -117,7 +117,7 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
     check_not_finite((const int[]){20, 4}, 2);
 }
 
-/* The learning rate makes the weights run away within a few steps; whoever came before the bad step counts. */
+/* The learning rate makes the weights run away within a few steps; steps before the bad one count. */
 static void test_divergence_is_noticed_in_the_step_of_the_cpu_engine(void **state)
 {
     (void)state;

@@ -441,7 +441,7 @@ static void test_a_ps_that_was_held_up_probes_anew(void **state)
     job_destroy(&scene.job);
 }
 
-/* Whoever comes while a claim is being looked at waits for its outcome; one that was given up blocks nobody. */
+/* One that comes while a claim is being looked at waits for its outcome; one that was given up blocks nobody. */
 static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
 {
     (void)state;
@@ -515,7 +515,7 @@ static void test_leases(void **state)
     job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
     assert_true(told(&scene, "worker 1 (10.0.0.1:2) responds again"));
     assert_int_equal(job_present(&scene.job), 2);
-    /* Whoever waits on our side need not speak. */
+    /* A worker that we keep waiting need not speak. */
     job_hold(&scene.job, 1, 2, 1, scene.now_s);
     pass(&scene, 30);
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_WAITING);

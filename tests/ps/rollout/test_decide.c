@@ -387,7 +387,7 @@ static void steps_that_are_made_again_count(void **state)
     assert_true(vitals.global_step < 500);
 }
 
-/* Whoever is not there any more, or has no model, is no healthy member. */
+/* A member that left, or has no model, is not healthy. */
 static void a_watch_waits_for_whoever_is_not_ready(void **state)
 {
     (void)state;

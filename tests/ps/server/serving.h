@@ -1,6 +1,6 @@
 /*
  * A ps without a network, for tests and fuzzing of its requests: the handlers, the job and the shard are the program's,
- * and sessions are ends of socket pairs. One thread does all. Time is this file's: whoever waits lets it pass, and what
+ * and sessions are ends of socket pairs. One thread does all. Time is this file's: waiting lets it pass, and what
  * others do meanwhile is up to `meanwhile`. The functions that begin with __wrap_ stand in for the program's by --wrap.
  */
 #ifndef TESTS_PS_SERVER_SERVING_H

@@ -125,7 +125,7 @@ static void a_batch_is_shared_out(void **state)
     static char names[] = "cpu,cpu,cpu";
     struct fixture fixture;
     make(&fixture, names, 3);
-    fixture.config.train.dropout = 0; /* which goes by the place in the batch */
+    fixture.config.train.dropout = 0; /* which depends on the place in the batch */
     start(&fixture);
     for (int count = 1; count <= 16; count += 5) {
         int32_t indexes[16];

@@ -41,7 +41,7 @@ static uint32_t find_slot(const struct dictionary *dictionary, const char *text,
     return slot;
 }
 
-/* Makes slots anew for the present entries. */
+/* Rebuilds the slots for the present entries. */
 static bool fill_slots(struct dictionary *dictionary, uint32_t slot_count)
 {
     int32_t *slots = malloc(slot_count * sizeof *slots);

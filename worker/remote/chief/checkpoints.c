@@ -233,7 +233,7 @@ static void remove_first(struct chief *chief)
 }
 
 /*
- * The step of an order has passed, though the shards were told in time: they waited in vain, for a lease. For a while
+ * The step of an order has passed, though the shards were told in time: they waited for a lease, and nothing came. For a while
  * they are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was killed
  * pushed to some shards alone, so that they are never at one step while some are made to wait.
  */

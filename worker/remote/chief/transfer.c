@@ -16,7 +16,7 @@ static double soon(void)
     return clock_monotonic_s() + LINK_ANSWER_S;
 }
 
-/* A failed request: what to do about it. A broken connection is opened again by whoever needs it next. */
+/* A failed request: what to do about it. A broken connection is opened again when it is needed next. */
 static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
                                  const struct error *error)
 {

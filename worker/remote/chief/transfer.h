@@ -14,7 +14,7 @@
 
 /* What a shard says of itself. */
 struct shard_status {
-    bool ready; /* it holds parameters that may be trained on, whoever is missing */
+    bool ready; /* it holds parameters that may be trained on, even if workers are missing */
     uint32_t generation;
     bool over;           /* the job it served has ended */
     int64_t global_step; /* -1 unless ready */

@@ -71,7 +71,7 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
     for (int i = 0; i < exchange->count && *ready; i++) {
         struct shard_part *part = &exchange->parts[i];
         uint32_t generation = 0;
-        part->incarnation = 0; /* whoever it is now */
+        part->incarnation = 0; /* another process now */
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
         end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
         if (end != PUSH_PULL_DONE) {

@@ -56,7 +56,7 @@ struct push_pull {
     double told_s, joined_s;
     double pushed_s;    /* when the push under way began */
     char awaited[256];  /* whom a ps waits for, as it said when it had held the answer back for long; "": not known */
-    bool broken;        /* set where a connection broke; for whoever wants to know */
+    bool broken;        /* set where a connection broke, for callers */
     uint8_t *ranges;    /* of the frame being sent */
     struct iovec *bulk; /* likewise */
     uint8_t *landing;   /* received bytes on their way into the engine */
@@ -77,7 +77,7 @@ struct push_pull_options {
      */
     bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
-    bool writes_model; /* whoever uses it: push_pull_join waits for no model then that only he could write */
+    bool writes_model; /* its user: push_pull_join waits for no model then that only it could write */
     bool quiet;        /* no lines about waiting */
 };
 

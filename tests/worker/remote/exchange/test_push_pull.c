@@ -245,7 +245,7 @@ static void outcomes(void **state)
     }
 }
 
-/* Nobody there: whoever waits can be told to stop, and does so soon. */
+/* Nobody is there: a wait can be told to stop, and does so soon. */
 static void waiting_can_be_given_up(void **state)
 {
     (void)state;
