@@ -152,7 +152,8 @@ build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/ve
 
 # --- Tests, lint and benches ---
 
-include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk tests/test.mk
+include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk \
+	tests/test.mk
 
 # --- Running ---
 

@@ -281,8 +281,8 @@ char *config_keys_text(const struct config *config, bool (*wanted)(const struct 
                        const void *context);
 
 /*
- * Checks what this process's role needs beyond valid keys: host lists, and a task_index within them. Called by the command that
- * takes up a role; local training needs nothing.
+ * Checks what this process's role needs beyond valid keys: host lists, and a task_index within them. Called by the
+ * command that takes up a role; local training needs nothing.
  */
 bool config_check_role(const struct config *config, struct error *error);
 

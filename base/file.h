@@ -49,7 +49,8 @@ bool file_make_folder(const char *path, struct error *error);
 
 /*
  * Takes an exclusive lock on `path` (created if missing; a symbolic link is refused) and writes this process's id into
- * it. The lock is held until *fd is closed or the process ends. If another process holds it, the error names its id and `purpose`.
+ * it. The lock is held until *fd is closed or the process ends. If another process holds it, the error names its id and
+ * `purpose`.
  */
 bool file_lock(const char *path, const char *purpose, int *fd, struct error *error);
 

@@ -1,9 +1,9 @@
 /*
  * What peers that have proved nothing may take of a listener: a pure state machine, without clock, sockets or locks.
  *
- * A handshake of TLS costs whoever asks for it next to nothing, and whoever answers milliseconds. So strangers, who show
- * no pass (net/credentials.h), share an allowance of processor time: a small share of one processor, saved up for a
- * while, so that in peace a few hundred are served as they come. An address may take half of it at most, so that one
+ * A handshake of TLS costs whoever asks for it next to nothing, and whoever answers milliseconds. So strangers, who
+ * show no pass (net/credentials.h), share an allowance of processor time: a small share of one processor, saved up for
+ * a while, so that in peace a few hundred are served as they come. An address may take half of it at most, so that one
  * that takes all it can get leaves others the rest.
  */
 #ifndef NET_ADMISSION_H
@@ -48,7 +48,9 @@ void admission_start(struct admission *admission, double now_s);
 
 struct admission_source admission_source(const struct endpoint *endpoint);
 
-/* True if a stranger's handshake may begin; then admission_end tells what it took: 0 if it turned out to be a member. */
+/*
+ * True if a stranger's handshake may begin; then admission_end tells what it took: 0 if it turned out to be a member.
+ */
 bool admission_begin(struct admission *admission, const struct admission_source *source, double now_s);
 void admission_end(struct admission *admission, const struct admission_source *source, double cpu_s, double now_s);
 

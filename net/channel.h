@@ -2,9 +2,10 @@
  * A channel: messages in frames on a connection. It owns the connection, and memory for one message each way, which
  * grows to what has come and gone, within the type's limit.
  *
- * Requests and answers: the side that asks chooses a request number, and answers repeat it. An answer of several frames ends
- * with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the receiver
- * to read to where it belongs, and whatever of it is still there is read and dropped by the next channel_receive.
+ * Requests and answers: the side that asks chooses a request number, and answers repeat it. An answer of several frames
+ * ends with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the
+ * receiver to read to where it belongs, and whatever of it is still there is read and dropped by the next
+ * channel_receive.
  *
  * Rules for threads, deadlines and failure are the connection's; large frames get more time, see CHANNEL_LEAST_RATE.
  */

@@ -6,8 +6,8 @@
  * connection good for nothing but connection_close, with one exception: connection_wait may time out without harm.
  * Errors name the peer and what was awaited: "no answer from ps 0 (a:2222) within 10 s".
  *
- * A deadline is absolute: what has come when it passes is still taken, once, and a peer that goes on sending, or goes on
- * taking, gains nothing by it. Calls with the same deadline share that one look.
+ * A deadline is absolute: what has come when it passes is still taken, once, and a peer that goes on sending, or goes
+ * on taking, gains nothing by it. Calls with the same deadline share that one look.
  *
  * Memory: CONNECTION_BUFFER bytes for each direction, taken when it is opened, and with TLS 2 KiB more; during a TLS
  * handshake about 60 KiB besides.

@@ -1,7 +1,7 @@
 /*
  * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time, processor
- * time and lines in the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by its number, which
- * the system may have given to another connection by then.
+ * time and lines in the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by
+ * its number, which the system may have given to another connection by then.
  */
 #include "net/listener.h"
 

@@ -148,8 +148,8 @@ void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t s
 
 /*
  * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte or not
- * in UTF-8, ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused may have
- * more bytes than we know of, so that versions to come can say who they are. The message borrows from bytes.
+ * in UTF-8, ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused
+ * may have more bytes than we know of, so that versions to come can say who they are. The message borrows from bytes.
  */
 bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,
                     struct error *error);

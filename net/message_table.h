@@ -6,9 +6,9 @@
  *     FIELD(kind, name, limit, meaning)
  *
  * Kinds: U8 U16 U32 U64 I32 I64 F32 F64: numbers, little-endian, IEEE 754; limit: the largest allowed value of an
- * unsigned number, 0 for no limit; an I64 is a step or a count, from -2^53 to 2^53. TEXT: u32 size, that many bytes of UTF-8 without zero bytes, one zero byte; limit:
- * the largest size. RANGES: u32 count, then count times (u64 first, u32 count): parts of a flat vector of floats,
- * ascending, not overlapping, none empty; limit: the largest count.
+ * unsigned number, 0 for no limit; an I64 is a step or a count, from -2^53 to 2^53. TEXT: u32 size, that many bytes of
+ * UTF-8 without zero bytes, one zero byte; limit: the largest size. RANGES: u32 count, then count times (u64 first, u32
+ * count): parts of a flat vector of floats, ascending, not overlapping, none empty; limit: the largest count.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
  * (bfloat16) each, or as differences from what was sent before (ps/store/bfloat16.h). Numbers are never reused; fields
@@ -62,7 +62,7 @@
     MESSAGE(30, batch,         MESSAGE_BULK, "answers get_batches: one batch per frame, the last one flagged")         \
     MESSAGE(31, propose,       262144,       "from an operator to ps 0: roll out the config in the bulk, a manifest; " \
                                              "answered by done")                                                       \
-    MESSAGE(32, abort_rollout, 1024,         "from an operator to ps 0: abort the rollout that the bulk names, a "      \
+    MESSAGE(32, abort_rollout, 1024,         "from an operator to ps 0: abort the rollout that the bulk names, a "     \
                                              "signed abort; answered by done")                                         \
     MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
                                              "query; answered by rollout")                                             \

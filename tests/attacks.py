@@ -3,9 +3,11 @@
 
     tests/attacks.py ATTACK PORT KEY SECONDS RATE
 
-Prints "begun" when it has made as many connections as harm, and at the end {"count": connections, "cpu_s": processor time, ...}.
+Prints "begun" when it has made as many connections as harm, and at the end {"count": connections, "cpu_s": processor
+time, ...}.
 
-RATE is a part of what the attack does at its fiercest. KEY is the fleet's, which only `guests` show; the others have a key of their own, or none.
+RATE is a part of what the attack does at its fiercest. KEY is the fleet's, which only `guests` show; the others have a
+key of their own, or none.
 """
 
 import concurrent.futures

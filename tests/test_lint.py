@@ -39,8 +39,8 @@ def body(lines):
      "int f(int a, int b, int c, int d, int e, int f, int g, int (*h)(int, int))\n{\n}\n",
      "int f(int a, int b, int c, int d, int e, int f, int g, int h, int i)\n{\n}\n"),
     ("size", "base/a.c", "int mbedtls_f(int a, int b, int c, int d, int e, int f, int g, int h, int i)\n{\n}\n",
-     "static inline __attribute__((always_inline)) void\nf(int a, int b, int c, int d, int e, int f, int g, int h, int i)"
-     "\n{\n}\n"),
+     "static inline __attribute__((always_inline)) void\n"
+     "f(int a, int b, int c, int d, int e, int f, int g, int h, int i)\n{\n}\n"),
     ("tags", "base/a.c", "struct a {\n};\nstruct a one;\n", "struct a {\n};\nstruct a {\n};\n"),
     ("unused", "base/a.c", "static int f(void)\n{\n}\n", "int f(void)\n{\n}\n"),
     ("unused", "base/a.c", "static int f(void)\n{\n}\nint g = f();\n", "int f(void)\n{\n}\nint g = f();\n"),

@@ -52,7 +52,8 @@ def cancer():
 
 def test_a_classification_from_csv(trainer, cancer, tmp_path):
     names, x_train, x_test, y_train, y_test = cancer
-    write(tmp_path / "d/train.csv", [*names, "kind"], [[*map(repr, map(float, x)), y] for x, y in zip(x_train, y_train)])
+    write(tmp_path / "d/train.csv", [*names, "kind"],
+          [[*map(repr, map(float, x)), y] for x, y in zip(x_train, y_train)])
     write(tmp_path / "d/test.csv", [*names, "kind"], [[*map(repr, map(float, x)), y] for x, y in zip(x_test, y_test)])
     result = train(trainer, "--data_dir=d", "--target=kind", *QUICK, "--epochs=40", "--train_dir=run", cwd=tmp_path)
     done = result.done
@@ -145,7 +146,8 @@ def test_a_resumed_run_is_the_same_and_other_data_are_refused(trainer, cancer, t
     train(trainer, *flags, "--train_steps=60", "--train_dir=whole", cwd=tmp_path)
     train(trainer, *flags, "--train_steps=25", "--train_dir=parts", cwd=tmp_path)
     train(trainer, *flags, "--train_steps=60", "--train_dir=parts", cwd=tmp_path)
-    with safe_open(newest(tmp_path / "whole"), "numpy") as whole, safe_open(newest(tmp_path / "parts"), "numpy") as parts:
+    with safe_open(newest(tmp_path / "whole"), "numpy") as whole, \
+            safe_open(newest(tmp_path / "parts"), "numpy") as parts:
         for name in whole.keys():
             assert numpy.array_equal(whole.get_tensor(name), parts.get_tensor(name)), name
     # The order of rows and of files decides nothing about which are held out, nor about the scales.

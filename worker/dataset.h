@@ -72,8 +72,8 @@ struct dataset_origin {
 
 /*
  * Reads the whole training set (DATASET_TRAIN, validation images included) or the test set (DATASET_TEST) as it is,
- * with no regard to the model. What does not fit into data.memory_mb is an error, and so are tables, which need a schema
- * (worker/data/table/table.h).
+ * with no regard to the model. What does not fit into data.memory_mb is an error, and so are tables, which need a
+ * schema (worker/data/table/table.h).
  */
 bool dataset_read(struct examples *examples, struct dataset_origin *origin, enum dataset_part part,
                   const struct config *config, struct error *error);

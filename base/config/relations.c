@@ -184,7 +184,8 @@ static bool keeps_checkpoints(const struct config_cluster *cluster)
 }
 
 /*
- * A changed checkpoint key means that checkpoints are expected, so a missing train_dir is an error; defaults ask for nothing.
+ * A changed checkpoint key means that checkpoints are expected, so a missing train_dir is an error; defaults ask for
+ * nothing.
  */
 static bool check_checkpoints(const struct config *config, struct error *error)
 {

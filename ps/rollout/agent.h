@@ -48,7 +48,7 @@ bool agent_is_rolling(struct agent *agent);
 /* The version in force, and its digest. Any thread. */
 void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
 
-/* Do the lists of hosts of either version of the last rollout have that member, as far as this one knows? Any thread. */
+/* Is that member listed in either version of the last rollout, as far as this one knows? Any thread. */
 bool agent_has_member(struct agent *agent, struct member who);
 
 /* What is known of drift (ps/rollout/drift.h); "": nothing. Any thread. */

@@ -599,7 +599,7 @@ static bool is_training(void)
     return job && job->state == JOB_TRAINING;
 }
 
-/* A worker that is not listed, or was off, is no reason to give anything up, unless it says why itself ("worker 3: ..."). */
+/* A worker that is not listed, or was off, is no reason to give up, unless it says why itself ("worker 3: ..."). */
 static void check_reason(const struct rollout *rollout)
 {
     const struct content *content = content_of(rollout->target);

@@ -1,7 +1,7 @@
 /*
  * Rollouts in a simulated cluster: an operator who proposes one config after another, good and bad, by the program's
- * own command; an intruder who proposes what nobody signed, or was made to sign, and who gives up what others began; and
- * what must hold of it all:
+ * own command; an intruder who proposes what nobody signed, or was made to sign, and who gives up what others began;
+ * and what must hold of it all:
  *
  *  - a member keeps and takes only what the operator signed for this fleet, and no version below its own but the one
  *    that the operator named to go back to;

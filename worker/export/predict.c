@@ -1,6 +1,6 @@
 /*
- * trainer predict: classifies images with a trained model; rows of a table are predict_rows.c's. Files are pictures, or IDX files of many; their type is
- * detected by the first bytes, so standard input works as well.
+ * trainer predict: classifies images with a trained model; rows of a table are predict_rows.c's. Files are pictures, or
+ * IDX files of many; their type is detected by the first bytes, so standard input works as well.
  */
 #include <errno.h>
 #include <fcntl.h>

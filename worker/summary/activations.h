@@ -1,6 +1,6 @@
 /*
- * Activations of each layer for a few examples, for histograms. A separate forward pass in plain C: engines do not expose
- * intermediate results, and this runs rarely, on a handful of examples.
+ * Activations of each layer for a few examples, for histograms. A separate forward pass in plain C: engines do not
+ * expose intermediate results, and this runs rarely, on a handful of examples.
  */
 #ifndef WORKER_SUMMARY_ACTIVATIONS_H
 #define WORKER_SUMMARY_ACTIVATIONS_H

@@ -10,7 +10,8 @@
 
 /*
  * If `source` is set after the read, the part is larger than `limit`: only its first `keep` examples (or fewer) are in
- * memory, and the blocks are those after the first `held_out`. Source and blocks belong to the caller that started the read.
+ * memory, and the blocks are those after the first `held_out`. Source and blocks belong to the caller that started the
+ * read.
  */
 struct overflow {
     uint64_t limit;  /* bytes of images and labels */

@@ -3,9 +3,9 @@
  * targets, how numbers are scaled, which categories have a place of their own.
  *
  * The inputs of a row are first its numbers, then a place for every category. A number becomes (x - center) / scale; a
- * missing one becomes `fill`, and sets the column's indicator, one more place. Of a column of categories one place is 1:
- * the first one for what is rare or was never seen, then one for each category in order, then one for missing values if
- * there were any.
+ * missing one becomes `fill`, and sets the column's indicator, one more place. Of a column of categories one place is
+ * 1: the first one for what is rare or was never seen, then one for each category in order, then one for missing values
+ * if there were any.
  *
  * As JSON it stands in the checkpoint. Doubles are written so that they read back as the same bits.
  */

@@ -233,9 +233,9 @@ static void remove_first(struct chief *chief)
 }
 
 /*
- * The step of an order has passed, though the shards were told in time: they waited for a lease, and nothing came. For a while
- * they are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was killed
- * pushed to some shards alone, so that they are never at one step while some are made to wait.
+ * The step of an order has passed, though the shards were told in time: they waited for a lease, and nothing came. For
+ * a while they are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was
+ * killed pushed to some shards alone, so that they are never at one step while some are made to wait.
  */
 static void lose_first(struct chief *chief, const char *why)
 {

@@ -125,7 +125,7 @@ static void all_of_it_once(void **state)
     free(sent);
 }
 
-/* As bfloat16: what was sent so far and what is kept add up to all gradients so far, no matter who lends the remainders. */
+/* As bfloat16: what was sent and what is kept add up to all gradients so far, no matter who lends the remainders. */
 static void rounding_loses_nothing(void **state)
 {
     enum { STEPS = 50, BOXES = 3 };
