@@ -631,10 +631,10 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         client.send("propose", bulk=b"x", healthy_s=1.0)
         name, fields, _ = client.receive()
         assert name == "error" and fields["code"] == 2
-    # The real worker 1 did not mind, and an index that nobody has does no harm.
+    # The real worker 1 did not mind, and there is no place for one that nobody has.
     with protocol.Client(port, key) as client:
-        assert client.hello(role=2, index=60000, digest="", job="", cluster="north")[0] == "welcome"
-        assert client.call("report", **report)[0] == "rollout"
+        name, fields = client.hello(role=2, index=60000, digest="", job="", cluster="north")
+        assert name == "refused" and "there is no worker 60000" in fields["message"], fields
     fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps of worker 1")
     assert set(fleet.versions().values()) == {1}
     assert fleet.alive()
