@@ -16,6 +16,7 @@
 #include "net/credentials.h"
 #include "net/tls/stream.h"
 #include "net/transport.h"
+#include "tests/net/accepting.h"
 
 enum { BLOCK = 100000 };
 
@@ -90,9 +91,8 @@ static int serve_all(void)
     printf("%u\n", socket_port(listener));
     for (;;) {
         struct visit *visit = calloc(1, sizeof *visit);
-        enum wake_result how;
         pthread_t thread;
-        if (!socket_accept(listener, &visit->fd, visit->peer, NULL, clock_monotonic_s() + 3600, &how, &error)) {
+        if (!accept_in_time(listener, &visit->fd, visit->peer, clock_monotonic_s() + 3600, &error)) {
             fprintf(stderr, "peer: %s\n", error.text);
             return 1;
         }
