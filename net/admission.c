@@ -71,21 +71,22 @@ bool admission_begin(struct admission *admission, const struct admission_source 
     }
     refill(&admission->all, 1, now_s);
     refill(&address->allowance, ADDRESS_PART, now_s);
-    if (admission->all.left_s < ADMISSION_HELD_S || address->allowance.left_s < ADMISSION_HELD_S) {
+    if (admission->all.left_s < ADMISSION_LEAST_S || address->allowance.left_s < ADMISSION_LEAST_S) {
         return false;
     }
-    admission->all.left_s -= ADMISSION_HELD_S;
-    address->allowance.left_s -= ADMISSION_HELD_S;
+    admission->all.left_s -= ADMISSION_LEAST_S;
+    address->allowance.left_s -= ADMISSION_LEAST_S;
     return true;
 }
 
 void admission_end(struct admission *admission, const struct admission_source *source, double cpu_s, double now_s)
 {
     struct admission_address *address = find(admission, source);
+    const double more_s = cpu_s > 0 ? fmax(0, cpu_s - ADMISSION_LEAST_S) : -ADMISSION_LEAST_S;
     refill(&admission->all, 1, now_s);
-    admission->all.left_s += ADMISSION_HELD_S - cpu_s;
+    admission->all.left_s -= more_s;
     if (address) {
-        address->allowance.left_s += ADMISSION_HELD_S - cpu_s;
+        address->allowance.left_s -= more_s;
     }
 }
 

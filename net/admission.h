@@ -20,10 +20,13 @@ enum {
     ADMISSION_PASSES = 4096,   /* remembered, about, so that none is good twice */
 };
 
-/* All strangers together, in seconds of processor time: for each second, saved up at most, and held for a handshake. */
+/*
+ * All strangers together, in seconds of processor time: for each second, saved up at most, and for a handshake at least,
+ * since what the system spends on its connection and its thread is on no clock of ours.
+ */
 #define ADMISSION_SHARE   0.05
 #define ADMISSION_SAVED_S 0.5
-#define ADMISSION_HELD_S  0.005
+#define ADMISSION_LEAST_S 0.005
 
 /* Where a peer comes from: an IPv4 address, or the first 64 bits of an IPv6 address, which one machine may have all. */
 struct admission_source {

@@ -11,6 +11,7 @@ key of their own, or none.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -176,6 +177,17 @@ class Attack:
             self.process.kill()
             raise AssertionError(f"{self.command}: not begun within 60 s\n{self.process.communicate()}")
         return self
+
+    def processor_s(self):
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @contextlib.contextmanager
+    def paused(self):
+        self.process.send_signal(signal.SIGSTOP)
+        yield
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """What strangers cost a fleet: the rate of an honest job under each attack of tests/attacks.py, over TLS.
 
-    tests/bench/hostile.py [--trainer=build/trainer] [--rounds=5] [PART ...]
+    tests/bench/hostile.py [--trainer=build/trainer] [--rounds=12] [PART ...]
 
 PART: an attack, or chief, which is silent connections to the chief's data listener; all of them by default. Attacker
 and job share this machine, so what the attacker takes of it is no fault of the job's: the rate under attack is divided
-by that beside a plain loop that takes as much processor time. *joins*: from the start of another worker's process until
-it has the model, and its batches from the chief.
+by that beside a plain loop that takes as much processor time, in turns; "steps per s" has the rates before, under
+attack, beside the loop, and after. *joins*: from the start of another worker's process until it has the model, and its
+batches from the chief.
 """
 
 import multiprocessing
+import os
 import pathlib
 import statistics
 import sys
@@ -25,37 +27,43 @@ from attacks import ATTACKS, Attack  # noqa: E402
 from clusters import Cluster  # noqa: E402
 from runs import wait_for  # noqa: E402
 
-MEASURED_S = 2.0
+SLICE_S = 1.0  # of an attack, then of a loop, in turns: a machine that slows down does so for both
+ALONE_S = 2.0  # before and after
 SETTLED_S = 1.0  # until what strangers have saved up is spent
+JOINS = 3
 JOB = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--learning_rate=0.001", "--min_workers=2",
        "--num_threads=1", "--issync=0", "--data_sharding=chief", "--train_dir=")
 
 
-def burn(share, seconds):
+def burn(share):
     """A plain loop that takes this share of a processor."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        begun, used = time.monotonic(), time.thread_time()
-        while time.thread_time() - used < share * 0.01:
+    while True:
+        begun, used, wanted = time.monotonic(), time.thread_time(), 0.01 * share.value
+        while time.thread_time() - used < wanted:
             pass
         time.sleep(max(0.0, 0.01 - (time.monotonic() - begun)))
 
 
 class Loop:
-    """As much of the processors as an attack took: on both, where it took more than one."""
+    """On every processor, as an attacker that is the scheduler's to place; together they take so many processors."""
 
-    def __init__(self, share, seconds):
-        count = max(1, int(share) + 1)
-        self.processes = [multiprocessing.Process(target=burn, args=(share / count, seconds)) for _ in range(count)]
+    def __init__(self):
+        self.share = multiprocessing.Value("d", 0.0)
+        self.count = os.cpu_count()
+        self.processes = [multiprocessing.Process(target=burn, args=(self.share,), daemon=True) for _ in range(self.count)]
 
     def __enter__(self):
         for process in self.processes:
             process.start()
+        return self
 
     def __exit__(self, *_):
         for process in self.processes:
-            process.terminate()
+            process.kill()
             process.join()
+
+    def take(self, processors):
+        self.share.value = processors / self.count
 
 
 class Bench:
@@ -70,27 +78,29 @@ class Bench:
         return Fleet(self.trainer, self.folder / str(self.fleets))
 
     def attack(self, name, words=None, port_of="ps 0"):
-        ratios, figures, joins = [], [], []
-        with self.fleet() as fleet:
-            for _ in range(self.options.rounds):
-                before = fleet.rate()
-                with Attack(name, fleet.port(port_of), fleet.key, self.trainer) as attack:
-                    time.sleep(SETTLED_S)
-                    during = fleet.rate()
-                    joins.append(fleet.joins())
-                    found = attack.end()
-                share = found["cpu_s"] / found["wall_s"]
+        under, beside, shares, joins = [], [], [], []
+        with self.fleet() as fleet, Loop() as loop:
+            before = fleet.rate(ALONE_S)
+            with Attack(name, fleet.port(port_of), fleet.key, self.trainer) as attack:
                 time.sleep(SETTLED_S)
-                after = fleet.rate()
-                with Loop(share, 60):
-                    loop = fleet.rate()
-                ratios.append(during / loop)
-                figures.append([round(each) for each in (before, during, after, loop)])
+                for _ in range(self.options.rounds):
+                    used = attack.processor_s()
+                    under.append(fleet.rate(SLICE_S))
+                    shares.append((attack.processor_s() - used) / SLICE_S)
+                    with attack.paused():
+                        loop.take(shares[-1])
+                        beside.append(fleet.rate(SLICE_S))
+                        loop.take(0)
+                for _ in range(JOINS):
+                    joins.append(fleet.joins())
+                found = attack.end()
+            after = fleet.rate(ALONE_S)
             lines = fleet.refusals(port_of)
         words = words or name.replace("_", " ")
-        show(f"{words}: rate, times that beside a plain loop", round(statistics.median(ratios), 2), floor=0.8,
-             before_during_after_loop=figures, each=[round(each, 2) for each in ratios],
-             a_second=round(found["count"] / found["wall_s"]), processors=round(share, 2), lines_of_log=lines)
+        show(f"{words}: rate, times that beside a plain loop", round(sum(under) / sum(beside), 2), floor=0.8,
+             steps_per_s=[round(each) for each in (before, statistics.mean(under), statistics.mean(beside), after)],
+             slices=[round(a / b, 2) for a, b in zip(under, beside)], connections=found["count"],
+             processors=round(statistics.mean(shares), 2), lines_of_log=lines)
         show(f"{words}: another worker joins", round(max(joins), 2), most=2, unit="s",
              each=[round(each, 2) for each in joins])
 
@@ -125,9 +135,9 @@ class Fleet:
             step, last = max(step, fields["global_step"]), fields["last"]
         return step
 
-    def rate(self):
+    def rate(self, seconds):
         begun, first = time.monotonic(), self.step()
-        time.sleep(MEASURED_S)
+        time.sleep(seconds)
         return (self.step() - first) / (time.monotonic() - begun)
 
     def joins(self):
@@ -148,7 +158,7 @@ class Fleet:
 def main():
     parts = {name: lambda bench, name=name: bench.attack(name) for name in ATTACKS}
     parts["chief"] = lambda bench: bench.attack("silent", "silent, to the chief", "worker 0")
-    run_parts(arguments(__doc__, rounds=5, data=False), parts, Bench)
+    run_parts(arguments(__doc__, rounds=12, data=False), parts, Bench)
 
 
 if __name__ == "__main__":

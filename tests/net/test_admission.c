@@ -69,21 +69,38 @@ static void shares(void **state)
     struct admission_source many[1000];
     admission_start(admission, 100);
     /* What is saved up, then a share: of both for an address one half. */
-    assert_true(take(admission, &one, 1, 0.003, 100, 100) <= (ADMISSION_SAVED_S + 100 * ADMISSION_SHARE) / 2 + 0.01);
-    assert_true(take(admission, &one, 1, 0.003, 200, 100) >= 100 * ADMISSION_SHARE / 2 - 0.02);
+    assert_true(take(admission, &one, 1, 0.006, 100, 100) <= (ADMISSION_SAVED_S + 100 * ADMISSION_SHARE) / 2 + 0.01);
+    assert_true(take(admission, &one, 1, 0.006, 200, 100) >= 100 * ADMISSION_SHARE / 2 - 0.02);
     /* Who comes from elsewhere meanwhile finds the other half. */
-    assert_true(take(admission, &other, 1, 0.003, 300, 1) >= ADMISSION_SAVED_S / 2 - 0.01);
+    assert_true(take(admission, &other, 1, 0.006, 300, 1) >= ADMISSION_SAVED_S / 2 - 0.01);
     /* Many addresses, more than are remembered, get no more than all may. */
     for (int i = 0; i < 1000; i++) {
         many[i] = one;
         many[i].bytes[13] = (uint8_t)(i >> 8);
         many[i].bytes[14] = (uint8_t)i;
     }
-    const double all_s = take(admission, many, 1000, 0.003, 400, 100);
+    const double all_s = take(admission, many, 1000, 0.006, 400, 100);
     assert_true(all_s <= ADMISSION_SAVED_S + 100 * ADMISSION_SHARE + 0.01);
     assert_true(all_s >= 100 * ADMISSION_SHARE - 0.02);
     /* A handshake that costs more than was held for it is paid for later. */
     assert_true(take(admission, many, 1000, 0.5, 600, 1000) <= ADMISSION_SAVED_S + 1000 * ADMISSION_SHARE + 0.5);
+    free(admission);
+}
+
+/* Cheap ones cost something too; those of members nothing. */
+static void the_least_and_nothing(void **state)
+{
+    (void)state;
+    struct admission *admission = malloc(sizeof *admission);
+    const struct admission_source one = source_of("10.0.0.1");
+    admission_start(admission, 0);
+    const double most = (ADMISSION_SAVED_S + 10 * ADMISSION_SHARE) / 2 / ADMISSION_LEAST_S + 1;
+    assert_true(take(admission, &one, 1, 1e-6, 0, 10) / 1e-6 <= most);
+    admission_start(admission, 100);
+    for (int i = 0; i < 1000; i++) {
+        assert_true(admission_begin(admission, &one, 100));
+        admission_end(admission, &one, 0, 100);
+    }
     free(admission);
 }
 
@@ -98,7 +115,7 @@ static void what_is_under_way_counts(void **state)
     while (begun < 1000 && admission_begin(admission, &one, 0)) {
         begun++;
     }
-    assert_true(begun > 10 && begun <= ADMISSION_SAVED_S / 2 / ADMISSION_HELD_S);
+    assert_true(begun > 10 && begun <= ADMISSION_SAVED_S / 2 / ADMISSION_LEAST_S);
     free(admission);
 }
 
@@ -129,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources),
         cmocka_unit_test(shares),
+        cmocka_unit_test(the_least_and_nothing),
         cmocka_unit_test(what_is_under_way_counts),
         cmocka_unit_test(passes_are_good_once),
     };

@@ -6,6 +6,7 @@
 
 #include "net/complaints.h"
 #include "net/credentials.h"
+#include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/listening.h"
 
@@ -42,15 +43,25 @@ static bool ping(struct channel *channel)
     return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, soon(), NULL, &error);
 }
 
-static int knock(const struct listening *owner)
+/* From an address of this machine's own. */
+static int knock_from(const struct listening *owner, const char *source)
 {
+    struct sockaddr_in from = {.sin_family = AF_INET};
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons(listener_port(owner->listener)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, source, &from.sin_addr), 1);
+    assert_int_equal(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &(int){1}, sizeof(int)), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     return fd;
+}
+
+static int knock(const struct listening *owner)
+{
+    return knock_from(owner, "127.0.0.1");
 }
 
 static bool is_closed(int fd)
@@ -194,6 +205,7 @@ static size_t record_hello(struct credentials *credentials, uint8_t *hello, size
 
 struct crowd {
     const struct listening *owner;
+    const char *source;
     const uint8_t *hello;
     size_t size;
     atomic_bool enough;
@@ -206,7 +218,7 @@ static void *knock_and_say_hello(void *context)
     struct crowd *crowd = context;
     struct linger hard = {1, 0};
     while (!atomic_load(&crowd->enough)) {
-        int fd = knock(crowd->owner);
+        int fd = knock_from(crowd->owner, crowd->source);
         ssize_t sent = send(fd, crowd->hello, crowd->size, MSG_NOSIGNAL);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
         usleep(500);
@@ -230,7 +242,8 @@ static void members_pass(struct credentials *credentials_of_crowd)
     double longest_s = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    struct crowd crowd = {&owner, hello, record_hello(credentials_of_crowd, hello, sizeof hello), false, 0};
+    struct crowd crowd = {&owner, "127.0.0.1", hello, record_hello(credentials_of_crowd, hello, sizeof hello), false,
+                          0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
     while (atomic_load(&crowd.came) < 300) {
         usleep(1000);
@@ -265,6 +278,48 @@ static void members_pass_strangers(void **state)
     members_pass(other);
     credentials_free(other);
     unlink(path);
+}
+
+/* An address that takes all it can get leaves others their share, though they show no pass either. */
+static void other_addresses_have_their_share(void **state)
+{
+    (void)state;
+    enum { COME = 8 };
+    struct listening owner = {.refusal = 0};
+    struct channel channel;
+    struct record record;
+    struct error error = {""};
+    struct credentials *without_pass;
+    char path[128];
+    uint8_t hello[1024];
+    pthread_t thread;
+    int welcome = 0;
+    snprintf(path, sizeof path, "%s/fleet.key", key_folder);
+    assert_true(credentials_load(&without_pass, path, &error));
+    without_pass->pass_key_count = 0;
+    begin_record(&record);
+    listening_start(&owner, fleet_key, 0);
+    struct crowd crowd = {&owner, "127.0.0.2", hello, record_hello(without_pass, hello, sizeof hello), false, 0};
+    assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
+    while (atomic_load(&crowd.came) < 300) {
+        usleep(1000);
+    }
+    owner.credentials = without_pass; /* of those who come in; the listener has the other ones */
+    for (int i = 0; i < COME; i++) {
+        if (come_in(&channel, &owner, 1, &error)) {
+            welcome++;
+            channel_close(&channel);
+        }
+    }
+    atomic_store(&crowd.enough, true);
+    pthread_join(thread, NULL);
+    listening_stop(&owner);
+    end_record(&record);
+    credentials_free(without_pass);
+    if (welcome != COME) {
+        fail_msg("%d of %d came in: %s", welcome, COME, error.text);
+    }
+    assert_true(count(record.text, "refused 127.0.0.2:") >= 1);
 }
 
 /* What somebody overheard is good for nothing: a pass counts once. */
@@ -311,6 +366,7 @@ int main(void)
         cmocka_unit_test(refusals_are_few_lines),
         cmocka_unit_test(members_pass_strangers),
         cmocka_unit_test(members_pass_those_who_repeat_them),
+        cmocka_unit_test(other_addresses_have_their_share),
         cmocka_unit_test(the_end_comes),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
