@@ -1,0 +1,217 @@
+/* Metrics against scikit-learn's, and evaluations of tables that are made of them. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+/* cmocka wants the four above first. */
+#include <cmocka.h>
+
+#include "tests/vectors/metrics_vectors.h"
+#include "worker/evaluate.h"
+#include "worker/metrics.h"
+
+enum { MOST = 400 };
+
+/* As in make_metrics.py. */
+static void case_values(int *values, int count, uint64_t salt)
+{
+    uint64_t state = 12345 + salt;
+    for (int i = 0; i < count; i++) {
+        state = (state * 1103515245 + 12345) % (UINT64_C(1) << 31);
+        values[i] = (int)(state / 65536 % 1000);
+    }
+}
+
+static void assert_equal(double wanted, double got)
+{
+    if (!(fabs(wanted - got) <= 1e-9 * (1 + fabs(wanted)))) {
+        fail_msg("expected %.17g, got %.17g", wanted, got);
+    }
+}
+
+static int make_scored(struct scored *scored, int count)
+{
+    int values[MOST], more[MOST];
+    case_values(values, count, 1);
+    case_values(more, count, 2);
+    for (int i = 0; i < count; i++) {
+        bool positive = i == 0 || (i > 1 && (values[i] + more[i] / 2) % 1000 > 600);
+        scored[i] = (struct scored){.score = (double)(values[i] / 25) / 40.0, .positive = positive};
+    }
+    return count;
+}
+
+static void ranks(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof of_scores / sizeof of_scores[0]; i++) {
+        struct scored scored[MOST];
+        int count = make_scored(scored, of_scores[i].count);
+        metrics_sort(scored, count);
+        assert_equal(of_scores[i].roc_auc, metrics_roc_auc(scored, count));
+        assert_equal(of_scores[i].average_precision, metrics_average_precision(scored, count));
+    }
+    const struct scored same[] = {{0.5, true}, {0.5, true}};
+    assert_true(isnan(metrics_roc_auc(same, 2)));
+    assert_equal(1, metrics_average_precision(same, 2));
+}
+
+static void labels(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof of_labels / sizeof of_labels[0]; i++) {
+        int label[MOST], predicted[MOST], agree[MOST], count = of_labels[i].count, classes = of_labels[i].classes;
+        int64_t confusions[7 * 7] = {0};
+        case_values(label, count, 3);
+        case_values(predicted, count, 4);
+        case_values(agree, count, 5);
+        for (int k = 0; k < count; k++) {
+            int from = label[k] % classes;
+            confusions[from * classes + (agree[k] % 3 > 0 ? from : predicted[k] % classes)]++;
+        }
+        assert_equal(of_labels[i].accuracy, metrics_accuracy(confusions, classes));
+        assert_equal(of_labels[i].balanced_accuracy, metrics_balanced_accuracy(confusions, classes));
+        assert_equal(of_labels[i].f1, metrics_f1(confusions, classes));
+        assert_equal(of_labels[i].mcc, metrics_mcc(confusions, classes));
+        assert_int_equal(of_labels[i].first, confusions[0]);
+        assert_int_equal(of_labels[i].last, confusions[(classes - 1) * classes]);
+    }
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof of_numbers / sizeof of_numbers[0]; i++) {
+        int target[MOST], predicted[MOST], count = of_numbers[i].count;
+        struct regression regression = {0};
+        case_values(target, count, 6);
+        case_values(predicted, count, 7);
+        for (int k = 0; k < count; k++) {
+            regression_add(&regression, target[k] / 100.0 + of_numbers[i].mean,
+                           predicted[k] / 150.0 + of_numbers[i].mean, 0.8);
+        }
+        assert_equal(of_numbers[i].mae, regression_mae(&regression));
+        assert_equal(of_numbers[i].rmse, regression_rmse(&regression));
+        assert_true(fabs(of_numbers[i].r2 - regression_r2(&regression)) < 1e-6);
+        assert_equal(of_numbers[i].pinball, regression_pinball(&regression));
+    }
+}
+
+/* No threshold does better than the one that is chosen. */
+static void the_best_threshold(void **state)
+{
+    (void)state;
+    struct scored scored[MOST];
+    struct pr_point point;
+    double f1;
+    int count = make_scored(scored, MOST);
+    metrics_sort(scored, count);
+    double threshold = metrics_best_threshold(scored, count, &f1);
+    metrics_pr_point(scored, count, threshold, &point);
+    assert_equal(f1, 2 * point.precision * point.recall / (point.precision + point.recall));
+    for (int i = 0; i <= 100; i++) {
+        metrics_pr_point(scored, count, i / 100.0, &point);
+        assert_int_equal(point.true_positives + point.false_positives + point.true_negatives + point.false_negatives,
+                         count);
+        assert_true(point.true_positives == 0 ||
+                    2 * point.precision * point.recall / (point.precision + point.recall) <= f1 + 1e-12);
+    }
+}
+
+/* --- evaluations --- */
+
+/* The outputs are the values of each row. */
+static bool forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
+                    float *logits, struct error *error)
+{
+    (void)engine;
+    (void)averaged;
+    (void)error;
+    memcpy(logits, examples->values + first * examples->numbers, (size_t)(count * examples->numbers) * sizeof *logits);
+    return true;
+}
+
+static const struct engine_table table = {.name = "fake", .forward = forward};
+static struct engine engine = {.table = &table};
+
+static void run(struct evaluation *evaluation, const struct config_train *train, const struct examples *examples)
+{
+    struct error error;
+    const struct evaluation_options options = {
+        .train = train, .outputs = examples->numbers, .rows = examples->count, .targets = examples->targets};
+    assert_true(evaluation_create(evaluation, &options, &error));
+    assert_true(evaluate(evaluation, &engine, false, examples, &error));
+}
+
+static void two_classes_by_softmax_or_sigmoid(void **state)
+{
+    (void)state;
+    const struct config_train softmax = {.loss = LOSS_AUTO}, sigmoid = {.loss = LOSS_SIGMOID};
+    float z[] = {-2, 1, 0.5f, 3, -0.25f}, both[10], wanted[] = {0, 1, 0, 1, 1};
+    int32_t label[] = {0, 1, 0, 1, 1};
+    for (int i = 0; i < 5; i++) {
+        both[2 * i] = 1;
+        both[2 * i + 1] = 1 + z[i];
+    }
+    const struct examples one = {
+        .count = 5, .inputs = 1, .numbers = 1, .values = z, .targets = 1, .target_values = wanted};
+    const struct examples two = {.count = 5, .inputs = 2, .numbers = 2, .values = both, .classes = 2, .labels = label};
+    struct evaluation by_sigmoid, by_softmax;
+    run(&by_sigmoid, &sigmoid, &one);
+    run(&by_softmax, &softmax, &two);
+    assert_true(evaluation_is_binary(&by_sigmoid) && evaluation_is_binary(&by_softmax));
+    assert_equal(0.6, evaluation_accuracy(&by_sigmoid));
+    assert_equal(5.0 / 6, by_sigmoid.metrics[METRIC_ROC_AUC]);
+    assert_equal(2.0 / 3, by_sigmoid.metrics[METRIC_F1]); /* of yes; the mean of both by softmax */
+    assert_equal((2.0 / 3 + 0.5) / 2, by_softmax.metrics[METRIC_F1]);
+    static const enum metric same[] = {METRIC_ACCURACY,          METRIC_LOSS, METRIC_LOG_LOSS,
+                                       METRIC_BALANCED_ACCURACY, METRIC_MCC,  METRIC_ROC_AUC,
+                                       METRIC_AVERAGE_PRECISION};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        assert_equal(evaluation_metric(&by_sigmoid, same[i]), evaluation_metric(&by_softmax, same[i]));
+    }
+    assert_equal(by_sigmoid.threshold, by_softmax.threshold);
+    assert_true(by_sigmoid.threshold_f1 > 0.8 && isnan(by_sigmoid.metrics[METRIC_RMSE]));
+    evaluation_destroy(&by_sigmoid);
+    evaluation_destroy(&by_softmax);
+}
+
+/* Numbers are measured as the table has them, the loss as the model sees it. */
+static void numbers_in_their_own_units(void **state)
+{
+    (void)state;
+    const struct config_train train = {.loss = LOSS_MSE, .quantile = 0.5};
+    float outputs[] = {0, 1, -1, 0.5f}, wanted[] = {1, 1, -1, -0.5f};
+    double means[] = {100, 0}, scales[] = {10, 2};
+    const struct examples examples = {.count = 2,
+                                      .inputs = 2,
+                                      .numbers = 2,
+                                      .values = outputs,
+                                      .targets = 2,
+                                      .target_values = wanted,
+                                      .target_means = means,
+                                      .target_scales = scales};
+    struct evaluation evaluation;
+    run(&evaluation, &train, &examples);
+    assert_equal((1.0 + 0 + 0 + 1) / 4, evaluation.loss);
+    assert_equal((10.0 / 2 + 2.0 / 2) / 2, evaluation.metrics[METRIC_MAE]);
+    assert_equal((sqrt(50) + sqrt(2)) / 2, evaluation.metrics[METRIC_RMSE]);
+    assert_equal((1 - 100.0 / 200 + 1 - 4.0 / 4.5) / 2, evaluation.metrics[METRIC_R2]);
+    assert_true(isnan(evaluation.metrics[METRIC_ROC_AUC]));
+    evaluation_destroy(&evaluation);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(the_best_threshold),
+        cmocka_unit_test(two_classes_by_softmax_or_sigmoid),
+        cmocka_unit_test(numbers_in_their_own_units),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
