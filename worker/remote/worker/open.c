@@ -32,8 +32,10 @@ static struct engine_options engine_options(struct remote_worker *worker)
         worker->engine_config.train.ema_decay = 0;
     }
     model_layout(&worker->model, &worker->config.model);
-    return (struct engine_options){
-        .model = &worker->model, .config = &worker->engine_config, .gives_way = worker->gives_way};
+    return (struct engine_options){.model = &worker->model,
+                                   .config = &worker->engine_config,
+                                   .like = worker->dataset.train.count > 0 ? &worker->dataset.train : NULL,
+                                   .gives_way = worker->gives_way};
 }
 
 static bool create_engine(struct remote_worker *worker, struct error *error)
