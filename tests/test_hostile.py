@@ -3,6 +3,7 @@ that names them, and a cluster that trains meanwhile does not notice. They are p
 implementation.
 """
 
+import json
 import re
 import socket
 import ssl
@@ -100,6 +101,42 @@ def ended(client, within=LEASE_S + 4):
     except (EOFError, ConnectionError, ssl.SSLError):
         return error or ""
     raise AssertionError(f"it is still connected after {within} s")
+
+
+# --- Texts ---
+
+
+# A title, a cleared screen, a line that begins again, C1 red, text that runs backwards.
+HARMFUL = "\x1b]0;title\x07\x1b[2J\rforged\n\x9b31m \u202egpj.exe\u2066 \x7f"
+SHOWN = r"\x1b]0;title\x07\x1b[2J forged \u009b31m \u202egpj.exe\u2066 \x7f"
+
+
+def test_texts_of_members_are_shown_and_not_obeyed(fleet, trainer):
+    """In the table, as JSON, and in the log of the ps."""
+    client = fleet.client(incarnation=4321)
+    client.send("heartbeat", state=3, host="host" + HARMFUL, device=HARMFUL, message=HARMFUL + "\u20ac" * 300)
+    assert client.receive()[0] == "lease"
+    for flags in ((), ("--log_format=json",)):
+        text = subprocess.run([trainer, "status", *flags, *fleet.cluster.hosts], cwd=fleet.folder, capture_output=True,
+                              timeout=30).stdout.decode()
+        assert all(character.isprintable() for character in text.replace("\n", "")), repr(text)
+        if flags:
+            told = {member["task"]: member for member in json.loads(text)["members"] if member["role"] == "worker"}
+            assert told[2]["device"] == HARMFUL and told[2]["message"].startswith(HARMFUL + "\u20ac")
+        else:
+            assert SHOWN in text
+    assert client.call("leave", message=HARMFUL)[0] == "done"
+    line = "left: " + json.dumps(SHOWN)[1:]  # to the end of it: members write their logs as JSON
+    wait_for(lambda: line in fleet.cluster.text("ps 0"), "a line about who left")
+    fleet.assert_well()
+
+
+def test_texts_that_are_not_utf8(fleet):
+    client = fleet.client(incarnation=4322)
+    message = protocol.encode("leave", message="XX").replace(b"XX", b"\xe2\x82")
+    client.socket.sendall(protocol.frame("leave", message, request=9, generation=client.generation))
+    assert "leave message: message is not UTF-8" in ended(client)
+    fleet.assert_well()
 
 
 # --- Frames that are none ---

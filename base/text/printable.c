@@ -64,7 +64,7 @@ static size_t show_in_json(const uint8_t *at, const uint8_t *end, char shown[MOS
 {
     size_t length = utf8_length(at, end);
     if (length == 0) {
-        memcpy(shown, "\\ufffd", 7);
+        snprintf(shown, MOST_BYTES, "\\ufffd");
     } else if (is_harmful(utf8_character(at, length))) {
         snprintf(shown, MOST_BYTES, "\\u%04x", (unsigned)(utf8_character(at, length) & 0xFFFF));
     } else {

@@ -6,6 +6,7 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
+#include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
 #include "worker/export/operands.h"
@@ -50,22 +51,32 @@ static cJSON *metadata_json(const struct safetensors *tensors)
     return object;
 }
 
+/* A file may come from anybody. */
+static const char *show_text(char *shown, size_t room, const struct safetensors_text *text)
+{
+    char *copy = tensor_copy_text(text);
+    printable(shown, room, copy ? copy : "");
+    free(copy);
+    return shown;
+}
+
 static void show_metadata(const struct safetensors *tensors)
 {
     for (int i = 0; i < tensors->metadata_count; i++) {
-        const struct safetensors_entry *entry = &tensors->metadata[i];
-        printf("%-20.*s %.*s\n", (int)entry->key.size, entry->key.bytes, (int)entry->value.size, entry->value.bytes);
+        char key[128], value[4096];
+        printf("%-20s %s\n", show_text(key, sizeof key, &tensors->metadata[i].key),
+               show_text(value, sizeof value, &tensors->metadata[i].value));
     }
 }
 
 static void show_tensor(const struct safetensors_tensor *tensor, const struct tensor_norms *norms)
 {
-    char shape[TENSOR_SHAPE_TEXT], bad[48] = "";
+    char name[256], shape[TENSOR_SHAPE_TEXT], bad[48] = "";
     tensor_shape_text(tensor, shape);
     if (norms->not_finite > 0) {
         snprintf(bad, sizeof bad, "  %" PRIu64 " NOT FINITE", norms->not_finite);
     }
-    printf("%-40.*s %-12s %10.4g %11.4g %10.4g %10.4g %10.4g%s\n", (int)tensor->name.size, tensor->name.bytes, shape,
+    printf("%-40s %-12s %10.4g %11.4g %10.4g %10.4g %10.4g%s\n", show_text(name, sizeof name, &tensor->name), shape,
            tensor_norms_l2(norms), tensor_norms_mean(norms), tensor_norms_stddev(norms), (double)norms->minimum,
            (double)norms->maximum, bad);
 }
