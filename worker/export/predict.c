@@ -101,7 +101,7 @@ static void say(const struct predict *predict, const char *name, int64_t index)
 static bool predict_batch(struct predict *predict, const char *name, int count, int64_t first, struct error *error)
 {
     struct engine *engine = predict->trained.engine;
-    const struct examples examples = {.images = predict->images, .count = count};
+    const struct examples examples = {.images = predict->images, .count = count, .height = 1, .width = predict->inputs};
     if (!engine->table->forward(engine, false, &examples, 0, count, predict->logits, error)) {
         return false;
     }
