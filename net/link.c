@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "base/simulation.h"
 #include "net/endpoint.h"
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
@@ -199,7 +200,9 @@ static enum link_try try_now(struct link *link, struct error *error)
 
 enum link_try link_try(struct link *link, struct error *error)
 {
-    if (link_is_open(link) && is_suspect(link)) {
+    bool doubtful = link_is_open(link) && is_suspect(link);
+    RARELY("a link is suspected", doubtful = link_is_open(link));
+    if (doubtful) {
         drop(link);
         link->next_try_s = 0;
     }

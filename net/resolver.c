@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/simulation.h"
 
 bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints,
                         struct error *error) = endpoint_resolve;
@@ -93,6 +94,7 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
         return endpoint_resolve(address, endpoints, error);
     }
     double begun_s = clock_monotonic_s();
+    RARELY("a lookup is given up", deadline_s = begun_s);
     struct resolver_query *question = ask(address, error);
     if (!question) {
         return false;

@@ -35,12 +35,13 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "base/simulation.h"
 #include "net/message.h"
 #include "ps/store/model.h"
 #include "ps/store/placement.h"
 #include "ps/store/store.h"
 
-enum { SHARD_BLOCK = 512 /* floats of a block, at most */ };
+enum { SHARD_BLOCK = SMALLER(512, 64) /* floats of a block, at most */ };
 
 struct shard;
 

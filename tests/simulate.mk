@@ -6,7 +6,7 @@ simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
 ROLLOUTS ?= 400
-simulated := -std=gnu11 -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
+simulated := -std=gnu11 -DTRAINER_SIMULATED -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
 simulator_sources := $(wildcard tests/simulate/*.c)
@@ -55,7 +55,7 @@ simulate-mutants: $(simulation)/simulate
 # calls, nothing is replaced.
 simulate-coverage: $(native_libs)
 	@$(MAKE) simulation=build/simulate-coverage build/simulate-coverage/simulate \
-		simulated="-std=gnu11 -O1 -g --coverage $(mathflags) $(warnings)"
+		simulated="-std=gnu11 -DTRAINER_SIMULATED -O1 -g --coverage $(mathflags) $(warnings)"
 	@find build/simulate-coverage -name '*.gcda' -delete
 	@build/simulate-coverage/simulate --seeds=$(SEEDS)
 	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "base/simulation.h"
 #include "ps/checkpoint/supervisor.h"
 
 static const char name_prefix[] = "model-";
@@ -162,6 +163,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
 
 static void set_aside(const char *path)
 {
+    MARK("a damaged checkpoint is set aside");
     char aside[CHECKPOINT_MAX_PATH + 16];
     snprintf(aside, sizeof aside, "%s.damaged", path);
     if (rename(path, aside) != 0) {

@@ -5,6 +5,8 @@
 
 #include "ps/job/internal.h"
 
+#include "base/simulation.h"
+
 bool job_is_current(const struct job *job, int worker, uint64_t incarnation)
 {
     return job->workers[worker].incarnation == incarnation;
@@ -262,6 +264,7 @@ bool job_tick_leases(struct job *job, double now_s)
         if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may want to say something, too */
             return true;
         }
+        MARK("a lease is over");
         worker->lost = true;
         worker->present = worker->counts = false;
         job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard of for %.0f s; the others go on", job->tick_next,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/simulation.h"
 #include "ps/job/internal.h"
 
 /* The slowest worker's clock among those that take part, `identity` left out; false if there is none. */
@@ -63,6 +64,7 @@ bool job_check_training(struct job *job, int index, uint64_t incarnation, uint32
         return false;
     }
     if (generation != job->generation) {
+        MARK("a push of an old generation");
         job_deny(verdict, ERROR_OLD_GENERATION,
                  "generation %u is not the present one, %u: the model was restored since", generation, job->generation);
         return false;
@@ -125,8 +127,10 @@ void job_push(struct job *job, int index, uint64_t incarnation, const struct job
     }
     take_part(job, index);
     if (push->sequence < worker->sequence) {
+        MARK("a push comes after the next one");
         verdict->outcome = PUSH_APPLIED_BEFORE;
     } else if (push->sequence == worker->sequence) {
+        MARK("a push is sent again");
         verdict->outcome = worker->outcome == PUSH_APPLIED ? PUSH_APPLIED_BEFORE : worker->outcome;
     } else {
         verdict->outcome = decide_new_push(job, index, push);

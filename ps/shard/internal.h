@@ -9,14 +9,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/simulation.h"
 #include "ps/store/optimizer.h"
 #include "ps/shard.h"
 
 enum {
     SHARD_ALIGN = 64,
     MAX_STRIPES = 16,
-    STRIPE_FLOATS = 32 * 1024, /* at least, if there are several */
-    PADDING_PACKED = 32,       /* floats between two blocks: sent along, they cost less than a range of its own */
+    STRIPE_FLOATS = SMALLER(32 * 1024, 64), /* at least, if there are several */
+    PADDING_PACKED = 32, /* floats between two blocks: sent along, they cost less than a range of its own */
 };
 
 /* Whole rows, or a part of one row. */

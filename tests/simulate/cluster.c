@@ -446,10 +446,34 @@ static void lose_for_good(struct machine *machine)
     }
 }
 
+/* Between the two (other NULL: between the one and all). */
+static void fault_of_links(struct machine *one, struct machine *other)
+{
+    const char *name = other ? other->name : "all";
+    const double until_s = until_calm(8);
+    switch (chance(5)) {
+    case 0:
+        say("links to %s are cut", name);
+        network_cut(one, other);
+        break;
+    case 1:
+        say("links to %s are half-open", name);
+        network_half_open(one, other);
+        break;
+    case 2:
+        say("is apart from %s until %.3f", name, until_s);
+        network_part(one, other, PART_BOTH, until_s);
+        break;
+    default:
+        say("sends nothing that comes to %s until %.3f", name, until_s);
+        network_part(one, other, PART_FROM, until_s);
+        break;
+    }
+}
+
 /* By chance, one of the faults there are, to one machine and perhaps to its links with the other (NULL: with all). */
 static void fault_by_chance(struct machine *one, struct machine *other)
 {
-    double until_s;
     switch (chance(18)) {
     case 0:
     case 1:
@@ -464,23 +488,11 @@ static void fault_by_chance(struct machine *one, struct machine *other)
         say("is frozen until %.3f", one->frozen_until_s);
         break;
     case 4:
-        say("links to %s are cut", other ? other->name : "all");
-        network_cut(one, other);
-        break;
     case 5:
-        say("links to %s are half-open", other ? other->name : "all");
-        network_half_open(one, other);
-        break;
     case 6:
-        until_s = until_calm(8);
-        say("is apart from %s until %.3f", other ? other->name : "all", until_s);
-        network_part(one, other, PART_BOTH, until_s);
-        break;
     case 13:
     case 14:
-        until_s = until_calm(8);
-        say("is not heard by %s until %.3f", other ? other->name : "anybody", until_s);
-        network_part(one, other, PART_FROM, until_s);
+        fault_of_links(one, other);
         break;
     case 15:
         drift_for_a_while(one);

@@ -1,10 +1,12 @@
 /*
  * Runs the simulator over many seeds, in as many processes as there are processors, or one seed again.
  *
- *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--shortage | --rollout]
+ *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--marks=FILE] [--shortage | --rollout]
  *   simulate --seed=4711 [--events] [--shortage | --rollout]
+ *   simulate --marks
  *
  * --rollout: configs are rolled out meanwhile.
+ * --marks: prints the marks in the program's code (base/simulation.h); with a file, adds those that were come by.
  * --shortage: instead of other faults, calls of the system fail (see cluster.h).
  */
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include "tests/simulate/cluster.h"
+#include "tests/simulate/marks.h"
 
 /* What the processes tell one another; it lies in memory that they share. */
 struct run_tally {
@@ -23,6 +26,7 @@ struct run_tally {
     uint64_t seeds, events, faults;
     double seconds;
     uint64_t failed_seed; /* 0: none */
+    unsigned char marks[MOST_MARKS];
     char why[512];
 };
 
@@ -46,6 +50,7 @@ static void work_once(struct run_tally *tally, uint64_t seed)
 {
     struct outcome outcome;
     cluster_run(seed, trouble, false, &outcome);
+    marks_collect(tally->marks);
     __atomic_fetch_add(&tally->seeds, 1, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&tally->events, outcome.events, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&tally->faults, (uint64_t)outcome.faults, __ATOMIC_SEQ_CST);
@@ -90,8 +95,19 @@ static int run_one(uint64_t seed, bool shows)
     return outcome.failed;
 }
 
-static int run_many(const char *program, uint64_t first, uint64_t count, double seconds, int jobs)
+/* Of a run of many seeds. */
+static struct {
+    uint64_t first, count;
+    double seconds;
+    int jobs;
+    const char *marks; /* file to note them in; NULL: none */
+} many = {.first = 1, .count = 1000, .seconds = 1e9};
+
+static int run_many(const char *program)
 {
+    const uint64_t first = many.first, count = many.count;
+    const double seconds = many.seconds;
+    const int jobs = many.jobs;
     struct run_tally *tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     double begin_s = real_seconds();
     tally->next = first;
@@ -105,6 +121,10 @@ static int run_many(const char *program, uint64_t first, uint64_t count, double 
         wait(NULL);
     }
     double took_s = real_seconds() - begin_s;
+    if (many.marks && !marks_note(many.marks, tally->marks)) {
+        printf("simulate: can't write %s\n", many.marks);
+        return 1;
+    }
     if (tally->failed_seed != 0) {
         printf("simulate: seed %llu FAILED: %s\n  %s --seed=%llu --events%s\n", (unsigned long long)tally->failed_seed,
                tally->why, program, (unsigned long long)tally->failed_seed,
@@ -120,40 +140,53 @@ static int run_many(const char *program, uint64_t first, uint64_t count, double 
     return 0;
 }
 
+static bool take_option(const char *option, uint64_t *seed, bool *shows)
+{
+    const char *value = strchr(option, '=');
+    value = value ? value + 1 : "";
+    if (strncmp(option, "--seed=", 7) == 0) {
+        *seed = strtoull(value, NULL, 10);
+    } else if (strncmp(option, "--seeds=", 8) == 0) {
+        many.count = strtoull(value, NULL, 10);
+    } else if (strncmp(option, "--first=", 8) == 0) {
+        many.first = strtoull(value, NULL, 10);
+    } else if (strncmp(option, "--seconds=", 10) == 0) {
+        many.seconds = strtod(value, NULL);
+    } else if (strncmp(option, "--jobs=", 7) == 0) {
+        many.jobs = atoi(value);
+    } else if (strncmp(option, "--marks=", 8) == 0) {
+        many.marks = value;
+    } else if (strcmp(option, "--events") == 0) {
+        *shows = true;
+    } else if (strcmp(option, "--shortage") == 0) {
+        trouble = TROUBLE_SHORTAGE;
+    } else if (strcmp(option, "--rollout") == 0) {
+        trouble = TROUBLE_ROLLOUTS;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t seed = 0, first = 1, count = 1000;
-    double seconds = 1e9;
-    int jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t seed = 0;
     bool shows = false;
+    many.jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (argc == 2 && strcmp(argv[1], "--marks") == 0) {
+        marks_list();
+        return 0;
+    }
     for (int i = 1; i < argc; i++) {
-        const char *value = strchr(argv[i], '=');
-        value = value ? value + 1 : "";
-        if (strncmp(argv[i], "--seed=", 7) == 0) {
-            seed = strtoull(value, NULL, 10);
-        } else if (strncmp(argv[i], "--seeds=", 8) == 0) {
-            count = strtoull(value, NULL, 10);
-        } else if (strncmp(argv[i], "--first=", 8) == 0) {
-            first = strtoull(value, NULL, 10);
-        } else if (strncmp(argv[i], "--seconds=", 10) == 0) {
-            seconds = strtod(value, NULL);
-        } else if (strncmp(argv[i], "--jobs=", 7) == 0) {
-            jobs = atoi(value);
-        } else if (strcmp(argv[i], "--events") == 0) {
-            shows = true;
-        } else if (strcmp(argv[i], "--shortage") == 0) {
-            trouble = TROUBLE_SHORTAGE;
-        } else if (strcmp(argv[i], "--rollout") == 0) {
-            trouble = TROUBLE_ROLLOUTS;
-        } else {
+        if (!take_option(argv[i], &seed, &shows)) {
             fprintf(stderr,
                     "usage: %s [--shortage|--rollout] --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] "
-                    "[--jobs=N]\n",
+                    "[--jobs=N] [--marks=FILE] | --marks\n",
                     argv[0]);
             return 2;
         }
     }
-    jobs = jobs < 1 ? 1 : jobs > 64 ? 64 : jobs;
+    many.jobs = many.jobs < 1 ? 1 : many.jobs > 64 ? 64 : many.jobs;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    return seed != 0 ? run_one(seed, shows) : run_many(argv[0], first, count, seconds, jobs);
+    return seed != 0 ? run_one(seed, shows) : run_many(argv[0]);
 }

@@ -7,11 +7,12 @@
 #ifndef PS_SERVER_REQUESTS_REQUESTS_H
 #define PS_SERVER_REQUESTS_REQUESTS_H
 
+#include "base/simulation.h"
 #include "ps/server/internal.h"
 
 enum {
-    SERVE_FRAME_FLOATS = 256 * 1024, /* of an answer's frame */
-    SERVE_CHUNK_FLOATS = 8 * 1024,   /* that pass through the stack of a connection's thread */
+    SERVE_FRAME_FLOATS = SMALLER(256 * 1024, 100), /* of an answer's frame */
+    SERVE_CHUNK_FLOATS = SMALLER(8 * 1024, 40),    /* that pass through the stack of a connection's thread */
 };
 
 /* --- Frames: serve.c --- */

@@ -5,9 +5,10 @@
 #ifndef WORKER_REMOTE_EXCHANGE_INTERNAL_H
 #define WORKER_REMOTE_EXCHANGE_INTERNAL_H
 
+#include "base/simulation.h"
 #include "worker/remote/exchange/push_pull.h"
 
-enum { PUSH_FRAME_RANGES = 4096 /* of a push's frame, at most */ };
+enum { PUSH_FRAME_RANGES = SMALLER(4096, 2) /* of a push's frame, at most */ };
 
 /* Is the process asked to leave, or does the caller give up? */
 bool push_pull_must_stop(const struct push_pull *exchange);

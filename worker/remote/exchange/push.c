@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "base/simulation.h"
 #include "net/spans.h"
 #include "worker/remote/exchange/internal.h"
 
@@ -53,8 +54,9 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
     part->link.channel.generation = exchange->generation;
     part->request = ++part->link.channel.next_request;
     while (outbox_next(&cursor, &range, &floats)) {
-        if ((frame.ranges == PUSH_FRAME_RANGES || frame.bytes >= FRAME_BYTES) &&
-            !send_frame(exchange, part, &push, &frame, false, error)) {
+        bool full = frame.ranges == PUSH_FRAME_RANGES || frame.bytes >= FRAME_BYTES;
+        RARELY("a push takes many frames", full = frame.ranges > 0);
+        if (full && !send_frame(exchange, part, &push, &frame, false, error)) {
             return false;
         }
         union {

@@ -1,0 +1,63 @@
+/* Marks in the program's code (base/simulation.h): who came by which, and when what is rare happens. */
+#ifndef TRAINER_SIMULATED
+#define TRAINER_SIMULATED /* for those who look at this file alone */
+#endif
+#include "base/simulation.h"
+
+#include <stdio.h>
+
+#include "tests/simulate/marks.h"
+#include "tests/simulate/world.h"
+
+enum { ONE_IN = 200 };
+
+extern struct simulation_mark __start_marks[], __stop_marks[]; /* NOLINT: the linker's names */
+
+void simulation_pass(struct simulation_mark *mark)
+{
+    if (!mark->passed) {
+        mark->passed = true;
+        say("mark: %s", mark->what);
+    }
+}
+
+bool simulation_rarely(struct simulation_mark *mark)
+{
+    const bool now = chance(ONE_IN) == 0;
+    if (now) {
+        simulation_pass(mark);
+    }
+    return now;
+}
+
+static int count(void)
+{
+    return (int)(__stop_marks - __start_marks);
+}
+
+void marks_collect(unsigned char passed[MOST_MARKS])
+{
+    for (int i = 0; i < count() && i < MOST_MARKS; i++) {
+        if (__start_marks[i].passed) {
+            passed[i] = 1; /* whoever else writes it writes the same */
+        }
+    }
+}
+
+bool marks_note(const char *path, const unsigned char passed[MOST_MARKS])
+{
+    FILE *file = fopen(path, "ae");
+    for (int i = 0; file && i < count() && i < MOST_MARKS; i++) {
+        if (passed[i]) {
+            fprintf(file, "%s\n", __start_marks[i].what);
+        }
+    }
+    return file && fclose(file) == 0;
+}
+
+void marks_list(void)
+{
+    for (int i = 0; i < count(); i++) {
+        printf("%s\n", __start_marks[i].what);
+    }
+}
