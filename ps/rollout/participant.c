@@ -51,15 +51,18 @@ static void audit(const struct rollout_participant *participant, const char *wha
     write_audit(participant, what, participant->target, outcome, 0);
 }
 
-/* Of what ps 0 may send any number of times, signed or not. */
-static void audit_manifest(struct rollout_participant *participant, const char *what, uint64_t version,
+/* Of what ps 0 may send any number of times, signed or not; false: there was too much of it to be told. */
+static bool audit_manifest(struct rollout_participant *participant, const char *what, uint64_t version,
                            const char *outcome)
 {
     uint64_t left_out;
-    if (participant->versions.folder[0] != '\0' &&
-        audit_may_write(&participant->meter, clock_monotonic_s(), &left_out)) {
+    if (!audit_may_write(&participant->meter, clock_monotonic_s(), &left_out)) {
+        return false;
+    }
+    if (participant->versions.folder[0] != '\0') {
         write_audit(participant, what, version, outcome, left_out);
     }
+    return true;
 }
 
 static void fail(struct rollout_participant *participant, const char *why)
@@ -456,9 +459,10 @@ static void take_manifest(struct rollout_participant *participant, const struct 
         config_free(&participant->configs[0]);
         config_free(&participant->configs[1]);
         fail(participant, error.text);
+    }
+    if (audit_manifest(participant, "stage", participant->target, done ? "done" : error.text) && !done) {
         log_warning("version %llu of the config is refused: %s", (unsigned long long)order->target, error.text);
     }
-    audit_manifest(participant, "stage", participant->target, done ? "done" : error.text);
 }
 
 /* Live. which: 0 the target, 1 the fallback. */
@@ -583,11 +587,14 @@ static void catch_up(struct rollout_participant *participant, const struct parti
         return;
     }
     bool stays_out = done && !change_has_member(&participant->configs[0], participant->who);
-    audit_manifest(participant, "catch up", order->in_force, done ? "begun" : error.text);
+    const bool told = audit_manifest(participant, "catch up", order->in_force, done ? "begun" : error.text);
     if (!done) {
-        log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: %s",
-                  (unsigned long long)participant->version, (unsigned long long)order->in_force, error.text);
         fail(participant, error.text);
+        if (told) {
+            log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: "
+                      "%s",
+                      (unsigned long long)participant->version, (unsigned long long)order->in_force, error.text);
+        }
         return;
     }
     log_info("the fleet is at version %llu of the config: this process %s", (unsigned long long)order->in_force,
