@@ -34,6 +34,7 @@ enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_ON_GPU + N: gpu:N */
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE };
+enum label_dtype { LABEL_AUTO, LABEL_UINT8, LABEL_INT32, LABEL_INT64, LABEL_FLOAT32, LABEL_FLOAT64 };
 enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
 enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
@@ -164,6 +165,7 @@ struct config_data {
     int synthetic_train, synthetic_test;
     char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
+    enum label_dtype label_dtype;        /* of labels that are raw bytes */
     int max_bad_records;                 /* damaged ones to skip per part */
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */

@@ -21,6 +21,7 @@ static const char *const metrics[] = {
     "mae",  "rmse", "r2",       "pinball",           NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "neon", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
+static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
@@ -257,7 +258,11 @@ const struct config_key config_keys[] = {
                     "floats"},
     {"data", "label_feature", KEY_TEXT, AT(data.label_feature), .initial = "label",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "name of the label feature in tf.train.Example: an integer, or a one-hot list"},
+     .description = "name of the label feature in tf.train.Example: an integer, a one-hot list, or either as raw "
+                    "bytes"},
+    {"data", "label_dtype", KEY_WORD, AT(data.label_dtype), .words = label_dtypes, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = the one that fits"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "damaged TFRecord records to skip, each with a warning; one more is an error"},

@@ -20,7 +20,7 @@ enum way { RECORDS, EXAMPLES, ALIKE, WAYS };
 /* EXAMPLES: each is taken apart, as if it were the first. ALIKE: as they come, each like the one before. */
 static double read_once(const char *path, enum way way)
 {
-    static const struct example_names names = {"image_raw", "label"};
+    static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
     struct tfrecord_reader *reader;
     struct example example = {.memory = NULL};
     struct error error;

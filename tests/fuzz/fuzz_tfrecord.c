@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-static const struct example_names names = {"image_raw", "label"};
+static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
 
 /* seen: who has read the records before, and must find the same. */
 static void decode(const uint8_t *record, size_t size, struct example *seen)

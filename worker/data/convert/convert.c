@@ -64,7 +64,8 @@ static bool read_flags(const struct command_call *call, struct write_options *op
     const char *to = command_value(call, "to"), *shards = command_value(call, "shards");
     const char *packing = command_value(call, "compression");
     options->folder = command_value(call, "out");
-    options->names = (struct example_names){call->config->data.image_feature, call->config->data.label_feature};
+    options->names =
+        (struct example_names){.image = call->config->data.image_feature, .label = call->config->data.label_feature};
     for (*format = 0; *format < FORMATS && (!to || strcmp(formats[*format].name, to) != 0); ++*format) {
     }
     if (*format == FORMATS || !options->folder || options->folder[0] == '\0') {

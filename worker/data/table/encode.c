@@ -1,6 +1,7 @@
 /* Arithmetic is in double and rounded once, so that large centres cost no digits. */
 #include "worker/data/table/encode.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -170,6 +171,7 @@ static bool add_feature(const struct schema_column *column, const struct rows *r
                         float *values, int32_t *places, struct error *error)
 {
     if (column->kind == SCHEMA_CATEGORY) {
+        assert(places);
         places[column->code] = find_place(column, row, source);
         return true;
     }
@@ -178,8 +180,10 @@ static bool add_feature(const struct schema_column *column, const struct rows *r
     if (!get_number(column, rows, row, source, &number, &missing, error)) {
         return false;
     }
+    assert(values);
     values[column->input] = scaled(column, missing ? column->fill : number);
     if (column->code >= 0) {
+        assert(places);
         places[column->code] = missing ? column->place : -1;
     }
     return true;

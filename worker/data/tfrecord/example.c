@@ -162,13 +162,109 @@ static bool walk_next(struct example_walk *walk, enum feature_kind kind, double 
     }
 }
 
-static bool read_label(const struct feature *feature, const char *name, int32_t *label, struct error *error)
+/* --- labels of raw bytes --- */
+
+static int dtype_bytes(enum label_dtype dtype)
 {
+    static const int bytes[] = {
+        [LABEL_UINT8] = 1, [LABEL_INT32] = 4, [LABEL_INT64] = 8, [LABEL_FLOAT32] = 4, [LABEL_FLOAT64] = 8};
+    return bytes[dtype];
+}
+
+static double raw_number(const uint8_t *bytes, enum label_dtype dtype)
+{
+    uint64_t bits = 0;
+    float single;
+    double number;
+    memcpy(&bits, bytes, (size_t)dtype_bytes(dtype));
+    const uint32_t low = (uint32_t)bits;
+    switch (dtype) {
+    case LABEL_INT32:
+        return (double)(int32_t)low;
+    case LABEL_INT64:
+        return (double)(int64_t)bits;
+    case LABEL_FLOAT32:
+        memcpy(&single, &low, sizeof single);
+        return (double)single;
+    case LABEL_FLOAT64:
+        memcpy(&number, &bits, sizeof number);
+        return number;
+    case LABEL_AUTO:
+    case LABEL_UINT8:
+        break;
+    }
+    return (double)bits;
+}
+
+/* The label, if the bytes are one number or a one-hot list of this type; else -1. */
+static int32_t raw_label(const struct proto_field *raw, enum label_dtype dtype)
+{
+    const size_t size = (size_t)dtype_bytes(dtype);
+    int32_t place = -1;
+    if (raw->size == 0 || raw->size % size != 0 || raw->size / size > CONFIG_MAX_WIDTH) {
+        return -1;
+    }
+    if (raw->size == size) {
+        const double number = raw_number(raw->bytes, dtype);
+        return number >= 0 && number < CONFIG_MAX_WIDTH && number == floor(number) ? (int32_t)number : -1;
+    }
+    for (size_t i = 0; i < raw->size / size; i++) {
+        const double number = raw_number(raw->bytes + i * size, dtype);
+        if (number != 0 && (number != 1 || place >= 0)) {
+            return -1;
+        }
+        place = number == 1 ? (int32_t)i : place;
+    }
+    return place;
+}
+
+/* All types that fit must say the same; but a single number is preferred to a list of smaller ones. */
+static bool guess_raw_label(const struct proto_field *raw, const char *name, int32_t *label, struct error *error)
+{
+    *label = -1;
+    for (int single = 1; single >= 0 && *label < 0; single--) {
+        for (int dtype = LABEL_UINT8; dtype <= LABEL_FLOAT64; dtype++) {
+            const bool is_single = raw->size == (size_t)dtype_bytes((enum label_dtype)dtype);
+            const int32_t found = is_single == (single == 1) ? raw_label(raw, (enum label_dtype)dtype) : -1;
+            if (found >= 0 && *label >= 0 && found != *label) {
+                return error_set(error,
+                                 "the %zu raw bytes of its label \"%s\" may be label %d or %d; say what they are by "
+                                 "--label_dtype",
+                                 raw->size, name, *label, found);
+            }
+            *label = found >= 0 ? found : *label;
+        }
+    }
+    return *label >= 0 ||
+           error_set(error, "the %zu raw bytes of its label \"%s\" are neither a number nor one-hot", raw->size, name);
+}
+
+static bool read_raw_label(const struct feature *feature, const struct example_names *names, int32_t *label,
+                           struct error *error)
+{
+    struct proto_reader list = proto_read(feature->bytes, feature->size);
+    struct proto_field raw;
+    if (!proto_next(&list, &raw) || raw.number != LIST || raw.wire != PROTO_BYTES) {
+        return error_set(error, "its label \"%s\" is empty", names->label);
+    }
+    if (names->dtype == LABEL_AUTO) {
+        return guess_raw_label(&raw, names->label, label, error);
+    }
+    *label = raw_label(&raw, names->dtype);
+    return *label >= 0 ||
+           error_set(error, "the %zu raw bytes of its label \"%s\" are neither a number nor one-hot of label_dtype",
+                     raw.size, names->label);
+}
+
+static bool read_label(const struct feature *feature, const struct example_names *names, int32_t *label,
+                       struct error *error)
+{
+    const char *name = names->label;
+    if (feature->kind == FEATURE_BYTES) {
+        return read_raw_label(feature, names, label, error);
+    }
     if (feature->kind != FEATURE_INTEGERS && feature->kind != FEATURE_FLOATS) {
-        return error_set(error,
-                         feature->kind == FEATURE_NONE ? "it has no feature \"%s\" for its label"
-                                                       : "its feature \"%s\" is bytes, not a label",
-                         name);
+        return error_set(error, "it has no feature \"%s\" for its label", name);
     }
     struct example_walk walk = walk_begin(feature);
     double number, first = 0;
@@ -383,7 +479,7 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
     }
     example->image = (struct image){0};
     if (!read_features(&features, names, record, size, error) ||
-        !read_label(&features.label, names->label, &example->label, error)) {
+        !read_label(&features.label, names, &example->label, error)) {
         return false;
     }
     if (features.image.kind == FEATURE_BYTES) {

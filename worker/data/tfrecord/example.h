@@ -3,7 +3,8 @@
  *
  *     image    bytes: uint8 pixels, row-major, or a PNG, BMP or PNM picture; or a float list: 0..1, or 0..255 if any is
  *              above 1. Floats are rounded to the 256 levels that engines work on.
- *     label    an int64, or a list (int64 or float) with a single 1 at the label's place
+ *     label    an int64, or a list (int64 or float) with a single 1 at the label's place; or either as raw bytes, as
+ *              tf.decode_raw reads them
  *     height, width (also image/height, image/width; int64): optional; without them an image of raw pixels is square,
  *              or else one row
  *
@@ -16,12 +17,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/config.h"
 #include "base/encoding/proto.h"
 #include "base/error.h"
 #include "worker/data/image/image.h"
 
 struct example_names {
     const char *image, *label;
+    enum label_dtype dtype; /* of a label that is raw bytes */
 };
 
 /* The bytes around the pixels and the label of a record of raw pixels. */

@@ -141,7 +141,8 @@ static bool keep(struct reading *reading, int file, struct error *error)
 
 static bool add_record(struct reading *reading, int file, const uint8_t *record, size_t size, struct error *error)
 {
-    const struct example_names names = {reading->config->image_feature, reading->config->label_feature};
+    const struct example_names names = {reading->config->image_feature, reading->config->label_feature,
+                                        reading->config->label_dtype};
     struct example *example = &reading->example;
     if (!example_decode(example, record, size, &names, error) ||
         !builder_fits(&reading->builder, &example->image, error)) {

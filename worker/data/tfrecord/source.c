@@ -17,6 +17,7 @@ struct tfrecord_source {
     struct names names;
     char *folder;
     char *image_feature, *label_feature;
+    enum label_dtype label_dtype;
     bool *packed; /* [names.count] */
 };
 
@@ -83,7 +84,7 @@ static bool go_to(struct source_reader *reader, const struct stream_block *block
 static bool next_example(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);
-    const struct example_names names = {source->image_feature, source->label_feature};
+    const struct example_names names = {source->image_feature, source->label_feature, source->label_dtype};
     const struct example *example = &reader->example;
     const uint8_t *record;
     size_t size;
@@ -188,6 +189,7 @@ bool tfrecord_source_create(struct example_source **out, const struct config_dat
     source->folder = strdup(config->data_dir);
     source->image_feature = strdup(config->image_feature);
     source->label_feature = strdup(config->label_feature);
+    source->label_dtype = config->label_dtype;
     source->packed = malloc((size_t)names->count * sizeof *packed);
     if (!source->folder || !source->image_feature || !source->label_feature || !source->packed) {
         source_destroy(&source->source);

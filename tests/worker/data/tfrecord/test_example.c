@@ -13,7 +13,7 @@
 
 #include "tests/random.h"
 
-static const struct example_names names = {"image_raw", "label"};
+static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
 
 enum kind { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
 
@@ -148,6 +148,34 @@ static void images_of_every_kind(void **state)
     accepts(&map, 6, 1, six, 7); /* a row */
 }
 
+/* A label as tf.decode_raw reads it: of every type, alone and one-hot. */
+static void labels_of_raw_bytes(void **state)
+{
+    (void)state;
+    const uint8_t image[4] = {1, 2, 3, 4};
+    const double doubles[10] = {[7] = 1}, seven = 7;
+    const float floats[10] = {[7] = 1}, single = 7;
+    const int64_t longs[3] = {[1] = 1}, long_seven = 7;
+    const int32_t seven_32 = 7;
+    const uint8_t bytes[10] = {[7] = 1}, byte = 7;
+    const struct {
+        const void *raw;
+        size_t size;
+        int label;
+    } cases[] = {{doubles, sizeof doubles, 7}, {&seven, 8, 7},    {floats, sizeof floats, 7}, {&single, 4, 7},
+                 {&long_seven, 8, 7},          {&seven_32, 4, 7}, {bytes, sizeof bytes, 7},   {&byte, 1, 7}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct proto map = {0};
+        put_bytes(&map, "image_raw", image, sizeof image);
+        put_bytes(&map, "label", cases[i].raw, cases[i].size);
+        accepts(&map, 2, 2, image, cases[i].label);
+    }
+    struct proto map = {0};
+    put_bytes(&map, "image_raw", image, sizeof image);
+    put_bytes(&map, "label", longs, sizeof longs);
+    refuses(&map, "the 24 raw bytes of its label \"label\" may be label 8 or 2; say what they are by --label_dtype");
+}
+
 static void labels_of_every_kind(void **state)
 {
     (void)state;
@@ -177,8 +205,10 @@ static void reasons(void **state)
     put_integers(&map, "label", &label, 1);
     put_integers(&map, "image_raw", &label, 1);
     refuses(&map, "its feature \"image_raw\" is integers, not an image");
-    put_bytes(&map, "label", "7", 1);
-    refuses(&map, "its feature \"label\" is bytes, not a label");
+    put_bytes(&map, "label", "no", 2);
+    refuses(&map, "the 2 raw bytes of its label \"label\" are neither a number nor one-hot");
+    put_bytes(&map, "label", "\0\0\0\0\1\0\0\0\0\0\0\0", 12);
+    refuses(&map, "the 12 raw bytes of its label \"label\" may be label 4 or 1; say what they are by --label_dtype");
     put_integers(&map, "label", &negative, 1);
     refuses(&map, "its label is -1; expected 0 to 65535");
     put_integers(&map, "label", &large, 1);
@@ -309,6 +339,7 @@ int main(void)
         cmocka_unit_test(what_is_written_reads_back),
         cmocka_unit_test(images_of_every_kind),
         cmocka_unit_test(labels_of_every_kind),
+        cmocka_unit_test(labels_of_raw_bytes),
         cmocka_unit_test(reasons),
         cmocka_unit_test(cut_anywhere),
         cmocka_unit_test(what_came_before_changes_nothing),
