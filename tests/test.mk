@@ -52,6 +52,7 @@ test-alone: $(programs_want)
 
 # tlsfuzzer's scripts for TLS 1.3, from a copy in the folder TLSFUZZER: it is in no package registry. The table that it
 # prints stands in tests/net/tls/TLSFUZZER.md.
+TLSFUZZER ?=
 test-tlsfuzzer: build/trainer build/san/tests/net/tls/peer build/venv/ready
 	@test -d "$(TLSFUZZER)/scripts" || { echo "make test-tlsfuzzer TLSFUZZER=folder: a copy of tlsfuzzer" >&2; exit 1; }
 	@rm -f build/tlsfuzzer.key; build/trainer keygen --out=build/tlsfuzzer.key >/dev/null

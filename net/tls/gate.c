@@ -8,6 +8,7 @@
 
 #include <mbedtls/ssl.h>
 
+#include "net/connection.h"
 #include "net/tls/record.h"
 
 static enum gate_verdict refuse(uint8_t code, const char *what, uint8_t *alert, const char **why)
@@ -64,7 +65,7 @@ enum gate_verdict gate_look(struct gate *gate, const uint8_t *bytes, size_t size
     if (type == RECORD_ALERT && sealed) {
         return GATE_ALERT;
     }
-    if (gate->passed > GATE_MOST) {
+    if (gate->passed > CONNECTION_HANDSHAKE_BYTES) {
         return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake without end", alert, why);
     }
     gate->type = type;

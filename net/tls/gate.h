@@ -1,6 +1,7 @@
 /*
  * Which records a peer may send before its handshake is over, by their headers: what mbedTLS, which reads the records,
- * lets through without end, answers without an alert, or takes for something else, is stopped in front of it.
+ * lets through without end, answers without an alert, or takes for something else, is stopped in front of it. All of a
+ * handshake is CONNECTION_HANDSHAKE_BYTES at most.
  *
  * Pure functions of their arguments.
  */
@@ -10,9 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* Bytes of a whole handshake, at most: five messages of 16 KiB each way, and their records. */
-enum { GATE_MOST = 128 * 1024 };
 
 /* All zero in the beginning. */
 struct gate {

@@ -1,0 +1,265 @@
+"""The same conversations, drawn from a seed, with this program and with OpenSSL, each as a server and as a client: both
+must come to the same end. Never does this program go on where OpenSSL refuses; where it is the other way round, or the
+alerts differ, the case stands below.
+
+TEST_SEED repeats a run; `make test-full` plays more.
+"""
+
+import os
+import random
+import socket
+import ssl
+import threading
+
+import pytest
+import test_tls as conversations
+import tls_peer as tls
+from tls_peer import AES, CHACHA, DATA, HANDSHAKE, KEY_UPDATE, Client, Server, message, record
+from test_tls import CHANGE, CLOSES, FINE, Visit, altered, echo, in_pieces, keys  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.xdist_group("tls")
+
+COUNT = 25
+
+# What OpenSSL takes: it has AES-128 and more groups, reads hellos of older versions and pieces of less than a header,
+# lets 32 empty records pass, counts neither ChangeCipherSpec nor changes of keys, and more padding fits.
+OPENSSL_GOES_ON = {
+    "hello: AES-128",
+    "hello: an empty record",
+    "hello: an empty record amid hello",
+    "hello: an old version",
+    "hello: other groups",
+    "hello: three bytes of hello",
+    "flight: a ChangeCipherSpec amid a message",
+    "flight: behind two of them",
+    "data: new keys without end",
+    "data: too much padding",
+    "client, hello: a cipher not offered",
+    "client, hello: an old version",
+    "client, hello: two of them",
+}
+
+# Alerts, ours and OpenSSL's. 71: a peer that does not even begin as TLS does. Where a message is of the wrong size, and
+# a value is wrong too, either may be said; of a share, mbedTLS says that no handshake comes of it.
+ALERTS = {
+    "hello: a ChangeCipherSpec": (71, 10),
+    "hello: plain data": (71, 10),
+    "hello: another share that is the same": (40, 47),
+    "hello: compression": (47, 50),
+    "hello: too large a message": (47, 50),
+    "flight: ChangeCipherSpec of another kind": (10, 47),
+    "flight: ChangeCipherSpec of two bytes": (10, 47),
+    "flight: a scheme not offered": (51, 47),
+    "flight: an altered header": (20, 50),
+    "flight: an empty record": (10, 20),
+    "data: a record of nothing": (10, 20),
+    "data: an altered header": (20, 70),
+    "data: half an alert": (50, 10),
+    "data: two alerts in a record": (50, 10),
+    "data: new keys of 16 MiB": (50, 47),
+    "data: new keys of two kinds": (50, 47),
+    "client, hello: a group not offered": (40, 47),
+    "client, hello: a share of zeros": (40, 47),
+    "client, hello: plain data": (71, 10),
+    "client, flight: a scheme not offered": (51, 47),
+    "client, flight: no certificate at all": (50, 42),
+}
+
+
+class OpenSsl:
+    """A server that sends back what it gets, or a client that wants its bytes back, on Python's OpenSSL."""
+
+    def __init__(self, key):
+        self.key = str(key)
+
+    def context(self, server):
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        made.check_hostname = False
+        made.load_cert_chain(self.key)
+        made.load_verify_locations(self.key)
+        made.verify_mode = ssl.CERT_REQUIRED
+        if server:
+            made.num_tickets = 0
+        return made
+
+    def serve(self):
+        """Serves one connection; returns the port."""
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def run():
+            with listener, listener.accept()[0] as accepted:
+                accepted.settimeout(20)
+                try:
+                    with self.context(True).wrap_socket(accepted, server_side=True) as connection:
+                        while data := connection.recv(100000):
+                            connection.sendall(data)
+                except OSError:
+                    pass
+
+        threading.Thread(target=run, daemon=True).start()
+        return listener.getsockname()[1]
+
+    def visit(self, port):
+        def run():
+            with socket.create_connection(("127.0.0.1", port)) as connected:
+                connected.settimeout(20)
+                try:
+                    with self.context(False).wrap_socket(connected) as connection:
+                        for size in (1, 16384, 16385, 3, 100000, 1):
+                            connection.sendall(bytes(size))
+                            while size > 0:
+                                size -= len(connection.recv(100000)) or size
+                except OSError:
+                    pass
+
+        threading.Thread(target=run, daemon=True).start()
+
+
+def breaches(table, stage):
+    """What is refused by both, of a table of cases."""
+    return sorted(
+        f"{stage}: {name}"
+        for name, (_, expected) in table.items()
+        if expected not in (FINE, CLOSES) and not {f"{stage}: {name}", f"{stage[8:]}: {name}"} & OPENSSL_GOES_ON
+    )
+
+
+def breach(draw, table, stage, peer):
+    """Plays one of them; yields its name, and raises what comes of it."""
+    name = draw.choice(breaches(table, stage))
+    yield name
+    table[name.partition(": ")[2]][0](peer)
+    raise peer.refusal()
+
+
+def step(draw, client):
+    """Something that is no breach."""
+    kind = draw.randrange(6)
+    data = draw.randbytes(draw.choice((1, 5, 100, 3000)))
+    if kind == 0:
+        client.send(DATA, b"", draw.randrange(50))
+    elif kind == 1:
+        client.send(DATA, data[:1], draw.randrange(200))
+        assert client.receive_data(1) == data[:1]
+    elif kind == 2:
+        for piece in in_pieces(message(KEY_UPDATE, bytes([draw.randrange(2)])), draw.randrange(1, 6)):
+            client.send(HANDSHAKE, piece)
+        client.out = client.out.next()
+    elif kind == 3:
+        client.send_bytes(b"".join(client.seal(DATA, bytes([byte])) for byte in data[:20]))
+        assert client.receive_data(len(data[:20])) == data[:20]
+    elif kind == 4:
+        for byte in in_pieces(client.seal(DATA, data), draw.randrange(1, 400)):
+            client.send_bytes(byte)
+        assert client.receive_data(len(data)) == data
+    else:
+        assert client.echo(data, draw.randrange(300))
+
+
+def send_flight(draw, peer):
+    """Each message in pieces; the first of them has the whole header, without which Mbed TLS takes no message."""
+    for part in peer.flight():
+        for piece in in_pieces(part, draw.randrange(4, 1000)):
+            peer.send(HANDSHAKE, piece, draw.randrange(100))
+
+
+def play_client(draw, client):
+    """A conversation with a server; the name of the breach, or FINE."""
+    stage = draw.choice(("hello", "flight", "data", FINE))
+    if stage == "hello":
+        yield from breach(draw, conversations.HELLOS, stage, client)
+    hello = client.hello(session=draw.randbytes(draw.choice((0, 32))))
+    client.send_bytes(b"".join(record(HANDSHAKE, piece) for piece in in_pieces(hello, draw.randrange(4, 300))))
+    if draw.randrange(2):
+        client.send_bytes(CHANGE)
+    client.read_server_hello()
+    client.read_server_flight()
+    if stage == "flight":
+        yield from breach(draw, conversations.FLIGHTS, stage, client)
+    send_flight(draw, client)
+    client.out = client.data[b"client"]
+    for _ in range(draw.randrange(1, 6)):
+        step(draw, client)
+    if stage == "data":
+        yield from breach(draw, conversations.DATA_PHASE, stage, client)
+    assert client.echo(b"the end")
+
+
+def play_server(draw, server):
+    """A conversation with a client, as far as its handshake goes, and a breach or none."""
+    stage = draw.choice(("hello", "flight", "data", FINE))
+    tables = {
+        "hello": conversations.SERVER_HELLOS,
+        "flight": conversations.SERVER_FLIGHTS,
+        "data": conversations.DATA_PHASE,
+    }
+    if stage == "hello":
+        yield from breach(draw, tables[stage], "client, hello", server)
+    server.read_hello()
+    server.send(HANDSHAKE, server.server_hello())
+    if draw.randrange(2):
+        server.send_bytes(CHANGE)
+    server.agree_on_handshake()
+    if stage == "flight":
+        yield from breach(draw, tables[stage], "client, flight", server)
+    send_flight(draw, server)
+    server.finish()
+    if stage == "data":
+        yield from breach(draw, tables[stage], "client, data", server)
+    for _ in range(draw.randrange(6)):
+        server.update_keys(draw.randrange(2))
+    server.echo_for(conversations.BYTES)
+
+
+def end_of(play):
+    """The conversation's breach, and the alert that ended it: a number, None for a close, FINE."""
+    name = FINE
+    try:
+        for name in play:
+            pass
+        return name, FINE
+    except tls.Alert as alert:
+        return name, alert.number
+    except tls.Closed:
+        return name, None
+
+
+def seeds(full):
+    first = int(os.environ.get("TEST_SEED", random.randrange(10**6)))
+    print(f"TEST_SEED={first}")
+    return range(first, first + (20 * COUNT if full else COUNT))
+
+
+def compare(seed, ends):
+    (name, ours), (same_name, theirs) = ends
+    assert name == same_name
+    alerts = ALERTS.get(name) or ALERTS.get(name.replace("client, data", "data"))
+    # A client of OpenSSL's that closes while more comes in resets the connection, and its alert may be lost with it.
+    same = ours == theirs or (ours, theirs) == alerts or (theirs is None and ours not in (FINE, None))
+    assert same, f"TEST_SEED={seed}: {name}: we end by {ours}, OpenSSL by {theirs}"
+
+
+def test_as_servers(echo, full):  # noqa: F811
+    openssl = OpenSsl(echo.key)
+    for seed in seeds(full):
+        ends = []
+        for port in (echo.port, openssl.serve()):
+            draw = random.Random(seed)
+            with Client(port, echo.key, draw.choice((AES, CHACHA))) as client:
+                ends.append(end_of(play_client(draw, client)))
+        compare(seed, ends)
+
+
+def test_as_clients(root, keys, full):  # noqa: F811
+    openssl = OpenSsl(keys / "fleet.key")
+    for seed in seeds(full):
+        ends = []
+        with Visit(root, keys) as visit:
+            for ours in (True, False):
+                draw = random.Random(seed)
+                if not ours:
+                    openssl.visit(visit.listener.getsockname()[1])
+                with Server(visit.listener, keys / "fleet.key", draw.choice((AES, CHACHA))) as server:
+                    ends.append(end_of(play_server(draw, server)))
+        compare(seed, ends)
