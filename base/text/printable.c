@@ -74,7 +74,7 @@ static size_t show_in_json(const uint8_t *at, const uint8_t *end, char shown[MOS
     return length == 0 ? 1 : length;
 }
 
-/* Bytes that it takes, to NULL, or written. */
+/* Bytes that it takes, to NULL, or written, with a zero byte behind them. */
 static size_t show_all_in_json(const char *json, char *to)
 {
     const uint8_t *at = (const uint8_t *)json, *end = at + strlen(json);
@@ -84,7 +84,7 @@ static size_t show_all_in_json(const char *json, char *to)
         at += show_in_json(at, end, shown);
         size_t size = strlen(shown);
         if (to) {
-            memcpy(to + used, shown, size);
+            memcpy(to + used, shown, size + 1);
         }
         used += size;
     }
@@ -100,7 +100,6 @@ char *printable_json(char *json)
     char *shown = malloc(wanted + 1);
     if (shown) {
         show_all_in_json(json, shown);
-        shown[wanted] = '\0';
     }
     free(json);
     return shown;
