@@ -55,18 +55,6 @@ static void margins(const int64_t *confusions, int classes, int label, int64_t *
     }
 }
 
-double metrics_accuracy(const int64_t *confusions, int classes)
-{
-    int64_t all = 0, right = 0;
-    for (int i = 0; i < classes; i++) {
-        int64_t occurs, predicted;
-        margins(confusions, classes, i, &occurs, &predicted);
-        all += occurs;
-        right += cell(confusions, classes, i, i);
-    }
-    return all > 0 ? (double)right / (double)all : NAN;
-}
-
 double metrics_balanced_accuracy(const int64_t *confusions, int classes)
 {
     double sum = 0;

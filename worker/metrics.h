@@ -14,12 +14,11 @@
 /* Does a larger value mean a better model? */
 bool metric_rises(enum metric metric);
 
-/* Is it defined for a model that was trained with this loss? classes: of softmax. */
+/* Is it defined for a model that was trained with this loss? */
 bool metric_applies(enum metric metric, enum loss_kind loss);
 
 /* --- Labels: from a table of confusions [classes (true), classes (predicted)] --- */
 
-double metrics_accuracy(const int64_t *confusions, int classes);
 double metrics_balanced_accuracy(const int64_t *confusions, int classes);
 double metrics_f1_of(const int64_t *confusions, int classes, int label);
 double metrics_f1(const int64_t *confusions, int classes); /* the mean over classes that occur or are predicted */
