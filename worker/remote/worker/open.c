@@ -141,10 +141,11 @@ bool worker_open(struct remote_worker *worker, struct error *error)
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
     data_server_destroy(worker->data_server);
-    batch_fetcher_destroy(worker->feed); /* first: its thread asks the live config whether to go on */
+    /* First those whose threads ask the live config whether to go on. */
+    batch_fetcher_destroy(worker->feed);
+    pipeline_destroy(worker->pipeline);
     live_config_destroy(worker->live);
     chief_destroy(worker->chief);
-    pipeline_destroy(worker->pipeline);
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
