@@ -114,11 +114,6 @@ void gpu_client_stop(struct gpu_client *client)
     free(client);
 }
 
-bool gpu_client_is_dead(const struct gpu_client *client)
-{
-    return client->exchange.dead;
-}
-
 bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct error *error)
 {
     struct wait wait = {.what = "load the driver", .seconds = DRIVER_S};

@@ -99,7 +99,4 @@ bool gpu_client_step(struct gpu_client *client, int images, uint32_t task, int64
 /* Computes the logits of the images in the areas, 1..batch_images of them, into areas->logits. */
 bool gpu_client_forward(struct gpu_client *client, bool averaged, int images, struct error *error);
 
-/* True after a failure that is permanent. */
-bool gpu_client_is_dead(const struct gpu_client *client);
-
 #endif

@@ -438,13 +438,6 @@ bool connection_flush(struct connection *connection, double deadline_s, struct e
     return transport_flush(connection, started_s, deadline_s, error);
 }
 
-bool connection_write(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
-                      struct error *error)
-{
-    return connection_write_more(connection, parts, count, deadline_s, error) &&
-           connection_flush(connection, deadline_s, error);
-}
-
 bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error)
 {
     assert(connection->state == CONNECTION_OPEN);

@@ -66,11 +66,10 @@ void connection_close(struct connection *connection);
 /* Reads exactly `size` bytes. */
 bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error);
 
-/* Writes all parts, in order; when it returns they are on their way. */
-bool connection_write(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
-                      struct error *error);
-
-/* The same, but may keep up to CONNECTION_BUFFER bytes back for the next write; connection_flush sends them. */
+/*
+ * Writes all parts, in order. It may keep up to CONNECTION_BUFFER bytes back for the next write; connection_flush sends
+ * them.
+ */
 bool connection_write_more(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
                            struct error *error);
 bool connection_flush(struct connection *connection, double deadline_s, struct error *error);

@@ -114,8 +114,4 @@ const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *
 bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
                             size_t count, float *values, struct error *error);
 
-/* Opens, loads and closes one file. */
-bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,
-                     struct error *error);
-
 #endif

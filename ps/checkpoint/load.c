@@ -311,23 +311,3 @@ bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetenso
     assert(first <= tensor->size / sizeof *values && count <= tensor->size / sizeof *values - first);
     return checkpoint_read_at(file, values, count * sizeof *values, tensor->offset + first * sizeof *values, error);
 }
-
-bool checkpoint_read(const char *path, struct checkpoint_state *state, struct checkpoint_info *info,
-                     struct error *error)
-{
-    struct checkpoint_file *file;
-    enum checkpoint_status status = checkpoint_open(&file, path, error);
-    if (status == CHECKPOINT_DAMAGED) {
-        size_t used = strlen(error->text);
-        snprintf(error->text + used, sizeof error->text - used, "; use another checkpoint");
-    }
-    if (status != CHECKPOINT_OPENED) {
-        return false;
-    }
-    bool loaded = checkpoint_load(file, state, error);
-    if (loaded) {
-        *info = file->info;
-    }
-    checkpoint_close(file);
-    return loaded;
-}

@@ -204,18 +204,3 @@ void optimizer_leave(unsigned mode)
     (void)mode;
 #endif
 }
-
-void optimizer_apply(const struct update *update, size_t n, const float *gradient, float *parameters, float *slot0,
-                     float *slot1, float *average)
-{
-    optimizer_loop loop = optimizer_loop_get(optimizer_kernels_get(CPU_KERNELS_AUTO), update, gradient);
-    unsigned mode = optimizer_enter();
-    loop(update, &(struct optimizer_rows){.rows = 1,
-                                          .cols = n,
-                                          .gradient = gradient,
-                                          .parameters = parameters,
-                                          .slot0 = slot0,
-                                          .slot1 = slot1,
-                                          .average = average});
-    optimizer_leave(mode);
-}

@@ -101,8 +101,4 @@ const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted);
 optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,
                                   bool with_gradient);
 
-/* Applies one update to n consecutive floats with this CPU's best loop; gradient may be NULL: zeros. */
-void optimizer_apply(const struct update *update, size_t n, const float *gradient, float *parameters, float *slot0,
-                     float *slot1, float *average);
-
 #endif

@@ -17,6 +17,7 @@
 #include "net/channel.h"
 #include "net/credentials.h"
 #include "tests/net/accepting.h"
+#include "tests/net/writing.h"
 
 enum { BLOCK = 1 << 20, FLOATS = 397510 };
 
@@ -98,7 +99,7 @@ static void bulk(const struct bench *bench, struct connection *connection, doubl
     double started_s = clock_monotonic_s();
     uint64_t sent = 0;
     while (clock_monotonic_s() - started_s < seconds) {
-        check(connection_write(connection, &part, 1, bench->deadline_s, &error));
+        check(write_now(connection, &part, 1, bench->deadline_s, &error));
         sent += BLOCK;
     }
     printf("%s %s %.3f GB/s\n", bench->mode, connection_cipher(connection),

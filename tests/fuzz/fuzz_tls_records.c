@@ -14,6 +14,7 @@
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
+#include "tests/net/writing.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
@@ -118,7 +119,7 @@ static void write_some(struct play *play, size_t size)
 {
     struct iovec part = {(void *)(uintptr_t)play->script, size < play->size ? size : play->size};
     struct error error;
-    if (!connection_write(&play->connection, &part, 1, 0.0, &error)) {
+    if (!write_now(&play->connection, &part, 1, 0.0, &error)) {
         play->done = true;
     }
 }

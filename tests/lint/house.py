@@ -23,11 +23,7 @@ FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")
 # Ways in that the product has no use for, and that tests have no other one for.
 FOR_TESTS = {
     "tfrecord_open_bytes": "what a fuzzer makes is no file",
-    "optimizer_apply": "an update of any length, by the loops of this machine",
-    "checkpoint_read": "all of a checkpoint at once",
-    "connection_write": "bytes that are no message",
     "connection_cipher": "what TLS agreed on",
-    "gpu_client_is_dead": "that a failure is for good, without the time that another call takes to find it so",
 }
 
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp")

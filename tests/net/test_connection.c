@@ -18,6 +18,7 @@
 
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 
 static double soon(void)
 {
@@ -45,7 +46,7 @@ static void echo(struct connection **connection, void *context)
         uint8_t *bytes = malloc(size);
         if (connection_read(*connection, bytes, size, soon(), &error)) {
             struct iovec parts[] = {{&size, sizeof size}, {bytes, size / 3}, {bytes + size / 3, size - size / 3}};
-            connection_write(*connection, parts, 3, soon(), &error);
+            write_now(*connection, parts, 3, soon(), &error);
         }
         free(bytes);
     }
@@ -66,7 +67,7 @@ static void round_trips(const struct credentials *credentials)
             sent[k] = (uint8_t)(k * 2654435761U >> 24);
         }
         struct iovec parts[] = {{&size, sizeof size}, {sent, size}};
-        assert_true(connection_write(connection, parts, 2, soon(), &error));
+        assert_true(write_now(connection, parts, 2, soon(), &error));
         assert_true(connection_read(connection, &got_size, sizeof got_size, soon(), &error));
         assert_int_equal(got_size, size);
         assert_true(connection_read(connection, got, size, soon(), &error));
@@ -76,7 +77,7 @@ static void round_trips(const struct credentials *credentials)
     }
     uint32_t end = 0;
     struct iovec last = {&end, sizeof end};
-    assert_true(connection_write(connection, &last, 1, soon(), &error));
+    assert_true(write_now(connection, &last, 1, soon(), &error));
     assert_true(connection_bytes_in(connection) > 4000000 && connection_bytes_out(connection) > 4000000);
     assert_false(connection_read(connection, &end, 1, soon(), &error));
     assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
@@ -125,7 +126,7 @@ static void writes_gather(void **state)
     assert_true(connection_read(connection, got, size, soon(), &error));
     assert_memory_equal(got, bytes, size);
     part = (struct iovec){&end, sizeof end};
-    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    assert_true(write_now(connection, &part, 1, soon(), &error));
     connection_close(connection);
     loopback_end(&loopback);
 }
@@ -187,7 +188,7 @@ static void drip(struct connection **connection, void *context)
         struct iovec part = {&byte, 1};
         struct error error;
         usleep((useconds_t)(IDLE_S / 4 * 1e6));
-        connection_write(*connection, &part, 1, soon(), &error);
+        write_now(*connection, &part, 1, soon(), &error);
         double now_s = clock_monotonic_s();
         silences_s[1] = fmax(silences_s[1], now_s - last_s);
         last_s = now_s;
@@ -278,7 +279,7 @@ static bool waits_for_a_sipper(void)
     for (int i = 0; i < SIPS; i++) {
         uint8_t bytes[SIP_BYTES] = {0};
         struct iovec part = {bytes, sizeof bytes};
-        assert_true(connection_write(connection, &part, 1, soon(), &error));
+        assert_true(write_now(connection, &part, 1, soon(), &error));
     }
     assert_int_equal(pthread_create(&thread, NULL, sip, &sipper), 0);
     char answer;
@@ -320,7 +321,7 @@ static void full_pipe_times_out(void **state)
     struct connection *connection = connect_to(&loopback, fleet_key);
     uint8_t *bytes = calloc(1, size);
     struct iovec part = {bytes, size};
-    assert_false(connection_write(connection, &part, 1, clock_monotonic_s() + 0.3, &error));
+    assert_false(write_now(connection, &part, 1, clock_monotonic_s() + 0.3, &error));
     assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
     atomic_store(&given_up, true);
     assert_true(told_seconds(&error, "takes no data, for ") >= 0.3);
@@ -336,7 +337,7 @@ static void stream(struct connection **connection, void *context)
     struct iovec part = {bytes, sizeof bytes};
     struct error error;
     (void)context;
-    while (connection_write(*connection, &part, 1, soon(), &error)) {
+    while (write_now(*connection, &part, 1, soon(), &error)) {
     }
 }
 
@@ -378,7 +379,7 @@ static void late_is_not_lost(void **state)
     struct iovec parts[] = {{&size, sizeof size}, {bytes, sizeof bytes}};
     const double deadline_s = clock_monotonic_s() + 0.05;
     bool ready = false;
-    assert_true(connection_write(connection, parts, 2, soon(), &error));
+    assert_true(write_now(connection, parts, 2, soon(), &error));
     assert_true(connection_wait(connection, soon(), &ready, &error) && ready);
     while (clock_monotonic_s() < deadline_s) {
         usleep(10000);
@@ -387,7 +388,7 @@ static void late_is_not_lost(void **state)
     assert_true(connection_read(connection, echoed, sizeof echoed, deadline_s, &error));
     assert_memory_equal(echoed, bytes, sizeof bytes);
     parts[0] = (struct iovec){&end, sizeof end};
-    assert_true(connection_write(connection, parts, 1, soon(), &error));
+    assert_true(write_now(connection, parts, 1, soon(), &error));
     connection_close(connection);
     loopback_end(&loopback);
 }
@@ -500,7 +501,7 @@ static void cut_after_a_byte(struct connection **connection, void *context)
     (void)context;
     struct error error;
     struct iovec part = {(char[]){"x"}, 1};
-    connection_write(*connection, &part, 1, soon(), &error);
+    write_now(*connection, &part, 1, soon(), &error);
     struct linger hard = {1, 0};
     setsockopt(connection_fd(*connection), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     shutdown(connection_fd(*connection), SHUT_RDWR);

@@ -13,6 +13,7 @@
 #include "net/bytes.h"
 #include "net/transport.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 
 static const struct hello_identity ps0 = {.member = {MEMBER_PS, 0},
                                           .incarnation = 11,
@@ -226,7 +227,7 @@ static void exchange_raw(const uint8_t *bytes, size_t size, struct service *serv
     loopback_start(&loopback, NULL, serve, service);
     assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
     channel_open(channel, connection);
-    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    assert_true(write_now(connection, &part, 1, soon(), &error));
     *answered = channel_receive(channel, soon(), &error);
     connection_close(channel->connection);
     channel->connection = NULL;

@@ -20,6 +20,7 @@
 
 #include "net/credentials.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 #include "tests/random.h"
 
 /* --- calls that fail --- */
@@ -147,7 +148,7 @@ static void echo(struct connection **connection, void *context)
     struct error *error = context;
     double deadline_s = clock_monotonic_s() + DEADLINE_S;
     if (connection_read(*connection, bytes, sizeof bytes, deadline_s, error)) {
-        connection_write(*connection, &part, 1, deadline_s, error);
+        write_now(*connection, &part, 1, deadline_s, error);
     }
 }
 
@@ -170,7 +171,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
     }
     loopback_start(&loopback, server_key, echo, &served);
     bool well = connection_connect(&connection, &loopback.address, &ps0, credentials, NULL, deadline_s, error) &&
-                connection_write(connection, &part, 1, deadline_s, error) &&
+                write_now(connection, &part, 1, deadline_s, error) &&
                 connection_read(connection, received, sizeof received, deadline_s, error);
     connection_close(connection);
     if (!well) { /* it may have failed before it connected; one that waits for a connection gets one */

@@ -14,6 +14,7 @@
 
 #include "net/credentials.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 
 static char folder[64];
 
@@ -84,7 +85,7 @@ static void answer(struct connection **connection, void *context)
     attempt->first_read.text[0] = '\0';
     attempt->server_sees = connection_credential(*connection);
     if (connection_read(*connection, &byte, 1, clock_monotonic_s() + 5, &attempt->first_read)) {
-        connection_write(*connection, &part, 1, clock_monotonic_s() + 5, &error);
+        write_now(*connection, &part, 1, clock_monotonic_s() + 5, &error);
     }
 }
 
@@ -102,7 +103,7 @@ static struct attempt try(const char *client, const char *server, struct member 
     if (connection_connect(&connection, &loopback.address, &expected, client_key, NULL, deadline_s, &attempt.client)) {
         attempt.client_sees = connection_credential(connection);
         snprintf(attempt.cipher, sizeof attempt.cipher, "%s", connection_cipher(connection));
-        attempt.connected = connection_write(connection, &part, 1, deadline_s, &attempt.client) &&
+        attempt.connected = write_now(connection, &part, 1, deadline_s, &attempt.client) &&
                             connection_read(connection, &byte, 1, deadline_s, &attempt.client);
         connection_close(connection);
     }

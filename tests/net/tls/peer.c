@@ -17,6 +17,7 @@
 #include "net/tls/stream.h"
 #include "net/transport.h"
 #include "tests/net/accepting.h"
+#include "tests/net/writing.h"
 
 enum { BLOCK = 100000 };
 
@@ -54,7 +55,7 @@ static void echo(struct connection *connection, struct error *error)
             error_set(error, "nothing came");
             return;
         }
-        if (got == TRANSPORT_FAILED || (got > 0 && !connection_write(connection, &part, 1, soon(), error))) {
+        if (got == TRANSPORT_FAILED || (got > 0 && !write_now(connection, &part, 1, soon(), error))) {
             return;
         }
     }
@@ -109,8 +110,7 @@ static bool swap(struct connection *connection, size_t size, int salt, struct er
     for (size_t i = 0; i < size; i++) {
         block[i] = (uint8_t)(i * 7 + (size_t)salt);
     }
-    if (!connection_write(connection, &part, 1, soon(), error) ||
-        !connection_read(connection, back, size, soon(), error)) {
+    if (!write_now(connection, &part, 1, soon(), error) || !connection_read(connection, back, size, soon(), error)) {
         return false;
     }
     return memcmp(block, back, size) == 0 || error_set(error, "what came back is not what was sent");

@@ -12,6 +12,7 @@
 
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 
 static double soon(void)
 {
@@ -68,7 +69,7 @@ static void echo_blocks(struct connection *connection, struct script *script)
     connection->tls->in.sequence = script->sequence;
     for (int i = 0; i < ROUNDS; i++) {
         if (!connection_read(connection, block, sizeof block, soon(), &script->error) ||
-            !connection_write(connection, &part, 1, soon(), &script->error)) {
+            !write_now(connection, &part, 1, soon(), &script->error)) {
             return;
         }
     }
@@ -80,7 +81,7 @@ static void swap_blocks(struct connection *connection, int round)
     struct iovec parts[] = {{block, 1}, {block + 1, sizeof block - 1}};
     struct error error;
     memset(block, round + 1, sizeof block);
-    if (!connection_write(connection, parts, 2, soon(), &error) ||
+    if (!write_now(connection, parts, 2, soon(), &error) ||
         !connection_read(connection, back, sizeof back, soon(), &error)) {
         fail_msg("round %d: %s", round, error.text);
     }
@@ -128,7 +129,7 @@ static void peer_asks_for_new_keys(void **state)
 static void half_a_word(struct connection *connection, struct script *script)
 {
     struct iovec part = {(char[]){"half"}, 4};
-    connection_write(connection, &part, 1, soon(), &script->error);
+    write_now(connection, &part, 1, soon(), &script->error);
 }
 
 static void half_a_word_and_gone(struct connection *connection, struct script *script)
@@ -316,7 +317,7 @@ static void tickets_and_echo(struct connection *connection, struct script *scrip
         send_record(connection, RECORD_HANDSHAKE, ticket + 1 + i % 11, sizeof ticket - (size_t)(1 + i % 11));
         send_record(connection, RECORD_DATA, "", 0);
         if (!connection_read(connection, block, sizeof block, soon(), &script->error) ||
-            !connection_write(connection, &part, 1, soon(), &script->error)) {
+            !write_now(connection, &part, 1, soon(), &script->error)) {
             return;
         }
     }

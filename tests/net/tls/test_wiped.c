@@ -16,6 +16,7 @@
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
+#include "tests/net/writing.h"
 
 enum { NEEDLE = 16, NEEDLES = 16, MASK = 0xa5, WINDOW = 1 << 20 };
 
@@ -114,8 +115,7 @@ static void echo(struct connection **connection, void *context)
     struct iovec part = {&byte, 1};
     struct error error;
     (void)context;
-    while (connection_read(*connection, &byte, 1, soon(), &error) &&
-           connection_write(*connection, &part, 1, soon(), &error)) {
+    while (connection_read(*connection, &byte, 1, soon(), &error) && write_now(*connection, &part, 1, soon(), &error)) {
     }
 }
 
@@ -124,7 +124,7 @@ static void swap(struct connection *connection)
     uint8_t byte = 7;
     struct iovec part = {&byte, 1};
     struct error error;
-    assert_true(connection_write(connection, &part, 1, soon(), &error));
+    assert_true(write_now(connection, &part, 1, soon(), &error));
     assert_true(connection_read(connection, &byte, 1, soon(), &error));
 }
 

@@ -15,6 +15,7 @@
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
 #include "tests/random.h"
+#include "tests/ps/checkpoint/reading.h"
 
 static char folder[] = "/tmp/test_checkpoint.XXXXXX";
 static char path[sizeof folder + 32];
@@ -111,7 +112,7 @@ static void what_is_written_comes_back(void **unused)
             write_some(&written, &random);
             struct checkpoint_info info;
             struct error error = {""};
-            if (!checkpoint_read(path, &read.state, &info, &error)) {
+            if (!read_checkpoint(path, &read.state, &info, &error)) {
                 fail_msg("%s", error.text);
             }
             assert_true(same_values(&written.state, &read.state));
@@ -225,7 +226,7 @@ static void misfit(const struct fixture *here, const char *const *expected)
     struct checkpoint_info info;
     struct error error = {""};
     struct checkpoint_state state = here->state;
-    assert_false(checkpoint_read(path, &state, &info, &error));
+    assert_false(read_checkpoint(path, &state, &info, &error));
     assert_non_null(strstr(error.text, path));
     for (; *expected; expected++) {
         if (!strstr(error.text, *expected)) {
@@ -345,7 +346,7 @@ static void the_largest_header_fits(void **unused)
     struct error error = {""};
     /* Widths of one or the other keep the data small while the names and numbers are as long as they get. */
     assert_true(checkpoint_state_create(&state, &model, &train, &error));
-    if (!checkpoint_write(path, &state, &info, &error) || !checkpoint_read(path, &state, &info, &error)) {
+    if (!checkpoint_write(path, &state, &info, &error) || !read_checkpoint(path, &state, &info, &error)) {
         fail_msg("%s", error.text);
     }
     checkpoint_state_destroy(&state);

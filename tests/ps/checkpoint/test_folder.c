@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
+#include "tests/ps/checkpoint/reading.h"
 
 static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
 static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};
@@ -196,14 +197,14 @@ static void best_is_kept_apart(void **unused)
     save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
     save(&folder, CHECKPOINT_MODEL, 8);
     assert_names("best.safetensors model-0000000008.safetensors ");
-    assert_true(checkpoint_read(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
+    assert_true(read_checkpoint(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
     assert_int_equal(info.global_step, 7);
     save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 9);
     save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 9);
     assert_names("best.safetensors model-0000000009.safetensors ");
     save(&folder, CHECKPOINT_BEST, 10);
     assert_names("best.safetensors model-0000000009.safetensors ");
-    assert_true(checkpoint_read(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
+    assert_true(read_checkpoint(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
     assert_int_equal(info.global_step, 10);
     assert_int_equal(newest(&folder), 9);
     checkpoint_folder_close(&folder);

@@ -13,6 +13,7 @@
 #include "base/cpu.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/optimizer_kernels.h"
+#include "tests/ps/store/apply.h"
 #include "tests/random.h"
 #include "tests/vectors/optimizer_vectors.h"
 
@@ -296,7 +297,7 @@ static void tiny_numbers_become_zero_and_the_threads_mode_stays(void **state)
         slot[i] = 1e-38f;
     }
     for (int step = 0; step < 100; step++) {
-        optimizer_apply(&update, 17, NULL, parameters, slot, NULL, NULL);
+        apply_update(&update, 17, NULL, parameters, slot, NULL, NULL);
     }
     for (int i = 0; i < 17; i++) {
         assert_true(slot[i] == 0.0f);
@@ -338,16 +339,16 @@ static void weight_decay_is_beside_the_gradient(void **state)
         float plain[3] = {2, 0, 1}, decayed[3] = {2, 0, 1}, biases[3] = {2, 0, 1}, gradient = 0.5f;
         struct update update;
         update_prepare(&update, &config, 1);
-        optimizer_apply(&update, 1, &gradient, &plain[0], &plain[1], &plain[2], NULL);
+        apply_update(&update, 1, &gradient, &plain[0], &plain[1], &plain[2], NULL);
         config.weight_decay = 0.2;
         update_prepare(&update, &config, 1);
         assert_false(update_zero_is_noop(&update));
-        optimizer_apply(&update, 1, &gradient, &decayed[0], &decayed[1], &decayed[2], NULL);
+        apply_update(&update, 1, &gradient, &decayed[0], &decayed[1], &decayed[2], NULL);
         /* 2 x (1 - 0.05 x 0.2) instead of 2 */
         assert_true(fabs((double)(plain[0] - decayed[0]) - 2 * 0.05 * 0.2) < 1e-6);
         assert_true(plain[1] == decayed[1] && plain[2] == decayed[2]);
         update_spare_biases(&update);
-        optimizer_apply(&update, 1, &gradient, &biases[0], &biases[1], &biases[2], NULL);
+        apply_update(&update, 1, &gradient, &biases[0], &biases[1], &biases[2], NULL);
         assert_true(biases[0] == plain[0]);
     }
 }

@@ -17,6 +17,7 @@
 #include "cuda/device/device.h"
 #include "ps/store/collect.h"
 #include "tests/cuda/plain_driver.h"
+#include "tests/ps/store/apply.h"
 #include "worker/engine.h"
 #include "base/random/sampler.h"
 
@@ -180,7 +181,7 @@ static void apply(struct device *device, const struct update (*update)[2])
             for (int v = 0; v < STORE_VECTORS; v++) {
                 places[v] = has[v] ? device->vectors[v] + at : NULL;
             }
-            optimizer_apply(&(*update)[variable->is_weights], (size_t)variable->cols, device->gradient + at, places[0],
+            apply_update(&(*update)[variable->is_weights], (size_t)variable->cols, device->gradient + at, places[0],
                             places[1], places[2], places[3]);
         }
     }
