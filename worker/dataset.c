@@ -557,6 +557,11 @@ static bool load_table(struct dataset *dataset, const struct config *config, str
     if (!schema) {
         return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
     }
+    if (config->cluster.job_name == JOB_WORKER && config->data.data_sharding == SHARDING_CHIEF) {
+        free(schema);
+        return error_set(error,
+                         "data.data_sharding: the chief sends images, not rows of tables; use shuffled or disjoint");
+    }
     if (!table_read_train(&whole, &held_out, schema, &options, error)) {
         free(schema);
         return false;

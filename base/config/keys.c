@@ -23,7 +23,7 @@ static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "ne
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
 static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
-static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
+static const char *const scalings[] = {"standard", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
@@ -291,9 +291,6 @@ const struct config_key config_keys[] = {
      .description = "column of a table that says how much each row counts; empty = all alike"},
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table whose rows of one value stay together when rows are held out"},
-    {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table by which the latest rows are held out, a number or a date; empty = by a hash of "
-                    "the row"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whether CSV files begin with the columns' names; auto = if nothing in the first row is a number"},

@@ -46,6 +46,12 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
                         struct error *error)
 {
     struct proto proto;
+    if (trained->schema) {
+        return error_set(error,
+                         "%s: the model is of a table, whose preprocessing an ONNX file does not hold yet; use "
+                         "--format=safetensors or npz",
+                         path);
+    }
     bool done = onnx_encode(&proto, &trained->model, trained->parameters, facts->properties, PROPERTIES, error) &&
                 file_write_atomic(path, &(struct file_part){proto.bytes, proto.size}, 1, error);
     proto_free(&proto);

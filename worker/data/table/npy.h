@@ -2,8 +2,8 @@
  * Arrays of numpy as rows of numbers: .npy (numpy.lib.format, versions 1 to 3) and .npz, a zip archive of them, stored
  * or deflated.
  *
- * An array is [rows, columns] or [rows]. Of an archive all arrays have as many rows, and stand side by side: the columns
- * of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders, in C or
+ * An array is [rows, columns] or [rows]. Of an archive all arrays have as many rows, and stand side by side: the
+ * columns of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders, in C or
  * Fortran order. A .npy file in C order is read as it is used; others are read whole.
  */
 #ifndef WORKER_DATA_TABLE_NPY_H

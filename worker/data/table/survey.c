@@ -68,8 +68,7 @@ static bool check_config(const struct rows *rows, const struct config_data *data
     return (learns_inputs(data) || check_names(rows, "target", &data->target, error)) &&
            check_names(rows, "features", &data->features, error) && check_names(rows, "ignore", &data->ignore, error) &&
            check_names(rows, "categorical", &data->categorical, error) &&
-           check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error) &&
-           check_name(rows, "time", data->time, error);
+           check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error);
 }
 
 static bool is_column(const struct rows *rows, const char *name, int column)
@@ -118,7 +117,10 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         return false;
     }
     survey->columns = calloc((size_t)count, sizeof *survey->columns);
-    for (int i = 0; survey->columns && i < count; i++) {
+    if (!survey->columns) {
+        return error_set(error, "%s: out of memory for %d columns", rows_name(rows), count);
+    }
+    for (int i = 0; i < count; i++) {
         struct survey_column *column = &survey->columns[i];
         column->name = strdup(rows_column_name(rows, i));
         if (!column->name) {
