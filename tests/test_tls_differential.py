@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import ssl
+import subprocess
 import threading
 
 import pytest
@@ -249,6 +250,51 @@ def test_as_servers(echo, full):  # noqa: F811
             with Client(port, echo.key, draw.choice((AES, CHACHA))) as client:
                 ends.append(end_of(play_client(draw, client)))
         compare(seed, ends)
+
+
+def test_openssl_follows_our_changes_of_keys(root, keys):  # noqa: F811
+    """A server whose keys are good for 5 records, a client whose keys are good for 3."""
+    server, data = conversations.Echo(root, str(keys / "fleet.key"), limit=5), os.urandom(300000)
+    with OpenSsl(server.key).context(False).wrap_socket(socket.create_connection(("127.0.0.1", server.port))) as client:
+        client.settimeout(20)
+        for at in range(0, len(data), 10000):
+            client.sendall(data[at : at + 10000])
+            back = b""
+            while len(back) < 10000:
+                back += client.recv(10000)
+            assert back == data[at : at + 10000]
+    server.stop()
+    with Visit(root, keys, limit=3) as visit:
+        visit.listener.settimeout(20)
+        accepted = visit.listener.accept()[0]
+        with OpenSsl(keys / "fleet.key").context(True).wrap_socket(accepted, server_side=True) as server:
+            left = conversations.BYTES
+            while left > 0:
+                data = server.recv(100000)
+                assert data, "it closed before it had its bytes back"
+                server.sendall(data)
+                left -= len(data)
+        assert visit.says() == "well"
+
+
+def test_openssl_changes_keys(echo):  # noqa: F811
+    """K: the client changes its keys and wants the server's to change; k: only its own change."""
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{echo.port}", "-cert", echo.key, "-key", echo.key]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
+        for number, order in enumerate(b"KkKKk"):
+            client.stdin.write(b"line %d\n" % number)
+            client.stdin.flush()
+            while (line := client.stdout.readline()) != b"line %d\n" % number:
+                assert line, "s_client has ended"
+            client.stdin.write(bytes([order]) + b"\n")
+            client.stdin.flush()
+            while (line := client.stdout.readline()) != b"KEYUPDATE\n":
+                assert line, "s_client has ended"
+        client.stdin.write(b"the end\n")
+        client.stdin.flush()
+        while (line := client.stdout.readline()) != b"the end\n":
+            assert line, "s_client has ended"
+        client.stdin.close()
 
 
 def test_as_clients(root, keys, full):  # noqa: F811
