@@ -3,8 +3,8 @@
  * or deflated.
  *
  * An array is [rows, columns] or [rows]. Of an archive all arrays have as many rows, and stand side by side: the
- * columns of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders, in
- * C or Fortran order. A .npy file in C order is read as it is used; others are read whole.
+ * columns of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders,
+ * in C or Fortran order. A .npy file in C order is read as it is used; others are read whole.
  */
 #ifndef WORKER_DATA_TABLE_NPY_H
 #define WORKER_DATA_TABLE_NPY_H
