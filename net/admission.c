@@ -90,7 +90,7 @@ void admission_end(struct admission *admission, const struct admission_source *s
     }
 }
 
-bool admission_is_new(struct admission *admission, const uint8_t pass[CREDENTIALS_PASS])
+bool admission_is_new(struct admission *admission, const uint8_t pass[PASS_SIZE])
 {
     uint64_t number, place;
     memcpy(&number, pass, sizeof number);

@@ -2,7 +2,7 @@
  * What peers that have proved nothing may take of a listener: a pure state machine, without clock, sockets or locks.
  *
  * A handshake of TLS costs whoever asks for it next to nothing, and whoever answers milliseconds. So strangers, who
- * show no pass (net/credentials.h), share an allowance of processor time: a small share of one processor, saved up for
+ * show no pass (net/pass.h), share an allowance of processor time: a small share of one processor, saved up for
  * a while, so that in peace a few hundred are served as they come. An address may take half of it at most, so that one
  * that takes all it can get leaves others the rest.
  */
@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "net/credentials.h"
 #include "net/endpoint.h"
+#include "net/pass.h"
 
 enum {
     ADMISSION_ADDRESSES = 256, /* remembered at once: the one that came least recently is forgotten */
@@ -58,6 +58,6 @@ bool admission_begin(struct admission *admission, const struct admission_source 
 void admission_end(struct admission *admission, const struct admission_source *source, double cpu_s, double now_s);
 
 /* False if this pass came before, as far as is remembered: then somebody has overheard it. */
-bool admission_is_new(struct admission *admission, const uint8_t pass[CREDENTIALS_PASS]);
+bool admission_is_new(struct admission *admission, const uint8_t pass[PASS_SIZE]);
 
 #endif

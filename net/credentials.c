@@ -18,6 +18,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
+#include "net/pass.h"
 #include "net/tls/tls.h"
 
 enum {
@@ -70,17 +71,6 @@ out:
 
 /* --- Passes --- */
 
-/* More keys than there is room for, of which no fleet has any use, are trusted all the same: without a pass. */
-static void add_pass_key(struct credentials *credentials, const uint8_t *secret, size_t size)
-{
-    static const char purpose[] = "trainer: keys of passes";
-    if (credentials->pass_key_count < TLS_PASS_KEYS) {
-        uint8_t *key = credentials->pass_keys[credentials->pass_key_count++];
-        crypto_generichash(key, sizeof credentials->pass_keys[0], secret, size, (const uint8_t *)purpose,
-                           sizeof purpose - 1);
-    }
-}
-
 /* Of a fleet key: of its private half. */
 static void add_pass_key_of(struct credentials *credentials, mbedtls_pk_context *key)
 {
@@ -88,33 +78,14 @@ static void add_pass_key_of(struct credentials *credentials, mbedtls_pk_context 
     size_t size = 0;
     if (mbedtls_pk_get_type(key) == MBEDTLS_PK_ECKEY &&
         mbedtls_ecp_write_key_ext(mbedtls_pk_ec(*key), &size, secret, sizeof secret) == 0) {
-        add_pass_key(credentials, secret, size);
+        pass_keys_add(&credentials->passes, secret, size);
     }
     sodium_memzero(secret, sizeof secret);
 }
 
-static void authenticate(const uint8_t key[32], const uint8_t *half, uint8_t tag[CREDENTIALS_PASS / 2])
+const struct pass_keys *credentials_passes(const struct credentials *credentials)
 {
-    crypto_generichash(tag, CREDENTIALS_PASS / 2, half, CREDENTIALS_PASS / 2, key, 32);
-}
-
-void credentials_make_pass(const struct credentials *credentials, uint8_t pass[CREDENTIALS_PASS])
-{
-    randombytes_buf(pass, CREDENTIALS_PASS);
-    if (credentials->pass_key_count > 0) {
-        authenticate(credentials->pass_keys[0], pass, pass + CREDENTIALS_PASS / 2);
-    }
-}
-
-bool credentials_check_pass(const struct credentials *credentials, const uint8_t pass[CREDENTIALS_PASS])
-{
-    bool good = false;
-    for (int i = 0; i < credentials->pass_key_count; i++) {
-        uint8_t tag[CREDENTIALS_PASS / 2];
-        authenticate(credentials->pass_keys[i], pass, tag);
-        good |= sodium_memcmp(tag, pass + CREDENTIALS_PASS / 2, sizeof tag) == 0;
-    }
-    return good;
+    return &credentials->passes;
 }
 
 /* --- Loading --- */
@@ -187,7 +158,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
         if (!append(&credentials->trusted, next, error)) {
             return false;
         }
-        add_pass_key(credentials, next->raw.p, next->raw.len);
+        pass_keys_add(&credentials->passes, next->raw.p, next->raw.len);
     }
     if (!tls_common_name(found, name, sizeof name)) {
         return error_set(error, "%s: the certificate has no common name", path);
@@ -234,7 +205,7 @@ void credentials_free(struct credentials *credentials)
     mbedtls_x509_crt_free(&credentials->own);
     mbedtls_x509_crt_free(&credentials->trusted);
     mbedtls_pk_free(&credentials->key);
-    sodium_memzero(credentials->pass_keys, sizeof credentials->pass_keys);
+    sodium_memzero(&credentials->passes, sizeof credentials->passes);
     free(credentials);
 }
 

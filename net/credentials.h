@@ -16,17 +16,14 @@
 #define NET_CREDENTIALS_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "base/error.h"
 #include "net/member.h"
+#include "net/pass.h"
 
 struct credentials;
 
-enum {
-    CREDENTIALS_MAX_FILE = 64 * 1024, /* bytes */
-    CREDENTIALS_PASS = 32,            /* bytes */
-};
+enum { CREDENTIALS_MAX_FILE = 64 * 1024 }; /* bytes */
 
 /* Fails if the file can be read by others than its owner and group. The caller frees *credentials. */
 bool credentials_load(struct credentials **credentials, const char *path, struct error *error);
@@ -35,14 +32,8 @@ void credentials_free(struct credentials *credentials); /* NULL is fine */
 /* Whom the certificate names; MEMBER_NONE for a fleet key, which may be anybody. */
 struct member credentials_member(const struct credentials *credentials);
 
-/*
- * A pass is what a client shows in the very first bytes that it sends, so that a server under attack can tell members
- * from strangers before it does anything that costs: the random bytes of TLS's ClientHello, of which the second half
- * authenticates the first. It follows from the fleet key, or from the authority's certificate, which members keep and
- * never send; it proves nothing but that TLS is worth the trouble, and TLS itself is not changed by it.
- */
-void credentials_make_pass(const struct credentials *credentials, uint8_t pass[CREDENTIALS_PASS]);
-bool credentials_check_pass(const struct credentials *credentials, const uint8_t pass[CREDENTIALS_PASS]);
+/* What this member makes passes with, and checks those of others with (net/pass.h); as long as the credentials. */
+const struct pass_keys *credentials_passes(const struct credentials *credentials);
 
 /* Writes a new fleet key to `path`, mode 0600; fails if the file is there. */
 bool credentials_create_fleet_key(const char *path, struct error *error);

@@ -15,7 +15,7 @@ enum {
     MESSAGE_CLIENT_HELLO = 1,
     MESSAGE_AT = 5,
     PASS_AT = 11, /* behind the headers of a record and of a handshake message, and a version */
-    ENOUGH = PASS_AT + CREDENTIALS_PASS,
+    ENOUGH = PASS_AT + PASS_SIZE,
     FIRST_WAIT = 2, /* of visitors */
 };
 
@@ -75,7 +75,7 @@ enum door_look door_look(const struct door *door, struct visitor *visitor)
     }
     memcpy(visitor->pass, first + PASS_AT, sizeof visitor->pass);
     const bool member =
-        first[MESSAGE_AT] == MESSAGE_CLIENT_HELLO && credentials_check_pass(door->credentials, visitor->pass);
+        first[MESSAGE_AT] == MESSAGE_CLIENT_HELLO && pass_check(credentials_passes(door->credentials), visitor->pass);
     return member ? DOOR_MEMBER : DOOR_STRANGER;
 }
 

@@ -14,6 +14,7 @@
 #include "net/admission.h"
 #include "net/credentials.h"
 #include "net/endpoint.h"
+#include "net/pass.h"
 #include "net/wake.h"
 
 struct visitor {
@@ -21,7 +22,7 @@ struct visitor {
     double came_s;
     struct endpoint from;
     struct admission_source source;
-    uint8_t pass[CREDENTIALS_PASS]; /* of a member */
+    uint8_t pass[PASS_SIZE]; /* of a member */
 };
 
 /* What is known of a visitor. */

@@ -29,7 +29,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "net/credentials.h"
+#include "net/pass.h"
 #include "net/transport.h"
 #include "net/tls/aead.h"
 #include "net/tls/gate.h"
@@ -291,10 +291,10 @@ static int random_with_pass(void *context, unsigned char *bytes, size_t size)
     struct handshake *handshake = context;
     const bool greeted = handshake->greeted;
     handshake->greeted = true;
-    if (greeted || size != CREDENTIALS_PASS) {
+    if (greeted || size != PASS_SIZE) {
         return tls_random(NULL, bytes, size);
     }
-    credentials_make_pass(handshake->credentials, bytes);
+    pass_make(&handshake->credentials->passes, bytes);
     return 0;
 }
 

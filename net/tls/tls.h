@@ -15,8 +15,7 @@
 
 #include "base/error.h"
 #include "net/member.h"
-
-enum { TLS_PASS_KEYS = 4 };
+#include "net/pass.h"
 
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */
@@ -25,8 +24,7 @@ struct credentials {
     mbedtls_x509_crt own;     /* ours */
     mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
     mbedtls_ssl_config client, server;
-    uint8_t pass_keys[TLS_PASS_KEYS][32]; /* what passes are made with: [0]; and checked with: any */
-    int pass_key_count;
+    struct pass_keys passes;
 };
 
 /* Must have been called before anything of mbedTLS or libsodium is used; any thread, any number of times. */

@@ -124,11 +124,11 @@ static void passes_are_good_once(void **state)
     (void)state;
     struct admission *admission = malloc(sizeof *admission);
     struct test_random random = test_random_begin("passes_are_good_once");
-    uint8_t passes[200][CREDENTIALS_PASS];
+    uint8_t passes[200][PASS_SIZE];
     int forgotten = 0;
     admission_start(admission, 0);
     for (int i = 0; i < 200; i++) {
-        for (int k = 0; k < CREDENTIALS_PASS; k++) {
+        for (int k = 0; k < PASS_SIZE; k++) {
             passes[i][k] = (uint8_t)test_random_next(&random);
         }
         assert_true(admission_is_new(admission, passes[i]));

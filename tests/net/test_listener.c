@@ -296,7 +296,7 @@ static void other_addresses_have_their_share(void **state)
     int welcome = 0;
     snprintf(path, sizeof path, "%s/fleet.key", key_folder);
     assert_true(credentials_load(&without_pass, path, &error));
-    without_pass->pass_key_count = 0;
+    without_pass->passes.count = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
     struct crowd crowd = {&owner, "127.0.0.2", hello, record_hello(without_pass, hello, sizeof hello), false, 0};

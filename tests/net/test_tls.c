@@ -270,11 +270,11 @@ static void damaged_files(void **state)
 static bool passes(const char *from, const char *to)
 {
     struct credentials *client = load(from), *server = load(to);
-    uint8_t pass[CREDENTIALS_PASS];
-    credentials_make_pass(client, pass);
-    const bool good = credentials_check_pass(server, pass);
+    uint8_t pass[PASS_SIZE];
+    pass_make(credentials_passes(client), pass);
+    const bool good = pass_check(credentials_passes(server), pass);
     pass[0] ^= 1;
-    assert_false(credentials_check_pass(server, pass));
+    assert_false(pass_check(credentials_passes(server), pass));
     credentials_free(client);
     credentials_free(server);
     return good;
@@ -323,7 +323,7 @@ static void hello_has_the_pass(void **state)
     struct error error;
     char peer[ENDPOINT_TEXT];
     pthread_t thread;
-    uint8_t first[11 + CREDENTIALS_PASS];
+    uint8_t first[11 + PASS_SIZE];
     int fd;
     loopback_listen(&server);
     caller.address = server.address;
@@ -336,8 +336,8 @@ static void hello_has_the_pass(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(first[0], 0x16);
     assert_int_equal(first[5], 1);
-    assert_true(credentials_check_pass(caller.credentials, first + 11));
-    assert_false(credentials_check_pass(other, first + 11));
+    assert_true(pass_check(credentials_passes(caller.credentials), first + 11));
+    assert_false(pass_check(credentials_passes(other), first + 11));
     credentials_free(caller.credentials);
     credentials_free(other);
 }

@@ -135,7 +135,7 @@ static void test_loads(void **state)
     assert_string_equal(dataset.description, description);
     dataset_free(&dataset);
     dataset_free(&dataset);
-    assert_true(dataset_load_test(&test, &config, &error));
+    assert_true(dataset_load_test(&test, &config, NULL, &error));
     assert_int_equal(test.count, 6);
     assert_int_equal(test.images[0], 200);
     assert_int_equal(test.labels[5], 2);
@@ -252,7 +252,7 @@ static void test_synthetic(void **state)
     assert_int_equal(synth_draw(3, SYNTH_TRAIN, 5, image), dataset.train.labels[0]);
     assert_memory_equal(image, dataset.train.images, sizeof image);
     dataset_free(&dataset);
-    assert_true(dataset_load_test(&test, &config, &error));
+    assert_true(dataset_load_test(&test, &config, NULL, &error));
     assert_int_equal(test.count, 56);
     assert_int_equal(synth_draw(3, SYNTH_TEST, 55, image), test.labels[55]);
     examples_free(&test);
@@ -275,7 +275,7 @@ static void test_relations(void **state)
     struct examples test;
     struct error error;
     make_config(&config, NULL);
-    assert_false(dataset_load_test(&test, &config, &error));
+    assert_false(dataset_load_test(&test, &config, NULL, &error));
     assert_non_null(strstr(error.text, "t10k-labels-idx1-ubyte: the label of image 3 is 3"));
     config_free(&config);
 }
