@@ -21,8 +21,8 @@ enum {
 };
 
 /*
- * All strangers together, in seconds of processor time: for each second, saved up at most, and for a handshake at least,
- * since what the system spends on its connection and its thread is on no clock of ours.
+ * All strangers together, in seconds of processor time: for each second, saved up at most, and for a handshake at
+ * least, since what the system spends on its connection and its thread is on no clock of ours.
  */
 #define ADMISSION_SHARE   0.05
 #define ADMISSION_SAVED_S 0.5

@@ -138,7 +138,8 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     }
 }
 
-char *checkpoint_escape(const char *text)
+/* A metadata value of any characters, escaped as in JSON; NULL if out of memory. The caller frees it. */
+static char *checkpoint_escape(const char *text)
 {
     cJSON *string = cJSON_CreateString(text);
     char *quoted = string ? cJSON_PrintUnformatted(string) : NULL;

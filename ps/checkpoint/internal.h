@@ -24,9 +24,6 @@ enum {
 };
 _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
 
-/* A metadata value of any characters, escaped as in JSON; NULL if out of memory. The caller frees it. */
-char *checkpoint_escape(const char *text);
-
 /* What stands in the digest's place while it is computed. */
 #define ZERO_DIGEST "0000000000000000000000000000000000000000000000000000000000000000"
 _Static_assert(sizeof ZERO_DIGEST == DIGEST_HEX + 1, "one character for each of the digest's");

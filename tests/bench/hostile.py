@@ -50,7 +50,8 @@ class Loop:
     def __init__(self):
         self.share = multiprocessing.Value("d", 0.0)
         self.count = os.cpu_count()
-        self.processes = [multiprocessing.Process(target=burn, args=(self.share,), daemon=True) for _ in range(self.count)]
+        self.processes = [multiprocessing.Process(target=burn, args=(self.share,), daemon=True)
+                          for _ in range(self.count)]
 
     def __enter__(self):
         for process in self.processes:

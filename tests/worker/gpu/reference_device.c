@@ -182,7 +182,7 @@ static void apply(struct device *device, const struct update (*update)[2])
                 places[v] = has[v] ? device->vectors[v] + at : NULL;
             }
             apply_update(&(*update)[variable->is_weights], (size_t)variable->cols, device->gradient + at, places[0],
-                            places[1], places[2], places[3]);
+                         places[1], places[2], places[3]);
         }
     }
 }
@@ -239,9 +239,9 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 }
 
 /* As the CPU engine wants them; it does not write to them. */
-static struct examples examples_of(const uint8_t *images, const int32_t *labels, int count)
+static struct examples examples_of(const struct device *device, const uint8_t *images, const int32_t *labels, int count)
 {
-    struct examples examples = {.count = count};
+    struct examples examples = {.count = count, .height = 1, .width = device->shape.widths[0]};
     memcpy(&examples.images, &images, sizeof examples.images);
     memcpy(&examples.labels, &labels, sizeof examples.labels);
     return examples;
@@ -254,12 +254,9 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
     struct gradient_sink sink = collector_sink(&collector);
     int32_t indexes[4096];
     struct train_result result;
-    const struct examples examples = examples_of(batch->images, batch->labels, batch->count);
-    struct batch drawn = {.examples = &examples,
-                          .indexes = indexes,
-                          .count = batch->count,
-                          .task = batch->task,
-                          .step = batch->step};
+    const struct examples examples = examples_of(device, batch->images, batch->labels, batch->count);
+    struct batch drawn = {
+        .examples = &examples, .indexes = indexes, .count = batch->count, .task = batch->task, .step = batch->step};
     for (int i = 0; i < batch->count; i++) {
         indexes[i] = i;
     }
@@ -289,7 +286,7 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
 bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
                     struct error *error)
 {
-    const struct examples examples = examples_of(images, NULL, count);
+    const struct examples examples = examples_of(device, images, NULL, count);
     return misbehave(device, "forward", error) && load(device, averaged, error) &&
            device->engine->table->forward(device->engine, false, &examples, 0, count, logits, error);
 }

@@ -258,7 +258,7 @@ static void forward_is_the_same(void **state)
     for (int i = 0; i < COUNT * 49; i++) {
         images[i] = (uint8_t)(i % 253);
     }
-    const struct examples examples = {.images = images, .count = COUNT};
+    const struct examples examples = {.images = images, .count = COUNT, .height = 7, .width = 7};
     float *logits[] = {calloc(COUNT * 5, sizeof(float)), calloc(COUNT * 5, sizeof(float))};
     static const char *const faults[] = {"none", "die forward 8"};
     for (int f = 0; f < 2; f++) {

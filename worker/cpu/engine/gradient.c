@@ -10,14 +10,14 @@ static bool is_regression(const struct network *network)
 }
 
 /* What comes of each sample of a batch. */
-struct verdict {
+struct judged {
     float *losses;
     uint8_t *correct;
 };
 
 /* Softmax cross-entropy of samples [first, end), each counted `weight` times. */
 static void softmax_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *logits,
-                         const struct verdict *verdict, int first, int end, float weight)
+                         const struct judged *verdict, int first, int end, float weight)
 {
     struct softmax softmax = {.rows = end - first,
                               .classes = engine->model->widths[engine->network.layers],
@@ -33,7 +33,7 @@ static void softmax_rows(const struct cpu_engine *engine, const struct sampled_b
 
 /* The same with a loss that is a sum over outputs. */
 static void output_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *outputs,
-                        const struct verdict *verdict, int first, int end, float weight)
+                        const struct judged *verdict, int first, int end, float weight)
 {
     const struct config_train *train = &engine->config->train;
     struct output_loss loss = {.kind = train->loss,
@@ -54,9 +54,9 @@ static void output_rows(const struct cpu_engine *engine, const struct sampled_ba
 
 /* Losses of samples [first, end), whose outputs become deltas. */
 static void loss_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *outputs,
-                      const struct verdict *verdict, int first, int end)
+                      const struct judged *verdict, int first, int end)
 {
-    void (*rows)(const struct cpu_engine *, const struct sampled_batch *, const struct matrix *, const struct verdict *,
+    void (*rows)(const struct cpu_engine *, const struct sampled_batch *, const struct matrix *, const struct judged *,
                  int, int, float) = engine->targets > 0 ? output_rows : softmax_rows;
     if (!draw->is_weighted) {
         rows(engine, draw, outputs, verdict, first, end, 1.0f);
@@ -156,7 +156,7 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
 }
 
 /* Mean loss, and number correct. Every thread adds up for itself, in the same order. */
-static double mean_loss(const struct verdict *verdict, int count, int *right)
+static double mean_loss(const struct judged *verdict, int count, int *right)
 {
     double sum = 0.0;
     *right = 0;
@@ -181,12 +181,12 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
         *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
         struct pass pass = pass_of(engine, number);
         pass_sum(&pass, workspace->partials[number % 2], scratch->logits);
-        const struct verdict own = {scratch->losses, scratch->correct};
+        const struct judged own = {scratch->losses, scratch->correct};
         loss_rows(engine, draw, upper, &own, 0, draw->count);
         return mean_loss(&own, draw->count, right);
     }
     *upper = workspace->logits;
-    const struct verdict shared = {workspace->losses, workspace->correct};
+    const struct judged shared = {workspace->losses, workspace->correct};
     loss_rows(engine, draw, upper, &shared, share_first(engine, draw->count, thread),
               share_first(engine, draw->count, thread + 1));
     pool_barrier(engine->pool);

@@ -240,11 +240,11 @@ static uint8_t grey_of(const struct png *png, const uint8_t *row, size_t x)
 }
 
 /* Position of one pass's pixels in the image. */
-struct pass {
+struct png_pass {
     unsigned x, y, step_x, step_y;
 };
 
-static bool read_pass(struct png *png, const struct pass *pass, struct image *image, struct error *error)
+static bool read_pass(struct png *png, const struct png_pass *pass, struct image *image, struct error *error)
 {
     if (png->width <= pass->x || png->height <= pass->y) {
         return true;
@@ -270,9 +270,9 @@ static bool read_pass(struct png *png, const struct pass *pass, struct image *im
 
 static bool read_image(struct png *png, struct image *image, struct error *error)
 {
-    static const struct pass whole = {0, 0, 1, 1};
-    static const struct pass adam7[7] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
-                                         {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
+    static const struct png_pass whole = {0, 0, 1, 1};
+    static const struct png_pass adam7[7] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
+                                             {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
     if (!png->interlaced) {
         return read_pass(png, &whole, image, error);
     }

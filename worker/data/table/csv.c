@@ -21,7 +21,7 @@ enum {
 };
 
 /* Which of the 64 bytes at `block` are marked, from the byte at `at` on. */
-struct scanner {
+struct csv_scanner {
     const char *block;
     uint64_t marks;
 };
@@ -32,7 +32,7 @@ struct csv_reader {
     size_t capacity;
     size_t begin, end; /* of what has not been handed out; end: of the content */
     bool ended;        /* nothing comes behind `end` */
-    struct scanner scanner;
+    struct csv_scanner scanner;
     uint64_t line; /* of the byte at `begin` */
     char delimiter;
     struct csv_field *fields;
@@ -87,7 +87,7 @@ static void scan_from(struct csv_reader *reader, size_t at)
 /* The next marked byte; NULL at the end of the content. */
 static inline const char *scan_next(struct csv_reader *reader)
 {
-    struct scanner *scanner = &reader->scanner;
+    struct csv_scanner *scanner = &reader->scanner;
     const char *end = reader->buffer + reader->end;
     while (scanner->marks == 0) {
         if (end - scanner->block <= BLOCK) {

@@ -292,7 +292,7 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
 
 /* --- the schema --- */
 
-bool survey_is_class(const struct survey_column *column, int64_t rows)
+static bool survey_is_class(const struct survey_column *column, int64_t rows)
 {
     const int count = column->values.count;
     if (column->is_category || column->numbers.count == 0) {
@@ -483,7 +483,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
         if (column->use == use) {
             done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
                    : use == USE_TARGET ? add_target(schema, column)
-                                       : schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER) != NULL;
+                                       : !!schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
         }
         if (!done) {
             return false;

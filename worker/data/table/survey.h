@@ -61,7 +61,4 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error);
 
-/* Is this column, a target, one of classes? */
-bool survey_is_class(const struct survey_column *column, int64_t rows);
-
 #endif

@@ -77,10 +77,11 @@ bool table_files_exist(bool *exist, const struct config *config, enum dataset_pa
 /* --- passes --- */
 
 /* What a pass does with the files and their rows. begin: a file has been opened. */
-struct pass {
-    bool (*begin)(struct pass *pass, const struct rows *rows, struct error *error);
+struct table_pass {
+    bool (*begin)(struct table_pass *pass, const struct rows *rows, struct error *error);
     /* *bad: the row has a fault, which the error says; it may be skipped. */
-    bool (*take)(struct pass *pass, const struct rows *rows, const struct row *row, bool *bad, struct error *error);
+    bool (*take)(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+                 struct error *error);
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
@@ -89,7 +90,7 @@ struct pass {
 };
 
 /* Counts a row with a fault; false if it is one too many. */
-static bool skip_row(struct pass *pass, struct error *error)
+static bool skip_row(struct table_pass *pass, struct error *error)
 {
     if (pass->bad++ >= pass->config->data.max_bad_records) {
         return false;
@@ -100,7 +101,7 @@ static bool skip_row(struct pass *pass, struct error *error)
     return true;
 }
 
-static bool read_rows(struct pass *pass, struct rows *rows, struct error *error)
+static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *error)
 {
     for (;;) {
         struct row row;
@@ -118,7 +119,7 @@ static bool read_rows(struct pass *pass, struct rows *rows, struct error *error)
     }
 }
 
-static bool run_pass(struct pass *pass, struct error *error)
+static bool run_pass(struct table_pass *pass, struct error *error)
 {
     pass->bad = 0;
     for (int i = 0; i < pass->names->count; i++) {
@@ -141,7 +142,7 @@ static bool run_pass(struct pass *pass, struct error *error)
 /* --- the survey --- */
 
 struct survey_pass {
-    struct pass pass;
+    struct table_pass pass;
     struct survey *survey;
     struct split *split; /* NULL: all rows count */
     bool counts_all, has_begun;
@@ -168,7 +169,7 @@ static int find_group(const struct rows *rows, const struct config *config)
     return config->data.group[0] == '\0' ? -1 : rows_find_column(rows, config->data.group);
 }
 
-static bool begin_survey(struct pass *pass, const struct rows *rows, struct error *error)
+static bool begin_survey(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
     if (self->has_begun) {
@@ -181,7 +182,7 @@ static bool begin_survey(struct pass *pass, const struct rows *rows, struct erro
     return survey_begin(self->survey, rows, pass->config, self->counts_all, error);
 }
 
-static bool take_into_survey(struct pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+static bool take_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                              struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
@@ -231,7 +232,7 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
 /* --- encoding --- */
 
 struct encode_pass {
-    struct pass pass;
+    struct table_pass pass;
     struct encoder encoder;
     const struct schema *schema;
     struct split *split; /* NULL: all rows */
@@ -244,7 +245,7 @@ struct encode_pass {
     uint64_t limit;
 };
 
-static bool begin_encoding(struct pass *pass, const struct rows *rows, struct error *error)
+static bool begin_encoding(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct encode_pass *self = (struct encode_pass *)pass;
     encoder_end(&self->encoder);
@@ -284,7 +285,7 @@ static bool make_room(struct encode_pass *self, const struct rows *rows, struct 
     return true;
 }
 
-static bool take_into_examples(struct pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+static bool take_into_examples(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                                struct error *error)
 {
     struct encode_pass *self = (struct encode_pass *)pass;

@@ -274,7 +274,7 @@ static bool ask_yes(const char *question)
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-/* --yes answers for what the operator has written, and not for what a machine says. */
+/* Flag --yes answers for what the operator has written, and not for what a machine says. */
 static bool confirm(const struct command_call *call, const struct candidate *both, struct error *error)
 {
     const bool doubtful = both->doubt[0] != '\0';
