@@ -304,11 +304,6 @@ bool schema_parse(struct schema *schema, const char *text, struct error *error)
     return true;
 }
 
-bool schema_copy(struct schema *copy, const struct schema *schema, struct error *error)
-{
-    return schema_parse(copy, schema->text, error);
-}
-
 /* --- comparing --- */
 
 static bool say_categories(const struct schema_column *there, const struct schema_column *here, struct error *error)

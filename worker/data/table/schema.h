@@ -64,7 +64,6 @@ bool schema_finish(struct schema *schema, struct error *error);
 
 /* From the text, which need not be trusted. */
 bool schema_parse(struct schema *schema, const char *text, struct error *error);
-bool schema_copy(struct schema *copy, const struct schema *schema, struct error *error);
 
 /* True if both are the same to the bit; otherwise the error names what differs: "column age: its mean ...". */
 bool schema_same(const struct schema *there, const struct schema *here, struct error *error);

@@ -14,26 +14,6 @@
 
 enum { MOST_LEAP = 1000 }; /* versions that may have been proposed since the one in force, for all we know */
 
-bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,
-                    const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
-{
-    *view = (struct fleet_view){.job = NULL};
-    const struct message_rollout *news = rollout_client_ask(client, error);
-    if (!news) {
-        return false;
-    }
-    view->job = strdup(news->job);
-    view->local = strdup(news->local);
-    view->earlier = strdup(news->earlier);
-    view->earlier_local = strdup(news->earlier_local);
-    view->highest = news->highest;
-    if (!view->job || !view->local || !view->earlier || !view->earlier_local) {
-        return error_set(error, "out of memory");
-    }
-    return rollout_client_manifest(client, &view->manifest, &view->manifest_size, error) &&
-           fleet_view_judge(view, here, key, error);
-}
-
 void fleet_view_free(struct fleet_view *view)
 {
     config_free(&view->running);
@@ -129,8 +109,9 @@ static void doubt_age(struct fleet_view *view, const struct config *here)
     }
 }
 
-bool fleet_view_judge(struct fleet_view *view, const struct config *here, const uint8_t key[OPERATOR_PUBLIC_KEY],
-                      struct error *error)
+/* From what ps 0 said, texts and manifest, to what is to be believed. */
+static bool judge(struct fleet_view *view, const struct config *here, const uint8_t key[OPERATOR_PUBLIC_KEY],
+                  struct error *error)
 {
     struct manifest manifest;
     struct error ignored;
@@ -158,4 +139,24 @@ bool fleet_view_judge(struct fleet_view *view, const struct config *here, const 
         doubt_age(view, here);
     }
     return spares_machines(view, error);
+}
+
+bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,
+                    const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
+{
+    *view = (struct fleet_view){.job = NULL};
+    const struct message_rollout *news = rollout_client_ask(client, error);
+    if (!news) {
+        return false;
+    }
+    view->job = strdup(news->job);
+    view->local = strdup(news->local);
+    view->earlier = strdup(news->earlier);
+    view->earlier_local = strdup(news->earlier_local);
+    view->highest = news->highest;
+    if (!view->job || !view->local || !view->earlier || !view->earlier_local) {
+        return error_set(error, "out of memory");
+    }
+    return rollout_client_manifest(client, &view->manifest, &view->manifest_size, error) &&
+           judge(view, here, key, error);
 }

@@ -33,8 +33,4 @@ bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, cons
                     const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);
 void fleet_view_free(struct fleet_view *view);
 
-/* The second half of it: from what ps 0 said, texts and manifest, to what is to be believed. Takes nothing over. */
-bool fleet_view_judge(struct fleet_view *view, const struct config *here, const uint8_t key[OPERATOR_PUBLIC_KEY],
-                      struct error *error);
-
 #endif
