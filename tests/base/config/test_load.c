@@ -253,7 +253,7 @@ static void canonical_text(void **state)
     assert_non_null(text);
     static const char begin[] = "{\"cluster\":{\"ps_hosts\":[\"a:1\"],\"worker_hosts\":[],\"issync\":false,";
     assert_memory_equal(text, begin, strlen(begin));
-    assert_non_null(strstr(text, "},\"model\":{\"layers\":[784,500,10],\"activation\":\"relu\","));
+    assert_non_null(strstr(text, "},\"model\":{\"layers\":[784,500,10],\"hidden\":\"auto\",\"activation\":\"relu\","));
     assert_non_null(strstr(text, "\"l2\":0.0001,"));
     assert_non_null(strstr(text, "\"epsilon\":1e-08,"));
     assert_null(strstr(text, "data_dir"));

@@ -153,9 +153,9 @@ static void header_length_is_checked_before_anything(void **state)
     size_t size;
     const uint8_t huge[8] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     assert_false(safetensors_header_size(huge, UINT64_MAX, &size, &error));
-    const uint8_t more[8] = {1, 0, 4};
+    const uint8_t more[8] = {1, 0, 0, 1};
     assert_false(safetensors_header_size(more, UINT64_MAX, &size, &error));
-    const uint8_t most[8] = {0, 0, 4};
+    const uint8_t most[8] = {0, 0, 0, 1};
     assert_true(safetensors_header_size(most, SAFETENSORS_MAX_HEADER + 8, &size, &error));
     assert_int_equal(size, SAFETENSORS_MAX_HEADER + 8);
     assert_false(safetensors_header_size(most, SAFETENSORS_MAX_HEADER + 7, &size, &error));
