@@ -172,7 +172,8 @@ mnist:
 
 install: build/trainer
 	install -D -m 755 build/trainer $(DESTDIR)$(PREFIX)/bin/trainer
-	for file in config.json LICENSE README.md docs/*.md net/PROTOCOL.md tests/bench/RESULTS.md; do \
+	for file in config.json LICENSE README.md docs/*.md net/PROTOCOL.md tests/bench/RESULTS.md tests/net/tls/TLSFUZZER.md \
+			tests/simulate/README.md; do \
 		install -D -m 644 $$file $(DESTDIR)$(PREFIX)/share/doc/trainer/$$file || exit 1; \
 	done
 	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf

@@ -36,7 +36,7 @@ def error_line(result):
         (["version", "--seed=1"], "unknown flag --seed; `trainer help flags` lists them all"),
         (["version", "--json=maybe"], '--json: must be true or false, not "maybe"'),
         (["help", "batch_sise"], "no help on batch_sise; did you mean `trainer help batch_size`?"),
-        (["eval", "a", "b"], "b: unexpected argument; `trainer help eval` shows what eval takes"),
+        (["eval", "a", "b", "c"], "c: unexpected argument; `trainer help eval` shows what eval takes"),
     ],
 )
 def test_misuse_is_told_in_one_line(run, arguments, message):

@@ -4,6 +4,7 @@
 #endif
 #include "base/simulation.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include "tests/simulate/marks.h"
@@ -32,7 +33,7 @@ bool simulation_rarely(struct simulation_mark *mark)
 
 static int count(void)
 {
-    return (int)(__stop_marks - __start_marks);
+    return (int)(((uintptr_t)__stop_marks - (uintptr_t)__start_marks) / sizeof *__start_marks);
 }
 
 void marks_collect(unsigned char passed[MOST_MARKS])

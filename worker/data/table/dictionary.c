@@ -2,6 +2,7 @@
  * allocations. */
 #include "worker/data/table/dictionary.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,8 @@
 #include "worker/data/table/wide.h"
 
 enum { FIRST_SLOTS = 32, MOST_INTEGER_DIGITS = 15 };
+
+static const double MOST_EXACT = 9007199254740992.0; /* 2^53 */
 
 uint64_t dictionary_hash(const void *bytes, size_t size)
 {
@@ -145,7 +148,7 @@ static int compare(const void *a, const void *b)
 static bool read_integer(const char *text, size_t size, double *number)
 {
     return size <= MOST_INTEGER_DIGITS && number_parse(text, size, number) == NUMBER_FINITE &&
-           *number == (double)(int64_t)*number;
+           fabs(*number) <= MOST_EXACT && *number == trunc(*number);
 }
 
 bool dictionary_settle(struct dictionary *dictionary, int64_t least)

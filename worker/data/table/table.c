@@ -271,7 +271,7 @@ static bool make_room(struct encode_pass *self, const struct rows *rows, struct 
         return error_set(error, "%s: has changed while it was read", rows_name(rows));
     }
     struct examples larger;
-    const int room = self->room > INT32_MAX / 2 ? INT32_MAX : 2 * self->room + 1024;
+    const int room = self->room > (INT32_MAX - 1024) / 2 ? INT32_MAX : 2 * self->room + 1024;
     if ((uint64_t)room * encoder_row_bytes(self->schema) > self->limit) {
         return say_too_large(rows, self, error);
     }
