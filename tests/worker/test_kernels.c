@@ -414,7 +414,7 @@ static void test_sum_rows(void **state)
                                 .index = index,
                                 .in = a,
                                 .accumulate = below(2)};
-        sums.in_stride = (size_t)(sums.n + 16 * below(3));
+        sums.in_stride = (size_t)sums.n + 16 * (size_t)below(3);
         sums.out_stride = sums.n + 16 * below(3);
         for (int r = 0; r < sums.rows; r++) {
             start[r] = entries;
