@@ -2,6 +2,8 @@
 #ifndef TESTS_NET_ACCEPTING_H
 #define TESTS_NET_ACCEPTING_H
 
+#include <stddef.h>
+
 #include "base/clock.h"
 #include "net/socket.h"
 

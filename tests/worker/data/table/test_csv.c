@@ -191,7 +191,8 @@ static void test_a_line_without_end_is_refused(void **state)
     char *bytes = malloc(size);
     assert_non_null(bytes);
     memset(bytes, 'x', size);
-    memcpy(bytes, "a,b\n1,2\n", 8);
+    static const char begin[] = {'a', ',', 'b', '\n', '1', ',', '2', '\n'};
+    memcpy(bytes, begin, sizeof begin);
     char *text = read_all(bytes, size);
     assert_non_null(strstr(text, "!f:3: has a line of more than 16 MiB"));
     free(text);
