@@ -75,7 +75,8 @@ def copy(root, tmp_path):
     (tree / "tests").mkdir()
     fragments = [path.relative_to(root) for path in root.glob("tests/*.mk")]
     headers = [path.relative_to(root) for path in root.glob("base/*.h")]
-    for name in ("Makefile", "cuda/build.mk", *fragments, *headers, "base/error.c", "base/file.c", "base/random/philox.h"):
+    sources = ("base/error.c", "base/file.c", "base/random/philox.h")
+    for name in ("Makefile", "cuda/build.mk", *fragments, *headers, *sources):
         shutil.copy(root / name, tree / name)
     (tree / "base/philox_user.c").write_text('#include "base/random/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")
