@@ -203,6 +203,8 @@ def test_what_cannot_be_predicted_is_named(trainer, tmp_path):
     assert 'new.csv:3:3: column y: "7" is a class that training never saw' in unseen.stderr
     assert run(trainer, "predict", "run", "new.csv", "--out=out.csv", cwd=tmp_path).stdout == ""
     assert (tmp_path / "out.csv").read_text().startswith("height,y,prediction,probability_0,probability_1\n1,1,")
+    nothing = run(trainer, "eval", "run", cwd=tmp_path, status=1)
+    assert "data: holds no files of rows; name their folder with --data_dir, or one file" in nothing.stderr
     refused = run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path, status=1)
     assert "the model is of a table, whose preprocessing an ONNX file does not hold yet" in refused.stderr
     piped = subprocess.run([trainer, "predict", "run", "-"], input="height\n5\n", capture_output=True, text=True,

@@ -437,6 +437,12 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
         names_free(&names);
         done = list_files(&names, options->config, DATASET_TRAIN, error);
         split_begin(&split);
+        if (done && names.count == 0) {
+            done = error_set(error,
+                             "%s: holds no files of rows; name their folder with --data_dir, or one file: "
+                             "`trainer eval RUN FILE`",
+                             folder);
+        }
     }
     done = done && read_rest(examples, schema, folder, &names, is_split ? &split : NULL, options, error);
     names_free(&names);
