@@ -94,6 +94,7 @@ static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
 static bool is_saved[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
 static int64_t found_step;   /* the newest one that a chief found when it began; -1: none */
+static int64_t lost_step;    /* the newest one that the disk lost since then; -1: none */
 
 /* All but the pushes, of which there are none yet: runs are many, and the list is long. */
 static void begin_record(struct ps_record *record, struct job *job)
@@ -127,7 +128,7 @@ void oracle_begin(void)
     lineage.mixed = false;
     lineage.base = 0;
     memset(sent, 0, sizeof sent);
-    written_step = found_step = -1;
+    written_step = found_step = lost_step = -1;
 }
 
 void oracle_forget(const struct machine *machine)
@@ -140,6 +141,8 @@ void oracle_forget(const struct machine *machine)
 
 void oracle_lose(int64_t newest_step)
 {
+    const int64_t last = written_step > found_step ? written_step : found_step;
+    lost_step = last > lost_step ? last : lost_step;
     written_step = written_step < newest_step ? written_step : newest_step;
     found_step = found_step < newest_step ? found_step : newest_step;
 }
@@ -613,6 +616,7 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
              (long long)written_step, (long long)step, done ? "" : "; ", done ? "" : error->text);
     }
     found_step = step; /* written, and the machine died before it could say so */
+    lost_step = -1;
     return done;
 }
 
@@ -656,7 +660,7 @@ void oracle_check_end(bool undisturbed)
         check_due();
     }
     int64_t last = written_step > found_step ? written_step : found_step;
-    if (last != oracle.last_step) {
+    if (last != oracle.last_step && lost_step != oracle.last_step) { /* what is lost at the very end nobody can mend */
         fail("training is over, and its last checkpoint is of step %lld", (long long)last);
     }
 }
