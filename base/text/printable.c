@@ -24,6 +24,18 @@ static bool is_space(uint8_t byte)
     return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
+/* One that may be harmful. */
+static void show_character(const uint8_t *at, size_t length, char shown[MOST_BYTES])
+{
+    const uint32_t character = utf8_character(at, length);
+    if (is_harmful(character)) {
+        snprintf(shown, MOST_BYTES, "\\u%04x", (unsigned)(character & 0xFFFF));
+    } else {
+        memcpy(shown, at, length);
+        shown[length] = '\0';
+    }
+}
+
 /* One character, or one byte that is none, to `shown`; returns how many bytes of the text it takes. */
 static size_t show(const uint8_t *at, const uint8_t *end, char shown[MOST_BYTES])
 {
@@ -32,11 +44,8 @@ static size_t show(const uint8_t *at, const uint8_t *end, char shown[MOST_BYTES]
         memcpy(shown, " ", 2);
     } else if (length == 0 || *at < ' ' || *at == 0x7F) {
         snprintf(shown, MOST_BYTES, "\\x%02x", *at);
-    } else if (is_harmful(utf8_character(at, length))) {
-        snprintf(shown, MOST_BYTES, "\\u%04x", (unsigned)(utf8_character(at, length) & 0xFFFF));
     } else {
-        memcpy(shown, at, length);
-        shown[length] = '\0';
+        show_character(at, length, shown);
     }
     return length == 0 ? 1 : length;
 }
@@ -65,11 +74,8 @@ static size_t show_in_json(const uint8_t *at, const uint8_t *end, char shown[MOS
     size_t length = utf8_length(at, end);
     if (length == 0) {
         snprintf(shown, MOST_BYTES, "\\ufffd");
-    } else if (is_harmful(utf8_character(at, length))) {
-        snprintf(shown, MOST_BYTES, "\\u%04x", (unsigned)(utf8_character(at, length) & 0xFFFF));
     } else {
-        memcpy(shown, at, length);
-        shown[length] = '\0';
+        show_character(at, length, shown);
     }
     return length == 0 ? 1 : length;
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -94,6 +95,26 @@ static inline void loopback_remove_folder(const char *folder)
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     int result = system(command);
     assert(result == 0);
+}
+
+/* A client's first flight into hello, as it comes to a server that says nothing; returns its size. */
+static inline size_t loopback_hello(const struct credentials *credentials, uint8_t *hello, size_t size)
+{
+    struct loopback client = {.listener = -1};
+    struct error error;
+    struct connection *connection;
+    char peer[ENDPOINT_TEXT];
+    int fd;
+    loopback_listen(&client);
+    bool connected =
+        connection_connect(&connection, &client.address, NULL, credentials, NULL, clock_monotonic_s() + 0.05, &error);
+    bool accepted = accept_in_time(client.listener, &fd, peer, clock_monotonic_s() + 10, &error);
+    assert(!connected && accepted);
+    ssize_t got = recv(fd, hello, size, 0);
+    assert(got > 43);
+    close(fd);
+    close(client.listener);
+    return (size_t)got;
 }
 
 #endif

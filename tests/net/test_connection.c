@@ -444,25 +444,6 @@ static void half_open_handshake_ends(void **state)
     close(fd);
 }
 
-/* A client's first flight, as it comes to a server that says nothing. */
-static size_t record_hello(uint8_t *hello, size_t size)
-{
-    struct loopback client = {.listener = -1};
-    struct error error;
-    struct connection *connection;
-    char peer[ENDPOINT_TEXT];
-    int fd;
-    loopback_listen(&client);
-    assert_false(
-        connection_connect(&connection, &client.address, NULL, fleet_key, NULL, clock_monotonic_s() + 0.05, &error));
-    assert_true(accept_in_time(client.listener, &fd, peer, soon(), &error));
-    ssize_t got = recv(fd, hello, size, 0);
-    assert_true(got > 43);
-    close(fd);
-    close(client.listener);
-    return (size_t)got;
-}
-
 /* ChangeCipherSpec records mean nothing in TLS 1.3, and a server passes over them: for a while. */
 static void handshake_without_end(void **state)
 {
@@ -472,7 +453,7 @@ static void handshake_without_end(void **state)
     static const uint8_t record[] = {0x14, 3, 3, 0, 1, 1};
     uint8_t hello[1024], records[1000 * sizeof record];
     int fd;
-    size_t size = record_hello(hello, sizeof hello);
+    size_t size = loopback_hello(fleet_key, hello, sizeof hello);
     for (size_t i = 0; i < sizeof records; i += sizeof record) {
         memcpy(records + i, record, sizeof record);
     }

@@ -184,25 +184,6 @@ static void refusals_are_few_lines(void **state)
     assert_true(count(record.text, "the newest from 127.0.0.1:") >= 1);
 }
 
-/* A client's first flight. */
-static size_t record_hello(struct credentials *credentials, uint8_t *hello, size_t size)
-{
-    struct loopback client = {.listener = -1};
-    struct connection *connection;
-    struct error error;
-    char peer[ENDPOINT_TEXT];
-    int fd;
-    loopback_listen(&client);
-    assert_false(
-        connection_connect(&connection, &client.address, NULL, credentials, NULL, clock_monotonic_s() + 0.05, &error));
-    assert_true(accept_in_time(client.listener, &fd, peer, soon(), &error));
-    ssize_t got = recv(fd, hello, size, 0);
-    assert_true(got > 43);
-    close(fd);
-    close(client.listener);
-    return (size_t)got;
-}
-
 struct crowd {
     const struct listening *owner;
     const char *source;
@@ -242,7 +223,7 @@ static void members_pass(struct credentials *credentials_of_crowd)
     double longest_s = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    struct crowd crowd = {&owner, "127.0.0.1", hello, record_hello(credentials_of_crowd, hello, sizeof hello), false,
+    struct crowd crowd = {&owner, "127.0.0.1", hello, loopback_hello(credentials_of_crowd, hello, sizeof hello), false,
                           0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
     while (atomic_load(&crowd.came) < 300) {
@@ -299,7 +280,7 @@ static void other_addresses_have_their_share(void **state)
     without_pass->passes.count = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    struct crowd crowd = {&owner, "127.0.0.2", hello, record_hello(without_pass, hello, sizeof hello), false, 0};
+    struct crowd crowd = {&owner, "127.0.0.2", hello, loopback_hello(without_pass, hello, sizeof hello), false, 0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
     while (atomic_load(&crowd.came) < 300) {
         usleep(1000);

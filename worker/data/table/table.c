@@ -306,6 +306,17 @@ static bool take_into_examples(struct table_pass *pass, const struct rows *rows,
     return true;
 }
 
+static struct table_pass pass_of_encoding(const struct table_options *options, const char *folder,
+                                          const struct names *names)
+{
+    return (struct table_pass){.begin = begin_encoding,
+                               .take = take_into_examples,
+                               .tells = true,
+                               .config = options->config,
+                               .folder = folder,
+                               .names = names};
+}
+
 /* --- training --- */
 
 static struct split make_split(const struct table_options *options, bool has_test_files)
@@ -335,12 +346,7 @@ static bool read_train(struct examples *examples, int *held_out, struct schema *
     if (!done) {
         return false;
     }
-    struct encode_pass encoding = {.pass = {.begin = begin_encoding,
-                                            .take = take_into_examples,
-                                            .tells = true,
-                                            .config = options->config,
-                                            .folder = folder,
-                                            .names = names},
+    struct encode_pass encoding = {.pass = pass_of_encoding(options, folder, names),
                                    .schema = schema,
                                    .split = split,
                                    .examples = examples,
@@ -395,12 +401,7 @@ static bool read_rest(struct examples *examples, const struct schema *schema, co
                       struct error *error)
 {
     struct examples read;
-    struct encode_pass encoding = {.pass = {.begin = begin_encoding,
-                                            .take = take_into_examples,
-                                            .tells = true,
-                                            .config = options->config,
-                                            .folder = folder,
-                                            .names = names},
+    struct encode_pass encoding = {.pass = pass_of_encoding(options, folder, names),
                                    .schema = schema,
                                    .split = split,
                                    .wants_test = split,
