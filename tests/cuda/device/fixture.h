@@ -238,7 +238,8 @@ static inline void train_both(struct fixture *fixture, int n, double tolerance)
     assert_int_equal(got.steps, wanted.steps);
     assert_int_equal(got.images, wanted.images);
     assert_int_equal(got.finite, wanted.finite);
-    assert_true(fabs(got.loss_sum - wanted.loss_sum) <= tolerance * wanted.loss_sum);
+    /* A small loss is the difference of logits that are not: the rounding is theirs. */
+    assert_true(fabs(got.loss_sum - wanted.loss_sum) <= tolerance * (0.01 * n + wanted.loss_sum));
     assert_true(fabs(got.last_loss - wanted.last_loss) <= 10 * tolerance * (0.01 + wanted.last_loss));
     /* A logit may be largest by less than the rounding. */
     assert_true(llabs(got.correct - wanted.correct) <= 1 + wanted.images / 200);
