@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import struct
 import subprocess
@@ -11,6 +12,13 @@ import time
 # Digits that the program draws itself, few enough that loading takes no time.
 SMALL_DATA = ("--data_source=synthetic", "--synthetic_train=3000", "--synthetic_test=500", "--validation_size=500")
 SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1")
+
+
+def seed_of_tests():
+    """What the tests of this run draw their random numbers from: TEST_SEED, printed, for it brings a failure back."""
+    seed = int(os.environ.get("TEST_SEED") or random.randrange(1 << 30))
+    print(f"TEST_SEED={seed}")
+    return seed
 
 
 class Result:

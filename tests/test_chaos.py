@@ -20,7 +20,7 @@ from clocks import Clocks
 from clusters import Cluster
 from diverging import INFINITY, NAN, NOT_FINITE, ONE, STALE, DivergingWorker
 from relay import Relay
-from runs import SMALL, checkpoints, newest, same_tensors, train, wait_for
+from runs import SMALL, checkpoints, newest, same_tensors, seed_of_tests, train, wait_for
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 EACH = 100 if FULL else 20
@@ -229,8 +229,7 @@ class Chaos:
 
 
 def test_every_fault_over_and_over(trainer, clocked, tmp_path):
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     dice = random.Random(seed)
     flags = ("--issync=1", "--replicas_to_aggregate=2", "--min_replicas=2", "--min_workers=2",
              "--train_steps=100000000", "--lease_secs=1", "--recovery_wait_secs=0.1", "--save_model_secs=0.1",
@@ -286,8 +285,7 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
 def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
     """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are
     those of one process, and at any moment one of the three, the chief too, is ten times slower than the others."""
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     dice = random.Random(seed)
     data = ("--synthetic_train=1", "--validation_size=0", "--batch_size=1")
     steps, seconds = collections.Counter(), collections.Counter()

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import pathlib
 import random
 
@@ -11,7 +10,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from runs import SMALL, checkpoints, newest, run, same_tensors, train
+from runs import SMALL, checkpoints, newest, run, same_tensors, seed_of_tests, train
 
 SHAPES = {"layer0/weights": (784, 32), "layer0/biases": (32,), "layer1/weights": (32, 10), "layer1/biases": (10,)}
 SLOTS = {
@@ -92,8 +91,7 @@ def copy_of(trained, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "bit", "longer", "foreign"])
 def test_a_damaged_one_is_passed_over(trainer, tmp_path, trained, damage):
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     folder = copy_of(trained, tmp_path)
     path = folder / "model-0000000030.safetensors"
     content = bytearray(path.read_bytes())

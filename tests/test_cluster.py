@@ -12,7 +12,7 @@ import pytest
 
 import runs
 from clusters import Cluster, SMALL_CLUSTER
-from runs import checkpoints, newest, tensors, train
+from runs import checkpoints, newest, seed_of_tests, tensors, train
 
 
 def done_of(cluster):
@@ -195,8 +195,7 @@ def test_a_restarted_chief_resets_nothing(trainer, tmp_path):
 
 
 def test_a_killed_worker_costs_nothing_but_itself(trainer, tmp_path, full):
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     chance = random.Random(seed)
     # At sgd's default rate of 0.5 so small a net swings by three workers' stale gradients, with or without kills.
     flags = ("--train_steps=3000", "--log_steps=20", "--learning_rate=0.1")

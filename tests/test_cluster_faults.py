@@ -19,14 +19,13 @@ from clocks import Clocks
 from clusters import Cluster
 from diverging import NAN, NOT_FINITE, Shard
 from relay import Relay
-from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
+from runs import SMALL, checkpoints, newest, same_tensors, seed_of_tests, tensors, train, wait_for
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 
 
 def generator():
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     return random.Random(seed)
 
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from runs import (SMALL, checkpoints, finish, interrupt, merged, newest, read_lines, run, same_tensors, start, tensors,
-                  train, wait_for)
+from runs import (SMALL, checkpoints, finish, interrupt, merged, newest, read_lines, run, same_tensors,
+                  seed_of_tests, start, tensors, train, wait_for)
 
 BUSY = (*SMALL, "--layers=784,300,10", "--optimizer=adam", "--ema_decay=0.99")
 
@@ -22,8 +22,7 @@ def repeats(short, full):
 
 def test_killed_at_random_moments(trainer, tmp_path):
     """kill -9, again and again: whatever is there loads, nothing half-written counts, and the bits come out right."""
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     generator = random.Random(seed)
     flags = (*BUSY, "--save_steps=7", "--max_to_keep=3", "--validate_steps=50")
     steps, reached = 2000, 0

@@ -18,7 +18,7 @@ from PIL import Image
 from tfrecord import example_pb2
 from tfrecord.reader import tfrecord_loader
 
-from runs import newest, run, same_tensors, train
+from runs import newest, run, same_tensors, seed_of_tests, train
 
 NAMES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
@@ -214,8 +214,7 @@ def damage(path, seed, how):
 
 @pytest.mark.parametrize("how", ["data", "length", "cut", "not an example"])
 def test_damaged_records_are_named_and_counted(trainer, digits, tmp_path, how):
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = seed_of_tests()
     write_records(tmp_path / "r", digits)
     start, number = damage(tmp_path / "r" / "train.tfrecord", seed, how)
     convert = ["convert", "--data_dir=r", "--to=idx"]

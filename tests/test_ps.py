@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import signal
 import struct
@@ -12,7 +11,7 @@ import time
 import protocol
 import pytest
 from ports import free_ports
-from runs import best_seconds
+from runs import best_seconds, seed_of_tests
 
 FLOATS = 112  # of layers 6,3: weights [6, 3] and biases [1, 3], rows of 16
 LR = 0.5
@@ -165,8 +164,7 @@ def told(client, known):
 
 def test_differences(ps):
     """Parameters as changes of what the connection brought before: the same bits as float32 that is rounded here."""
-    seed = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={seed}")
+    seed = seed_of_tests()
     dice = random.Random(seed)
     served = ps("--wire_dtype=bfloat16")
     with served.client(0) as chief, served.client(1) as worker:

@@ -1,12 +1,12 @@
 """A run that was stopped and taken up again is, bit for bit, the run that was never stopped."""
 
-import os
 import random
 import signal
 
 import pytest
 
-from runs import SMALL, checkpoints, finish, interrupt, newest, read_lines, run, same_tensors, start, tensors, train
+from runs import (SMALL, checkpoints, finish, interrupt, newest, read_lines, run, same_tensors, seed_of_tests, start,
+                  tensors, train)
 
 STEPS = 400
 
@@ -22,9 +22,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def seed():
-    value = int(os.environ.get("TRAINER_TEST_SEED", random.randrange(1 << 30)))
-    print(f"TRAINER_TEST_SEED={value}")
-    return value
+    return seed_of_tests()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -15,6 +15,7 @@ import threading
 import pytest
 import test_tls as conversations
 import tls_peer as tls
+from runs import seed_of_tests
 from tls_peer import AES, CHACHA, DATA, HANDSHAKE, KEY_UPDATE, Client, Server, message, record
 from test_tls import CHANGE, CLOSES, FINE, Visit, altered, echo, in_pieces, keys  # noqa: F401 (fixtures)
 
@@ -227,8 +228,7 @@ def end_of(play):
 
 
 def seeds(full):
-    first = int(os.environ.get("TEST_SEED", random.randrange(10**6)))
-    print(f"TEST_SEED={first}")
+    first = seed_of_tests()
     return range(first, first + (20 * COUNT if full else COUNT))
 
 
