@@ -34,7 +34,7 @@ all: $(or $(ARCH),build/trainer)
 
 # --- What is compiled ---
 
-rooms   := base net ps worker cuda
+rooms   := base net observe ps worker cuda
 # What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
 hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
 # Nor is what is written for the instructions of another kind of processor than CC compiles for.
@@ -122,6 +122,10 @@ build/deps/mbedtls.musl: $(mbedtls_config) $(wildcard $(dir $(mbedtls_config))*_
 # --- The GPU engine's program, which the product carries ---
 
 include cuda/build.mk
+
+# --- The page that members serve ---
+
+include observe/page/page.mk
 
 include base/deps/cross.mk
 

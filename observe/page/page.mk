@@ -1,0 +1,22 @@
+# The page that a member serves: four files, compressed once, here. Included by the Makefile.
+
+# Debian builds dygraphs; upstream's releases have it too.
+dygraphs   := $(if $(DEPS_DIR),$(firstword $(wildcard $(DEPS_DIR)/dygraphs*/dist/dygraph.min.js) \
+	$(DEPS_DIR)/dygraphs-VERSION/dist/dygraph.min.js),/usr/share/javascript/dygraphs/dygraph.min.js)
+page_files := $(patsubst %,build/page/%.gz,index.html app.css app.js dygraph.js)
+
+# A package brings it: there may be none until packages are installed.
+$(dygraphs): | $(packages)
+	@test -s $@ || { echo "no $@: unpack dygraphs' release there" >&2; exit 1; }
+
+# Browsers look for the map that its last line names; nobody carries that.
+build/page/dygraph.js: $(dygraphs)
+	@mkdir -p $(@D)
+	@sed 's|^//# sourceMappingURL=.*||' $< >$@
+
+build/page/%: observe/page/%
+	@mkdir -p $(@D)
+	@cp $< $@
+
+build/page/%.gz: build/page/%
+	@gzip -9nc $< >$@
