@@ -277,7 +277,8 @@ static bool visit_block(struct example_reader *reader, const struct stream_block
     for (uint32_t first = 0; first < block->count && done; first += (uint32_t)some->count) {
         const uint32_t left = block->count - first;
         const uint32_t count = left < (uint32_t)some->count ? left : (uint32_t)some->count;
-        done = source->table->read(reader, block, first, count, some->images, some->labels, error);
+        const struct examples into = examples_part(some, 0, (int)count);
+        done = source->table->read(reader, block, first, &into, error);
         if (done) {
             visitor->show(visitor->context, some->images, some->labels, (int)count);
         }
@@ -288,12 +289,10 @@ static bool visit_block(struct example_reader *reader, const struct stream_block
 static bool visit_blocks(const struct overflow *overflow, const struct dataset_visitor *visitor, struct error *error)
 {
     const struct example_source *source = overflow->source;
-    const size_t pixels = (size_t)source->height * (size_t)source->width;
-    struct examples some = {.count = (int)(VISIT_BYTES / pixels / 8) + 1};
+    const int count = (int)(VISIT_BYTES / examples_bytes(&source->like) / 8) + 1;
+    struct examples some;
     struct example_reader *reader = NULL;
-    some.images = malloc((size_t)some.count * pixels + IDX_PADDING);
-    some.labels = malloc((size_t)some.count * sizeof *some.labels);
-    bool done = (some.images && some.labels) || error_set(error, "out of memory for %d images", some.count);
+    bool done = examples_create(&some, &source->like, count) || error_set(error, "out of memory for %d images", count);
     done = done && source->table->open(source, &reader, error);
     for (int i = 0; i < overflow->blocks.count && done; i++) {
         done = visit_block(reader, &overflow->blocks.items[i], &some, visitor, error);
@@ -319,7 +318,7 @@ bool dataset_visit(struct dataset_origin *origin, enum dataset_part part, const 
         .count = examples.count, .height = examples.height, .width = examples.width, .classes = examples.classes};
     if (overflow.source) {
         shape.count = (int)overflow.blocks.examples;
-        shape.classes = overflow.source->classes;
+        shape.classes = overflow.source->like.classes;
     }
     bool done = visitor->begin(visitor->context, &shape, error);
     if (done && overflow.source) {
@@ -371,12 +370,12 @@ static bool check_streamed_labels(const struct example_source *source, const str
                                   const struct config *config, struct error *error)
 {
     int outputs = config->model.layers[config->model.layer_count - 1];
-    return config->model.hidden_count != CONFIG_AUTO || source->classes <= outputs ||
+    return config->model.hidden_count != CONFIG_AUTO || source->like.classes <= outputs ||
            error_set(
                error,
                "%s: an image has the label %d, but model.layers ends with %d outputs (labels 0 to %d); end it with "
                "at least %d",
-               origin->labels, source->classes - 1, outputs, outputs - 1, source->classes);
+               origin->labels, source->like.classes - 1, outputs, outputs - 1, source->like.classes);
 }
 
 /* Enough images must be there for what is held out, and for one full batch of the rest. */
@@ -467,23 +466,22 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
     const struct streaming_options options = {.seed = (uint64_t)config->train.seed,
                                               .batch_size = config->train.batch_size,
                                               .shuffle_buffer = config->data.shuffle_buffer};
-    size_t pixels = (size_t)dataset->train.height * (size_t)dataset->train.width;
-    uint64_t tasks = (uint64_t)streaming_tasks(config), of_task = streaming_task_bytes(&options, pixels);
+    const struct examples *like = &overflow->source->like;
+    uint64_t tasks = (uint64_t)streaming_tasks(config), of_task = streaming_task_bytes(&options, like);
     uint64_t held = dataset->bytes;
     if (held + tasks * of_task > overflow->limit) {
         uint64_t left = overflow->limit > held ? overflow->limit - held : 0;
-        return error_set(error,
-                         "data.shuffle_buffer: two windows of %d images for each of %d tasks, beside %llu MiB of those "
-                         "held out, do not fit into %llu MiB (data.memory_mb); lower --shuffle_buffer to %llu or "
-                         "--validation_size, or raise --memory_mb",
-                         options.shuffle_buffer, (int)tasks, (unsigned long long)(held >> 20),
-                         (unsigned long long)(overflow->limit >> 20),
-                         (unsigned long long)(left / tasks / 2 / (pixels + sizeof(int32_t))));
+        return error_set(
+            error,
+            "data.shuffle_buffer: two windows of %d examples for each of %d tasks, beside %llu MiB of those "
+            "held out, do not fit into %llu MiB (data.memory_mb); lower --shuffle_buffer to %llu or "
+            "--validation_size, or raise --memory_mb",
+            options.shuffle_buffer, (int)tasks, (unsigned long long)(held >> 20),
+            (unsigned long long)(overflow->limit >> 20), (unsigned long long)(left / tasks / 2 / examples_bytes(like)));
     }
-    dataset->train.count = (int)overflow->blocks.examples;
-    dataset->train.classes = overflow->source->classes;
-    dataset->train.images = NULL;
-    dataset->train.labels = NULL;
+    const int rows = (int)overflow->blocks.examples;
+    dataset->train = *like;
+    dataset->train.count = rows;
     dataset->bytes += (size_t)(tasks * of_task);
     struct example_source *source = overflow->source;
     overflow->source = NULL;

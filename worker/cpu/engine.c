@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "worker/cpu/engine/internal.h"
-#include "worker/data/idx.h"
+#include "worker/data/streaming/streaming.h"
 
 /* --- state --- */
 
@@ -172,25 +172,24 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     return true;
 }
 
-/* Memory for batches of streaming images, plus the padding that vector loads may read. */
+/* Memory for batches of streaming examples. */
 static bool create_streamed(struct cpu_engine *engine, int capacity, struct error *error)
 {
-    size_t bytes = (size_t)capacity * (size_t)engine->model->widths[0] + IDX_PADDING;
     if (!engine->streaming) {
         return true;
     }
     engine->in_order = calloc((size_t)capacity, sizeof *engine->in_order);
-    bool there = engine->in_order;
-    for (int i = 0; i < DRAWS; i++) {
-        struct examples *streamed = &engine->draws[i].streamed;
-        streamed->images = calloc(1, bytes);
-        streamed->labels = calloc((size_t)capacity, sizeof *streamed->labels);
-        there = there && streamed->images && streamed->labels;
+    if (!engine->in_order) {
+        return error_set(error, "out of memory for batches of %d examples: choose a smaller --batch_size", capacity);
     }
-    for (int i = 0; there && i < capacity; i++) {
+    for (int i = 0; i < capacity; i++) {
         engine->in_order[i] = i;
     }
-    return there || error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
+    bool there = true;
+    for (int i = 0; there && i < DRAWS; i++) {
+        there = streaming_create_batch(engine->streaming, &engine->draws[i].streamed, error);
+    }
+    return there;
 }
 
 static bool create_members(struct cpu_engine *engine, int capacity, struct error *error)

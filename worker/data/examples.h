@@ -31,6 +31,7 @@ struct examples {
     double *target_means;  /* [targets]: what a target value stands for is mean + scale x value ... */
     double *target_scales; /* [targets], > 0 ... both borrowed; NULL: itself */
     float *weights;        /* [count]: what an example counts in the loss, on average 1; NULL: all 1 */
+    bool is_weighted;      /* examples like these have weights */
 };
 
 /* The parts of a data set. */
@@ -40,6 +41,18 @@ static inline bool examples_are_rows(const struct examples *examples)
 {
     return examples->inputs > 0;
 }
+
+/*
+ * Memory for `count` examples that look like others: their sizes, of which nothing else is read, say which arrays there
+ * are. At first they are all zeros, and no place is set. False if out of memory.
+ */
+bool examples_create(struct examples *examples, const struct examples *like, int count);
+
+/* Bytes that each of them takes. */
+size_t examples_bytes(const struct examples *like);
+
+/* Copies examples [first, first + count) of a set to [at, at + count) of another one that looks like it. */
+void examples_copy(struct examples *to, int at, const struct examples *from, int first, int count);
 
 /* Examples [first, first + count) in the same memory. */
 struct examples examples_part(const struct examples *examples, int first, int count);

@@ -63,22 +63,23 @@ static bool go_to(struct idx_reader *reader, uint64_t position, uint8_t *images,
     return true;
 }
 
-static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first, uint32_t count,
-                        uint8_t *images, int32_t *labels, struct error *error)
+static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first,
+                        const struct examples *into, struct error *error)
 {
     struct idx_reader *reader = (struct idx_reader *)base;
     const struct idx_source *source = (const struct idx_source *)base->source;
-    size_t pixels = (size_t)base->source->height * (size_t)base->source->width, got;
+    const size_t pixels = (size_t)into->height * (size_t)into->width, count = (size_t)into->count;
+    size_t got;
     uint64_t from = block->offset + block->skip + first;
-    if (!go_to(reader, source->header_bytes + from * pixels, images, count * pixels, error) ||
-        !stream_read(reader->stream, images, count * pixels, &got, error)) {
+    if (!go_to(reader, source->header_bytes + from * pixels, into->images, count * pixels, error) ||
+        !stream_read(reader->stream, into->images, count * pixels, &got, error)) {
         return false;
     }
     reader->position += got;
     if (got < count * pixels) {
         return error_set(error, "%s: shorter than when training began; restart training", source->path);
     }
-    memcpy(labels, source->labels + from, count * sizeof *labels);
+    memcpy(into->labels, source->labels + from, count * sizeof *into->labels);
     return true;
 }
 
@@ -113,19 +114,15 @@ static bool note_blocks(struct overflow *overflow, int count, size_t pixels)
 /* The first images, and their labels. */
 static bool read_kept(struct example_source *source, struct examples *examples, int count, struct error *error)
 {
-    size_t bytes = (size_t)count * (size_t)source->height * (size_t)source->width;
     struct stream_block all = {.count = (uint32_t)count};
     struct example_reader *reader;
-    examples->images = malloc(bytes + IDX_PADDING);
-    examples->labels = malloc((size_t)count * sizeof *examples->labels + 1);
-    if (!examples->images || !examples->labels) {
+    if (!examples_create(examples, &source->like, count)) {
         return error_set(error, "out of memory for %d images", count);
     }
-    memset(examples->images + bytes, 0, IDX_PADDING);
     if (!source->table->open(source, &reader, error)) {
         return false;
     }
-    bool done = source->table->read(reader, &all, 0, (uint32_t)count, examples->images, examples->labels, error);
+    bool done = source->table->read(reader, &all, 0, examples, error);
     source->table->close(reader);
     return done;
 }
@@ -141,15 +138,15 @@ bool idx_source_create(struct overflow *overflow, struct examples *examples, con
         free(source);
         return error_set(error, "%s: out of memory while reading it", path);
     }
-    source->source = (struct example_source){
-        .table = &table, .height = shape->height, .width = shape->width, .classes = shape->classes, .files = 1};
+    source->source =
+        (struct example_source){.table = &table,
+                                .like = {.height = shape->height, .width = shape->width, .classes = shape->classes},
+                                .files = 1};
     source->source.forward_only = packed ? &forward : NULL;
     source->packed = packed;
     source->header_bytes = 4 + 4 * (uint64_t)header->dimensions;
     source->labels = shape->labels;
     shape->labels = NULL;
     overflow->source = &source->source;
-    *examples = *shape;
-    examples->count = overflow->keep < shape->count ? overflow->keep : shape->count;
-    return read_kept(&source->source, examples, examples->count, error);
+    return read_kept(&source->source, examples, overflow->keep < shape->count ? overflow->keep : shape->count, error);
 }

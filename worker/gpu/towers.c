@@ -8,7 +8,6 @@
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "ps/store/collect.h"
-#include "worker/data/idx.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/gpu/engine.h"
 #include "worker/layer_placement.h"
@@ -131,8 +130,7 @@ static bool draw(struct towers *all, int tower, int micro, int64_t step, struct 
         return true;
     }
     one->batch.examples = &one->streamed;
-    if (!streaming_draw(all->options.streaming, sampler.task, step, one->streamed.images, one->streamed.labels,
-                        &one->streamed.count, error)) {
+    if (!streaming_draw(all->options.streaming, sampler.task, step, &one->streamed, error)) {
         return false;
     }
     one->batch.count = one->streamed.count;
@@ -373,11 +371,11 @@ static bool create_tower(struct tower *tower, struct error *error)
     tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
     size_t batch = (size_t)tower->config.train.batch_size;
     tower->indexes = calloc(batch, sizeof *tower->indexes);
-    bool streams = all->options.streaming;
-    tower->streamed.images = streams ? calloc(1, batch * (size_t)options.model->widths[0] + IDX_PADDING) : NULL;
-    tower->streamed.labels = streams ? calloc(batch, sizeof *tower->streamed.labels) : NULL;
-    if (!tower->gradient || !tower->indexes || (streams && (!tower->streamed.images || !tower->streamed.labels))) {
+    if (!tower->gradient || !tower->indexes) {
         return error_set(error, "out of memory for the gradients of %d towers", all->count);
+    }
+    if (all->options.streaming && !streaming_create_batch(all->options.streaming, &tower->streamed, error)) {
+        return false;
     }
     if (tower->config.train.device == DEVICE_CPU) {
         return cpu_engine_create(&tower->engine, &options, error);

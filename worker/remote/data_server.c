@@ -30,10 +30,11 @@ static const double TICK_S = 1.0; /* between two looks for threads that ended */
 struct data_session {
     struct listener_session base; /* first: the listener's */
     struct data_server *server;
-    struct channel *channel; /* the base's */
-    int worker;              /* -1: nobody yet */
-    int32_t *indexes;        /* [batch_size]; or labels, of data that stream */
-    uint8_t *bytes;          /* of one batch */
+    struct channel *channel;  /* the base's */
+    int worker;               /* -1: nobody yet */
+    int32_t *indexes;         /* [batch_size] */
+    struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
+    uint8_t *bytes;           /* of one batch */
 };
 
 struct data_server {
@@ -63,21 +64,27 @@ static double frame_deadline(void)
 
 /* --- Batches --- */
 
-/* The same from files: the images first go where they end up in a full batch. */
-static bool gather_streamed(struct data_session *session, int64_t number, uint32_t *examples, struct error *error)
+/* Which examples a batch has; *count: how many. */
+static bool draw(struct data_session *session, int64_t number, const struct examples **from, int *count,
+                 struct error *error)
 {
     const struct data_server *server = session->server;
-    uint8_t *images = session->bytes + 2 * (size_t)server->config->train.batch_size;
-    int count;
-    if (!streaming_draw(server->dataset->streaming, (uint32_t)session->worker, number, images, session->indexes, &count,
-                        error)) {
-        return false;
+    if (server->dataset->streaming) {
+        struct examples *streamed = &session->streamed;
+        *from = streamed;
+        if (!streaming_draw(server->dataset->streaming, (uint32_t)session->worker, number, streamed, error)) {
+            return false;
+        }
+        *count = streamed->count;
+        for (int i = 0; i < *count; i++) {
+            session->indexes[i] = i;
+        }
+        return true;
     }
-    for (int i = 0; i < count; i++) {
-        put_le16(session->bytes + 2 * (size_t)i, (uint16_t)session->indexes[i]);
-    }
-    memmove(session->bytes + 2 * (size_t)count, images, (size_t)count * server->pixels);
-    *examples = (uint32_t)count;
+    struct sampler sampler = server->sampler;
+    sampler.task = (uint32_t)session->worker;
+    *from = &server->dataset->train;
+    *count = sampler_draw(&sampler, number, session->indexes);
     return true;
 }
 
@@ -85,18 +92,16 @@ static bool gather_streamed(struct data_session *session, int64_t number, uint32
 static bool gather(struct data_session *session, int64_t number, uint32_t *examples, struct error *error)
 {
     const struct data_server *server = session->server;
-    const struct examples *train = &server->dataset->train;
-    if (server->dataset->streaming) {
-        return gather_streamed(session, number, examples, error);
+    const struct examples *from;
+    int count;
+    if (!draw(session, number, &from, &count, error)) {
+        return false;
     }
-    struct sampler sampler = server->sampler;
-    sampler.task = (uint32_t)session->worker;
-    int count = sampler_draw(&sampler, number, session->indexes);
     uint8_t *images = session->bytes + 2 * (size_t)count;
     for (int i = 0; i < count; i++) {
         size_t example = (size_t)session->indexes[i];
-        put_le16(session->bytes + 2 * (size_t)i, (uint16_t)train->labels[example]);
-        copy_bytes(images + (size_t)i * server->pixels, train->images + example * server->pixels, server->pixels);
+        put_le16(session->bytes + 2 * (size_t)i, (uint16_t)from->labels[example]);
+        copy_bytes(images + (size_t)i * server->pixels, from->images + example * server->pixels, server->pixels);
     }
     *examples = (uint32_t)count;
     return true;
@@ -214,6 +219,10 @@ static void serve(struct listener_session *base)
     if (!session->indexes || !session->bytes) {
         log_warning("out of memory for batches of worker %d", session->worker);
         good = false;
+    } else if (server->dataset->streaming &&
+               !streaming_create_batch(server->dataset->streaming, &session->streamed, &error)) {
+        log_warning("worker %d: %s", session->worker, error.text);
+        good = false;
     } else {
         log_info("worker %d (%s) gets its batches from here", session->worker, base->peer);
     }
@@ -222,6 +231,7 @@ static void serve(struct listener_session *base)
         good = connection_wait(session->channel->connection, INFINITY, &ready, &error) &&
                channel_receive(session->channel, frame_deadline(), &error) && answer(session, &error);
     }
+    examples_free(&session->streamed);
     free(session->indexes);
     free(session->bytes);
 }

@@ -130,20 +130,18 @@ void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const 
 }
 
 /*
- * A batch of streaming images. If they cannot be read any more, zeros take their place: the team finishes its run,
- * which then fails as a whole.
+ * A batch of streaming examples. If they cannot be read any more, the first one of before takes their place: the team
+ * finishes its run, which then fails as a whole.
  */
 static void draw_streamed(struct cpu_engine *engine, struct sampled_batch *draw)
 {
     struct examples *streamed = &draw->streamed;
-    if (!engine->starved && streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, streamed->images,
-                                           streamed->labels, &streamed->count, &engine->starved_error)) {
+    if (!engine->starved &&
+        streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, streamed, &engine->starved_error)) {
         cpu_draw_take(engine, draw, streamed, engine->in_order, streamed->count);
         return;
     }
     engine->starved = true;
-    memset(streamed->images, 0, (size_t)engine->model->widths[0]);
-    streamed->labels[0] = 0;
     cpu_draw_take(engine, draw, streamed, engine->in_order, 1);
 }
 

@@ -91,19 +91,19 @@ static bool source_open(const struct example_source *source, struct example_read
     return true;
 }
 
-static bool source_read(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
-                        uint8_t *images, int32_t *labels, struct error *error)
+static bool source_read(struct example_reader *reader, const struct stream_block *block, uint32_t first,
+                        const struct examples *into, struct error *error)
 {
     const struct folders_source *source = (const struct folders_source *)reader->source;
-    size_t pixels = (size_t)source->source.height * (size_t)source->source.width;
-    for (uint32_t i = 0; i < count; i++) {
-        int picture = (int)(block->offset + block->skip + first + i);
+    const size_t pixels = (size_t)into->height * (size_t)into->width;
+    for (int i = 0; i < into->count; i++) {
+        int picture = (int)(block->offset + block->skip + first) + i;
         struct image fitted = {
-            .width = source->source.width, .height = source->source.height, .pixels = images + i * pixels};
+            .width = into->width, .height = into->height, .pixels = into->images + (size_t)i * pixels};
         if (!read_picture(&source->collection, picture, &fitted, (int)pixels, error)) {
             return false;
         }
-        labels[i] = collection_label(&source->collection, picture);
+        into->labels[i] = collection_label(&source->collection, picture);
     }
     return true;
 }
@@ -138,11 +138,10 @@ static bool make_source(struct overflow *overflow, struct collection *collection
         free(source);
         return error_set(error, "%s: out of memory while listing its pictures", collection->path);
     }
-    source->source = (struct example_source){.table = &source_table,
-                                             .height = read->height,
-                                             .width = read->width,
-                                             .classes = collection_classes(collection),
-                                             .files = 1};
+    source->source = (struct example_source){
+        .table = &source_table,
+        .like = {.height = read->height, .width = read->width, .classes = collection_classes(collection)},
+        .files = 1};
     source->collection = *collection;
     *collection = (struct collection){.count = 0};
     overflow->source = &source->source;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "worker/data/examples.h"
 #include "worker/data/streaming/blocks.h"
 
 struct example_source;
@@ -24,12 +25,12 @@ struct example_source_table {
     bool (*open)(const struct example_source *source, struct example_reader **reader, struct error *error);
 
     /*
-     * Reads examples [first, first + count) of a block, not counting skipped ones: images [count, pixels] uint8, labels
-     * [count], each below the source's classes. Cheap if it continues where the last call ended. A file that has
+     * Reads examples [first, first + into->count) of a block, not counting skipped ones. `into` looks like the source's
+     * examples; each label is below its classes. Cheap if it continues where the last call ended. A file that has
      * changed since the blocks were made is an error.
      */
-    bool (*read)(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
-                 uint8_t *images, int32_t *labels, struct error *error);
+    bool (*read)(struct example_reader *reader, const struct stream_block *block, uint32_t first,
+                 const struct examples *into, struct error *error);
     void (*close)(struct example_reader *reader);
     void (*destroy)(struct example_source *source);
 };
@@ -37,8 +38,7 @@ struct example_source_table {
 /* First member of every source. */
 struct example_source {
     const struct example_source_table *table;
-    int height, width;
-    int32_t classes;
+    struct examples like; /* what its examples look like: sizes alone */
     int files;
     const bool *forward_only; /* [files]; NULL: all can seek (blocks_order) */
 };

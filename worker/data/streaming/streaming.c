@@ -20,9 +20,7 @@ enum { WINDOWS = 2, STACK = 256 * 1024, TOLD_EVERY_S = 10 };
 /* A window: examples in the order they were read. number: counted over all epochs; -1: not read. */
 struct window {
     int64_t number;
-    int count;
-    uint8_t *images;
-    int32_t *labels;
+    struct examples examples;
 };
 
 /* One task's windows, and the thread that fills them. Created at the first draw, and kept. */
@@ -52,7 +50,6 @@ struct streaming {
     struct streaming_options options;
     struct example_source *source;
     struct blocks blocks;
-    size_t pixels;
     int window;           /* examples in a window; a multiple of batch_size */
     pthread_mutex_t lock; /* guards lanes */
     struct lane *lanes;
@@ -64,9 +61,9 @@ static int window_examples(const struct streaming_options *options)
     return (batches > 1 ? batches : 1) * options->batch_size;
 }
 
-size_t streaming_task_bytes(const struct streaming_options *options, size_t pixels)
+size_t streaming_task_bytes(const struct streaming_options *options, const struct examples *like)
 {
-    return WINDOWS * (size_t)window_examples(options) * (pixels + sizeof(int32_t));
+    return WINDOWS * (size_t)window_examples(options) * examples_bytes(like);
 }
 
 static int64_t windows_in_epoch(const struct streaming *streaming)
@@ -104,17 +101,17 @@ static bool fill(struct lane *lane, struct window *window, int64_t number, struc
     const struct streaming *streaming = lane->streaming;
     int64_t windows = windows_in_epoch(streaming);
     int64_t first = number % windows * streaming->window, left = streaming->blocks.examples - first;
-    window->count = left < streaming->window ? (int)left : streaming->window;
+    const int count = left < streaming->window ? (int)left : streaming->window;
+    window->examples.count = count;
     if (!turn_to(lane, number / windows, first, error)) {
         return false;
     }
-    for (int done = 0; done < window->count;) {
+    for (int done = 0; done < count;) {
         const struct stream_block *block = &streaming->blocks.items[lane->blocks[lane->place]];
-        uint32_t some = block->count - lane->inside, wanted = (uint32_t)(window->count - done);
+        uint32_t some = block->count - lane->inside, wanted = (uint32_t)(count - done);
         some = some < wanted ? some : wanted;
-        if (!streaming->source->table->read(lane->reader, block, lane->inside, some,
-                                            window->images + (size_t)done * streaming->pixels, window->labels + done,
-                                            error)) {
+        const struct examples into = examples_part(&window->examples, done, (int)some);
+        if (!streaming->source->table->read(lane->reader, block, lane->inside, &into, error)) {
             return false;
         }
         done += (int)some;
@@ -176,8 +173,7 @@ static void lane_destroy(struct lane *lane)
         lane->streaming->source->table->close(lane->reader);
     }
     for (int i = 0; i < WINDOWS; i++) {
-        free(lane->windows[i].images);
-        free(lane->windows[i].labels);
+        examples_free(&lane->windows[i].examples);
     }
     free(lane->blocks);
     pthread_cond_destroy(&lane->changed);
@@ -188,17 +184,14 @@ static void lane_destroy(struct lane *lane)
 static bool lane_begin(struct lane *lane, struct error *error)
 {
     struct streaming *streaming = lane->streaming;
-    size_t examples = (size_t)streaming->window;
     lane->blocks = malloc((size_t)streaming->blocks.count * sizeof *lane->blocks);
     bool there = lane->blocks;
     for (int i = 0; i < WINDOWS; i++) {
         lane->windows[i].number = -1;
-        lane->windows[i].images = malloc(examples * streaming->pixels);
-        lane->windows[i].labels = malloc(examples * sizeof *lane->windows[i].labels);
-        there = there && lane->windows[i].images && lane->windows[i].labels;
+        there = examples_create(&lane->windows[i].examples, &streaming->source->like, streaming->window) && there;
     }
     if (!there) {
-        return error_set(error, "out of memory for two windows of %d images; lower data.shuffle_buffer",
+        return error_set(error, "out of memory for two windows of %d examples; lower data.shuffle_buffer",
                          streaming->window);
     }
     if (!streaming->source->table->open(streaming->source, &lane->reader, error)) {
@@ -270,27 +263,34 @@ static bool await_window(struct lane *lane, int64_t number, struct error *error)
     return false;
 }
 
-/* Locked: copies examples [first, first + count) of a window, in shuffled order. */
-static void take(struct lane *lane, int64_t number, int first, int count, uint8_t *images, int32_t *labels)
+/* Locked: copies examples [first, first + batch->count) of a window, in shuffled order. */
+static void take(struct lane *lane, int64_t number, int first, struct examples *batch)
 {
     const struct streaming *streaming = lane->streaming;
     const struct window *window = &lane->windows[number % WINDOWS];
     if (lane->ordered != number) {
-        struct sampler sampler = {
-            .seed = streaming->options.seed, .task = lane->task, .examples = (uint32_t)window->count, .batch_size = 1};
+        struct sampler sampler = {.seed = streaming->options.seed,
+                                  .task = lane->task,
+                                  .examples = (uint32_t)window->examples.count,
+                                  .batch_size = 1};
         int64_t windows = windows_in_epoch(streaming);
         sampler_order_make_part(&lane->order, &sampler, 1 + (uint32_t)(number % windows), number / windows);
         lane->ordered = number;
     }
-    for (int i = 0; i < count; i++) {
-        size_t from = sampler_index(&lane->order, (uint32_t)(first + i));
-        memcpy(images + (size_t)i * streaming->pixels, window->images + from * streaming->pixels, streaming->pixels);
-        labels[i] = window->labels[from];
+    for (int i = 0; i < batch->count; i++) {
+        examples_copy(batch, i, &window->examples, (int)sampler_index(&lane->order, (uint32_t)(first + i)), 1);
     }
 }
 
-bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, uint8_t *images, int32_t *labels,
-                    int *count, struct error *error)
+bool streaming_create_batch(const struct streaming *streaming, struct examples *batch, struct error *error)
+{
+    const int count = streaming->options.batch_size;
+    return examples_create(batch, &streaming->source->like, count) ||
+           error_set(error, "out of memory for batches of %d examples: choose a smaller --batch_size", count);
+}
+
+bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
+                    struct error *error)
 {
     int batch = streaming->options.batch_size;
     int64_t examples = streaming->blocks.examples, batches = (examples + batch - 1) / batch;
@@ -300,14 +300,14 @@ bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, ui
     if (!lane) {
         return false;
     }
-    *count = left < batch ? (int)left : batch;
+    drawn->count = left < batch ? (int)left : batch;
     pthread_mutex_lock(&lane->lock);
     lane->wanted = number;
     bool there =
         (!lane->failed && lane->windows[number % WINDOWS].number == number) || await_window(lane, number, error);
     if (there) {
         pthread_cond_broadcast(&lane->changed); /* the previous window may be overwritten now */
-        take(lane, number, (int)(first % streaming->window), *count, images, labels);
+        take(lane, number, (int)(first % streaming->window), drawn);
     }
     pthread_mutex_unlock(&lane->lock);
     return there;
@@ -329,7 +329,6 @@ bool streaming_create(struct streaming **out, const struct streaming_options *op
     streaming->source = source;
     streaming->blocks = *blocks;
     *blocks = (struct blocks){.items = NULL};
-    streaming->pixels = (size_t)source->height * (size_t)source->width;
     streaming->window = window_examples(options);
     pthread_mutex_init(&streaming->lock, NULL);
     *out = streaming;

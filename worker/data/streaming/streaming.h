@@ -31,8 +31,8 @@ struct streaming_options {
     int shuffle_buffer; /* examples; a window is that, rounded to whole batches */
 };
 
-/* Bytes of both windows of one task. */
-size_t streaming_task_bytes(const struct streaming_options *options, size_t pixels);
+/* Bytes of both windows of one task. like: what the examples look like. */
+size_t streaming_task_bytes(const struct streaming_options *options, const struct examples *like);
 
 /* Takes ownership of source and blocks, also if it fails; blocks must not be empty. */
 bool streaming_create(struct streaming **streaming, const struct streaming_options *options,
@@ -43,11 +43,14 @@ void streaming_destroy(struct streaming *streaming); /* safe on NULL; no draw ma
 void streaming_take_share(struct streaming *streaming, int64_t first, int64_t count);
 
 /*
- * Batch `step` (0, 1, ... over all epochs) of a task into images [batch_size, pixels] and labels [batch_size]; *count:
- * how many. Waits for the window to be read. The next step, or the same one again, is cheap. Any thread may call it.
- * Fails permanently if a file cannot be read or has changed.
+ * Batch `step` (0, 1, ... over all epochs) of a task into a set made by streaming_create_batch; drawn->count becomes how
+ * many they are. Waits for the window to be read. The next step, or the same one again, is cheap. Any thread may call
+ * it. Fails permanently if a file cannot be read or has changed.
  */
-bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, uint8_t *images, int32_t *labels,
-                    int *count, struct error *error);
+bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
+                    struct error *error);
+
+/* Memory for a whole batch; the caller frees it with examples_free. */
+bool streaming_create_batch(const struct streaming *streaming, struct examples *batch, struct error *error);
 
 #endif

@@ -92,8 +92,9 @@ static bool next_example(struct source_reader *reader, const struct stream_block
         switch (tfrecord_next(reader->files[block->file], &record, &size, error)) {
         case TFRECORD_RECORD:
             if (example_decode(&reader->example, record, size, &names, error) &&
-                example->image.height == source->source.height && example->image.width == source->source.width) {
-                return example->label < source->source.classes || say_changed(reader, block, error);
+                example->image.height == source->source.like.height &&
+                example->image.width == source->source.like.width) {
+                return example->label < source->source.like.classes || say_changed(reader, block, error);
             }
             break;
         case TFRECORD_DAMAGED:
@@ -106,11 +107,12 @@ static bool next_example(struct source_reader *reader, const struct stream_block
     }
 }
 
-static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first, uint32_t count,
-                        uint8_t *images, int32_t *labels, struct error *error)
+static bool source_read(struct example_reader *base, const struct stream_block *block, uint32_t first,
+                        const struct examples *into, struct error *error)
 {
     struct source_reader *reader = (struct source_reader *)base;
-    size_t pixels = (size_t)base->source->height * (size_t)base->source->width;
+    const size_t pixels = (size_t)into->height * (size_t)into->width;
+    const uint32_t count = (uint32_t)into->count;
     first += block->skip;
     if (reader->block != block || reader->next != first) {
         reader->block = NULL;
@@ -127,8 +129,8 @@ static bool source_read(struct example_reader *base, const struct stream_block *
         if (!next_example(reader, block, error)) {
             return false;
         }
-        memcpy(images + i * pixels, reader->example.image.pixels, pixels);
-        labels[i] = reader->example.label;
+        memcpy(into->images + i * pixels, reader->example.image.pixels, pixels);
+        into->labels[i] = reader->example.label;
     }
     reader->block = block;
     reader->next = first + count;
@@ -185,7 +187,7 @@ bool tfrecord_source_create(struct example_source **out, const struct config_dat
         return error_set(error, "out of memory while reading TFRecord files");
     }
     source->source = (struct example_source){
-        .table = &table, .height = height, .width = width, .classes = classes, .files = names->count};
+        .table = &table, .like = {.height = height, .width = width, .classes = classes}, .files = names->count};
     source->folder = strdup(config->data_dir);
     source->image_feature = strdup(config->image_feature);
     source->label_feature = strdup(config->label_feature);

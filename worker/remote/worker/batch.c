@@ -1,7 +1,6 @@
 /* Batches: from the images in memory, from files, or from the chief. */
 #include <stdlib.h>
 
-#include "worker/data/idx.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/remote/worker/internal.h"
 
@@ -29,13 +28,10 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
                                        .batch_size = (uint32_t)config->train.batch_size};
     size_t batch = (size_t)config->train.batch_size;
     worker->indexes = malloc(batch * sizeof *worker->indexes);
-    if (worker->dataset.streaming) {
-        worker->streamed.images = calloc(1, batch * (size_t)config->model.layers[0] + IDX_PADDING);
-        worker->streamed.labels = malloc(batch * sizeof *worker->streamed.labels);
+    if (!worker->indexes) {
+        return error_set(error, "out of memory for a batch");
     }
-    bool there =
-        worker->indexes && (!worker->dataset.streaming || (worker->streamed.images && worker->streamed.labels));
-    return there || error_set(error, "out of memory for a batch");
+    return !worker->dataset.streaming || streaming_create_batch(worker->dataset.streaming, &worker->streamed, error);
 }
 
 /*
@@ -52,8 +48,7 @@ static int64_t next_draw(const struct remote_worker *worker)
 static bool draw_streamed(struct remote_worker *worker, int64_t step, struct batch *batch)
 {
     struct examples *streamed = &worker->streamed;
-    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, streamed->images, streamed->labels,
-                        &streamed->count, &worker->training.error)) {
+    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, streamed, &worker->training.error)) {
         return training_fail(&worker->training);
     }
     *batch = (struct batch){.examples = streamed, .indexes = worker->indexes, .count = streamed->count};

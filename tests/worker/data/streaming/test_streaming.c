@@ -29,18 +29,18 @@ static bool fake_open(const struct example_source *source, struct example_reader
     return true;
 }
 
-static bool fake_read(struct example_reader *reader, const struct stream_block *block, uint32_t first, uint32_t count,
-                      uint8_t *images, int32_t *labels, struct error *error)
+static bool fake_read(struct example_reader *reader, const struct stream_block *block, uint32_t first,
+                      const struct examples *into, struct error *error)
 {
     const struct fake_source *source = (const struct fake_source *)reader->source;
     usleep((useconds_t)source->delay_us);
-    for (uint32_t i = 0; i < count; i++) {
-        int example = (int)(block->offset + block->skip + first + i);
+    for (int i = 0; i < into->count; i++) {
+        int example = (int)(block->offset + block->skip + first) + i;
         if (example >= source->broken_from) {
             return error_set(error, "example %d is gone", example);
         }
-        memset(images + (size_t)i * PIXELS, example % 251, PIXELS);
-        labels[i] = example;
+        memset(into->images + (size_t)i * PIXELS, example % 251, PIXELS);
+        into->labels[i] = example;
     }
     return true;
 }
@@ -74,7 +74,7 @@ static struct fixture make(int examples, int shuffle_buffer, int broken_from, in
     struct blocks blocks = {.items = NULL};
     assert_non_null(source);
     *source = (struct fake_source){
-        .source = {.table = &fake_table, .height = SIDE, .width = SIDE, .classes = MOST, .files = 1},
+        .source = {.table = &fake_table, .like = {.height = SIDE, .width = SIDE, .classes = MOST}, .files = 1},
         .broken_from = broken_from,
         .delay_us = delay_us};
     for (int i = 0; i < examples; i += OF_BLOCK) {
@@ -84,10 +84,17 @@ static struct fixture make(int examples, int shuffle_buffer, int broken_from, in
     return fixture;
 }
 
+static bool try_to_draw(struct fixture *fixture, uint32_t task, int64_t step)
+{
+    struct examples batch = {.height = SIDE, .width = SIDE, .images = fixture->images, .labels = fixture->labels};
+    const bool done = streaming_draw(fixture->streaming, task, step, &batch, &fixture->error);
+    fixture->count = batch.count;
+    return done;
+}
+
 static void draw(struct fixture *fixture, uint32_t task, int64_t step)
 {
-    assert_true(streaming_draw(fixture->streaming, task, step, fixture->images, fixture->labels, &fixture->count,
-                               &fixture->error));
+    assert_true(try_to_draw(fixture, task, step));
     for (int i = 0; i < fixture->count; i++) {
         for (int k = 0; k < PIXELS; k++) {
             assert_int_equal(fixture->images[i * PIXELS + k], fixture->labels[i] % 251);
@@ -212,14 +219,12 @@ static void a_failure_is_for_good(void **state)
     (void)state;
     struct fixture fixture = make(1000, 100, 900, 0);
     int64_t step = 0;
-    while (step < 100 &&
-           streaming_draw(fixture.streaming, 0, step, fixture.images, fixture.labels, &fixture.count, &fixture.error)) {
+    while (step < 100 && try_to_draw(&fixture, 0, step)) {
         step++;
     }
     assert_true(step < 100);
     assert_non_null(strstr(fixture.error.text, "is gone"));
-    assert_false(
-        streaming_draw(fixture.streaming, 0, 0, fixture.images, fixture.labels, &fixture.count, &fixture.error));
+    assert_false(try_to_draw(&fixture, 0, 0));
     streaming_destroy(fixture.streaming);
 }
 
@@ -228,8 +233,7 @@ static void *draw_many(void *context)
 {
     struct fixture *fixture = context;
     for (int64_t step = 0; step < 300; step++) {
-        if (!streaming_draw(fixture->streaming, 0, step * 7 % 200, fixture->images, fixture->labels, &fixture->count,
-                            &fixture->error)) {
+        if (!try_to_draw(fixture, 0, step * 7 % 200)) {
             return context;
         }
     }
