@@ -6,6 +6,8 @@
 # What tests, lint and benches are made of stands in tests/*.mk, the GPU engine's program in cuda/build.mk.
 
 VERSION   := 0.1.0
+# Of that version, where git can't tell.
+DATE      := November 23, 2026
 CC        := $(or $(CROSS_CC),gcc)
 CLANG     := clang
 PREFIX    ?= /usr/local
@@ -78,6 +80,7 @@ $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
 $(call remember,build/version,$(or \
 	$(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),$(VERSION)$(shell \
 	git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
+date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 2>/dev/null),$(DATE))
 
 # --- Third-party libraries: base/deps fetches and builds them ---
 
@@ -150,6 +153,7 @@ build/product/%.o: %.c build/product/flags $(musl_libs)
 
 build/product/base/version.o: build/version
 build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \
+	-DTRAINER_DATE='"$(date)"' \
 	-DTRAINER_LIBC='"musl $(shell cat build/deps/source/musl/.trainer-version)"'
 
 -include $(objects:.o=.d)
@@ -181,7 +185,13 @@ install: build/trainer
 		install -D -m 644 $$file $(DESTDIR)$(PREFIX)/share/doc/trainer/$$file || exit 1; \
 	done
 	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf
-	install -d $(DESTDIR)$(UNITDIR)
+	install -d $(DESTDIR)$(UNITDIR) $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 \
+		bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	build/trainer manual >$(DESTDIR)$(PREFIX)/share/man/man1/trainer.1
+	build/trainer manual trainer-config >$(DESTDIR)$(PREFIX)/share/man/man5/trainer-config.5
+	build/trainer completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/trainer
+	build/trainer completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_trainer
+	build/trainer completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/trainer.fish
 	sed 's|/usr/local/|$(PREFIX)/|' 'deploy/trainer@.service' >'$(DESTDIR)$(UNITDIR)/trainer@.service'
 	chmod 644 '$(DESTDIR)$(UNITDIR)/trainer@.service'
 
@@ -214,7 +224,7 @@ help:
 	@echo "make simulate-coverage   which share of the lines of ps and net it runs"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
-	@echo "make install   to PREFIX=$(PREFIX) under DESTDIR=, and systemd's unit to UNITDIR=$(UNITDIR)"
+	@echo "make install   program, manual pages, completion to PREFIX=$(PREFIX) under DESTDIR=, systemd's unit to UNITDIR="
 	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 

@@ -26,6 +26,8 @@ static const struct command *const commands[] = {
     &command_devices,
     &command_version,
     &command_help,
+    &command_completion,
+    &command_manual,
     &command_keygen,
     NULL,
 };

@@ -4,6 +4,9 @@
 #ifndef TRAINER_VERSION
 #define TRAINER_VERSION "unknown"
 #endif
+#ifndef TRAINER_DATE
+#define TRAINER_DATE "January 1, 1970"
+#endif
 #ifndef TRAINER_LIBC
 #define TRAINER_LIBC "system libc"
 #endif
@@ -11,6 +14,11 @@
 const char *version_trainer(void)
 {
     return TRAINER_VERSION;
+}
+
+const char *version_date(void)
+{
+    return TRAINER_DATE;
 }
 
 const char *version_libc(void)

@@ -1,5 +1,5 @@
 /*
- * Version strings of this build. The Makefile passes both to this one object, so that a new commit recompiles nothing
+ * Version strings of this build. The Makefile passes them to this one object, so that a new commit recompiles nothing
  * else.
  */
 #ifndef BASE_VERSION_H
@@ -7,6 +7,9 @@
 
 /* The product's version: `git describe`, or the number in the Makefile and the commit; never NULL. */
 const char *version_trainer(void);
+
+/* When that version was committed, as manual pages give dates: "November 23, 2026". */
+const char *version_date(void);
 
 /* The C library's: "musl 1.2.5", or "system libc" in sanitizer builds. (musl has no macro or call for it.) */
 const char *version_libc(void);

@@ -25,7 +25,9 @@ extern const struct command command_data_synth;    /* trainer data synth --out=D
 extern const struct command command_convert;       /* trainer convert --to=KIND --out=DIR */
 extern const struct command command_devices;       /* trainer devices; worker/devices.c */
 extern const struct command command_version;       /* trainer version; worker/version.c */
-extern const struct command command_help;   /* trainer help [topic]: a command, section, key, flag; base/cli/help.c */
-extern const struct command command_keygen; /* trainer keygen ...; net/keygen.c */
+extern const struct command command_help; /* trainer help [topic]: a command, section, key, flag; base/cli/help.c */
+extern const struct command command_completion; /* trainer completion bash|zsh|fish */
+extern const struct command command_manual;     /* trainer manual [trainer-config]; base/cli/ */
+extern const struct command command_keygen;     /* trainer keygen ...; net/keygen.c */
 
 #endif

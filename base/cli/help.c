@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cli/commands.h"
+#include "base/cli/internal.h"
 #include "base/config/keys.h"
 #include "base/log.h"
 #include "base/text/suggest.h"
@@ -213,25 +214,36 @@ static void print_flags(void)
     print_entry("--help", "help on the command");
 }
 
+const struct help_file help_files[] = {
+    {"config.json", "in the current folder, if present; --config=FILE names another", false},
+    {"data_dir/",
+     "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or "
+     "gzipped (.gz): MNIST, Fashion-MNIST, or your own; or train*.tfrecord* and test*.tfrecord*; or images in "
+     "train/CLASS/ and test/CLASS/; or tables: train*.csv, .tsv, .npy, .npz and test*, with --target",
+     false},
+    {"train_dir/", "training resumes from the newest intact checkpoint here, so a new run needs a new folder", true},
+    {"  model-STEP.safetensors",
+     "a checkpoint, readable by any safetensors library: parameters, optimizer slots, moving averages, step", true},
+    {"  best.safetensors", "the best checkpoint by validation", true},
+    {"  summaries/", "event files for TensorBoard; summary_dir names another folder", true},
+    {"  *.damaged", "damaged checkpoints, set aside", true},
+    {"  trainer.lock", "held by the process that trains here", true},
+    {NULL, NULL, false},
+};
+
 static void print_files(void)
 {
     printf("Read:\n");
-    print_entry("config.json", "in the current folder, if present; --config=FILE names another");
     print_entry("TF_CONFIG", "an environment variable, not a file: job_name, task_index, ps_hosts and worker_hosts as "
                              "TensorFlow's controllers set them; it overrides config.json, and flags override it");
-    print_entry("data_dir/", "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-                             "t10k-labels-idx1-ubyte, plain or gzipped (.gz): MNIST, Fashion-MNIST, or your own; or "
-                             "train*.tfrecord* and test*.tfrecord*; or images in train/CLASS/ and test/CLASS/");
-    printf("\nWritten, and read on resume, if train_dir is set:\n");
-    print_entry("train_dir/",
-                "training resumes from the newest intact checkpoint here, so a new run needs a new folder");
-    print_entry(
-        "  model-STEP.safetensors",
-        "a checkpoint, readable by any safetensors library: parameters, optimizer slots, moving averages, step");
-    print_entry("  best.safetensors", "the best checkpoint by validation accuracy");
-    print_entry("  summaries/", "event files for TensorBoard; summary_dir names another folder");
-    print_entry("  *.damaged", "damaged checkpoints, set aside");
-    print_entry("  trainer.lock", "held by the process that trains here");
+    bool written = false;
+    for (const struct help_file *file = help_files; file->name; file++) {
+        if (file->is_written && !written) {
+            printf("\nWritten, and read on resume, if train_dir is set:\n");
+            written = true;
+        }
+        print_entry(file->name, file->text);
+    }
 }
 
 static void suggest_topic(const struct command *const *commands, const char *topic)

@@ -1,0 +1,14 @@
+/* What help and the manual pages share. */
+#ifndef BASE_CLI_INTERNAL_H
+#define BASE_CLI_INTERNAL_H
+
+#include <stdbool.h>
+
+/* Files that the program reads and writes; names of files within a folder are indented. Ends with a name of NULL. */
+struct help_file {
+    const char *name, *text;
+    bool is_written;
+};
+extern const struct help_file help_files[];
+
+#endif
