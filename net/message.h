@@ -56,7 +56,7 @@ enum member_state {
     STATE_WAITING = 4, /* for a token, or for slower workers */
     STATE_SAVING = 5,
     STATE_DONE = 6,
-    STATE_LOST = 7, /* its lease ran out */
+    STATE_LOST = 7, /* its lease ran out; in a worker's own heartbeat: it can't reach every ps */
     STATE_FAILED = 8,
 };
 

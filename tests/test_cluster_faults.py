@@ -344,6 +344,48 @@ def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
             relay.__exit__()
 
 
+def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
+    """Worker 2 reaches ps 0 and not ps 1, first because it never did, then because its links broke: synchronous steps
+    are made without it, all say why, and it is back as soon as it can be."""
+    dice, flags = generator(), ("--issync=1", "--min_workers=2", "--train_steps=1000000", "--learning_rate=0.001",
+                                "--layers=784,10", "--lease_secs=2")
+    with Cluster(trainer, tmp_path, ps=2, workers=3, flags=flags) as cluster:
+        relays = relayed(cluster, dice)
+        far = relays[1]
+
+        def state():
+            return cluster.status()[1]["worker 2"]["state"]
+
+        def goes_on_without(times):
+            wait_for(lambda: cluster.text("ps 0").count("it takes no part until") == times, "line of ps 0", 30)
+            before = reached(cluster)
+            wait_for(lambda: reached(cluster) > before + 10, "steps of the others", 30)
+
+        for name in ("ps 0", "ps 1", "worker 0", "worker 1"):
+            cluster.start(name, "--bind=127.0.0.1")
+        wait_for(lambda: reached(cluster) > 10, "step 10")
+        far.refuses = True
+        cluster.start("worker 2", "--bind=127.0.0.1")
+        goes_on_without(1)
+        assert f"has not heard of ps 1 ({cluster.ps_hosts[1]}) for" in cluster.text("ps 0")
+        assert "this worker takes no part until it is" in cluster.text("worker 2")
+        with far.lock:
+            others = list(far.pairs)
+        far.refuses = False
+        wait_for(lambda: state() == "training", "worker 2 at work", 30)
+        far.refuses = True
+        with far.lock:
+            own = [pair for pair in far.pairs if pair not in others]
+        for pair in own:
+            far.cut_pair(pair)
+        goes_on_without(2)
+        wait_for(lambda: state() == "lost", "worker 2 lost", 30)
+        far.refuses = False
+        wait_for(lambda: cluster.text("ps 0").count("reaches all ps again") == 2, "worker 2 at work again", 30)
+        for relay in relays:
+            relay.__exit__()
+
+
 @pytest.mark.parametrize("delay_s, bytes_per_s", [(0.1, 0), (0, 125_000)])
 def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
     """200 ms there and back, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""

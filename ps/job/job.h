@@ -11,6 +11,9 @@
  * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and says so
  * (job_step_applied): only then are the pushes of that step answered.
  *
+ * Every step needs all ps. A worker that is heard here and cannot reach another ps says so in its heartbeats; from then
+ * on it counts as lost, so that nobody waits for it, until it says that it reaches all.
+ *
  * Members are the workers of worker_hosts (and, with cluster.elastic, some beyond), 0 being the chief; operators only
  * ask and are not kept track of. A worker may have several connections at once, all of one incarnation.
  *
@@ -61,7 +64,9 @@ struct job_worker {
     double heard_s;    /* when it was last heard of */
     double gone_s;     /* when its last connection ended, if connections == 0 */
     bool present;      /* said hello, and was neither lost nor left since */
-    bool lost;         /* its lease ran out */
+    bool lost;         /* its lease ran out, or it is cut off */
+    bool cut_off;      /* it says itself that it can't reach every ps: no push of it can count before it can */
+    double cut_off_s;  /* since when */
     bool left;         /* in order */
     bool counts;       /* takes part in max_staleness: it pulled or pushed */
     int64_t clock;     /* its pushes, on a scale that all workers share: one that joins begins where the slowest is,

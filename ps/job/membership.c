@@ -38,7 +38,7 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     worker->incarnation = incarnation;
     worker->connections = 0;
     worker->held = 0;
-    worker->present = worker->lost = worker->left = worker->counts = false;
+    worker->present = worker->lost = worker->cut_off = worker->left = worker->counts = false;
     worker->sequence = 0;
     worker->newcomer = 0;
     worker->state = STATE_STARTING;
@@ -107,7 +107,7 @@ static uint16_t join(struct job *job, int index, uint64_t incarnation, const cha
     if (worker->incarnation == incarnation) {
         return 0;
     }
-    bool silent = worker->lost || worker->left || worker->connections == 0;
+    bool silent = (worker->lost && !worker->cut_off) || worker->left || worker->connections == 0;
     if (worker->incarnation != 0 && !silent) {
         uint16_t answer = probe(job, index, incarnation, peer, now_s, message);
         if (answer != 0) {
@@ -122,6 +122,11 @@ static void welcome(struct job *job, int index, const char *peer, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
     snprintf(worker->peer, sizeof worker->peer, "%s", peer);
+    if (worker->cut_off) { /* until it says otherwise itself */
+        worker->connections++;
+        worker->heard_s = now_s;
+        return;
+    }
     if (worker->lost) {
         job_say(job, LOG_INFO, "worker %d (%s) is back after %.0f s", index, peer, now_s - worker->heard_s);
     } else if (!worker->present) {
@@ -201,7 +206,7 @@ void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
     if (worker->incarnation != incarnation) {
         return;
     }
-    if (worker->lost) {
+    if (worker->lost && !worker->cut_off) {
         job_say(job, LOG_INFO, "worker %d (%s) responds again after %.0f s", index, worker->peer,
                 now_s - worker->heard_s);
         worker->lost = false;
@@ -209,6 +214,34 @@ void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
         job_start_if_complete(job);
     }
     worker->heard_s = now_s;
+}
+
+/* It reaches every ps, or no longer. Before there is a model to train that is nothing to tell: some ps are to come. */
+static void take_reach(struct job *job, int index, bool cut_off, const char *message, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    const bool tells = job->state == JOB_TRAINING;
+    if (cut_off == worker->cut_off) {
+        return;
+    }
+    worker->cut_off = worker->lost = cut_off;
+    worker->present = !cut_off;
+    if (cut_off) {
+        MARK("a worker that is here can't reach another ps");
+        worker->counts = false;
+        worker->cut_off_s = now_s;
+        if (tells) {
+            job_say(job, LOG_WARNING, "worker %d (%s) %.255s: it takes no part until it can reach all ps", index,
+                    worker->peer, message);
+        }
+        job_consider(job, now_s);
+    } else {
+        if (tells) {
+            job_say(job, LOG_INFO, "worker %d (%s) reaches all ps again after %.0f s", index, worker->peer,
+                    now_s - worker->cut_off_s);
+        }
+        job_start_if_complete(job);
+    }
 }
 
 void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struct message_heartbeat *heartbeat,
@@ -219,6 +252,9 @@ void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struc
         return;
     }
     job_heard(job, index, incarnation, now_s);
+    if (!worker->left) {
+        take_reach(job, index, heartbeat->state == STATE_LOST, heartbeat->message, now_s);
+    }
     worker->state = heartbeat->state;
     worker->global_step = heartbeat->global_step;
     worker->local_step = heartbeat->local_step;
@@ -240,7 +276,7 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *mes
         return;
     }
     worker->left = true;
-    worker->present = worker->lost = worker->counts = false;
+    worker->present = worker->lost = worker->cut_off = worker->counts = false;
     worker->heard_s = now_s;
     job_consider(job, now_s);
     job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);

@@ -23,7 +23,7 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
 static void take_part(struct job *job, int index)
 {
     struct job_worker *worker = &job->workers[index];
-    if (!worker->counts) {
+    if (!worker->counts && !worker->cut_off) {
         worker->counts = true;
         slowest(job, index, &worker->clock);
     }

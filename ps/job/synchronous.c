@@ -370,6 +370,17 @@ static bool find_awaited(const struct job *job, double now_s, int *worker, int *
     return false;
 }
 
+/* The first that can't reach every ps; -1: there is none. */
+static int find_cut_off(const struct job *job)
+{
+    for (int i = 0; i < job->worker_count; i++) {
+        if (job->workers[i].cut_off) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 static int ps_of_shard(const struct job *job, int shard)
 {
     int ps = 0;
@@ -394,7 +405,10 @@ bool job_awaited(struct job *job, double now_s, char message[256])
             job->awaited[i] = is_awaited(job, i, now_s);
         }
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);
-        if (is_coordinator(job)) {
+        if (is_coordinator(job) && (worker = find_cut_off(job)) >= 0) {
+            snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld: it %.100s", worker,
+                     worker_host(job, worker), step, job->workers[worker].message);
+        } else if (is_coordinator(job)) {
             snprintf(message, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
                      job->gathered.least - possible, job->gathered.least - possible == 1 ? "" : "s", step,
                      job->gathered.least, seconds);

@@ -687,7 +687,7 @@ static bool speaks_for(const struct session *session, struct member who)
         return true;
     }
     const struct job_worker *worker = &job->workers[who.index];
-    return !worker->present || worker->incarnation == session->incarnation;
+    return (!worker->present && !worker->cut_off) || worker->incarnation == session->incarnation;
 }
 
 /* What an operator or a member is answered. Locked. */

@@ -40,6 +40,7 @@ static struct {
     int late;     /* listed workers that come so late that a job that waits for them is given other configs */
     int faults;
     bool disk_was_full, over, leaving; /* disk_was_full: or broken otherwise */
+    bool clocks_differ;                /* and nothing else is wrong */
 } run;
 
 static void set(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -430,19 +431,24 @@ static void drift_for_a_while(struct machine *machine)
     world_at(until_s, drift, machine, 100);
 }
 
-/* Switched off, or cut off in one direction or both, and not to be there again. */
+/*
+ * Switched off, or cut off in one direction or both, from all or from one ps alone, and not to be there again: the
+ * others have to do without it.
+ */
 static void lose_for_good(struct machine *machine)
 {
-    static const char *const hows[] = {"is apart from all", "is heard by nobody", "hears nobody", "is switched off"};
+    static const char *const hows[] = {"is apart from", "sends nothing that comes to", "gets nothing from"};
     const uint64_t how = chance(4);
+    struct machine *from = chance(2) == 0 ? &world.machines[chance((uint64_t)oracle.ps)] : NULL;
     run.is_gone = true;
     run.restart_s[machine->number] = INFINITY; /* whatever else befalls it */
     world.here = machine;
-    say("%s, for good", hows[how]);
     if (how == 3) {
+        say("is switched off, for good");
         machine_kill(machine);
     } else {
-        network_part(machine, NULL, (enum parting)how, INFINITY);
+        say("%s %s, for good", hows[how], from ? from->name : "all");
+        network_part(machine, from, (enum parting)how, INFINITY);
     }
 }
 
@@ -558,6 +564,17 @@ static void inject_fault(void *context, uint64_t argument)
 
 /* --- The run --- */
 
+/* Where clocks run at different paces and nothing else is wrong, leases have margin enough. */
+static void check_leases(const struct machine *machine)
+{
+    const struct job *job = is_ps(machine) ? oracle_job(machine->number) : NULL;
+    for (int i = 0; job && i < oracle.listed; i++) {
+        if (job->workers[i].lost) {
+            fail("worker %d is lost to %s, though nothing is wrong but that clocks differ", i, machine->name);
+        }
+    }
+}
+
 static void one_event(double until_s)
 {
     world_step(until_s);
@@ -565,6 +582,9 @@ static void one_event(double until_s)
         struct machine *machine = &world.machines[i];
         if (machine->runs) {
             oracle_check(machine);
+            if (run.clocks_differ) {
+                check_leases(machine);
+            }
             if (comes_and_goes(machine)) {
                 let_go(machine);
             }
@@ -644,6 +664,14 @@ static void draw_faults(enum trouble trouble)
         return;
     }
     run.calm_s = world.now_s + trouble_s + 1;
+    if (chance(16) == 0) {
+        run.clocks_differ = true;
+        world.lag = 0;
+        for (int i = 0; i < world.machine_count; i++) {
+            machine_drift(&world.machines[i], 0.75 + 0.58 * chance_real() - 1);
+        }
+        return;
+    }
     for (int i = (int)chance(MOST_FAULTS); i > 0; i--) {
         world_at(world.now_s + trouble_s * chance_real(), inject_fault, NULL, 0);
     }

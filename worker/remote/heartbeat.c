@@ -13,13 +13,17 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/process/notify.h"
+#include "ps/store/placement.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
+static const double AGAIN_S = 2.0;                          /* by then a link to a ps that has just come up is open */
 
 /* What a ps said of itself with its last lease. */
 struct ps_news {
+    bool holds; /* some of the parameters */
     bool known;
     uint8_t job_state;
     uint32_t generation;
@@ -37,7 +41,8 @@ struct heartbeat {
     pthread_t thread;
     bool runs;
     char host[256], device[129];
-    double begun_s;
+    double reached_s; /* since when some ps answers, with no silence of all for a lease; the thread's */
+    int silent_ps;    /* that has not answered for a lease, though others have; -1: none; the thread's */
     struct traffic *traffic;
     atomic_bool over, out, hurry, end;
     pthread_mutex_t mutex; /* guards what follows */
@@ -62,13 +67,70 @@ static double idle_timeout_s(const struct heartbeat *heartbeat)
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
+/* How long a ps has been silent while others answered; where none does, that says nothing of this one. */
+static double silence_s(const struct heartbeat *heartbeat, int ps, double now_s)
+{
+    return now_s - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
+}
+
+/* To join takes all of them; to train, those that hold some of the parameters. */
+static bool is_needed(struct heartbeat *heartbeat, int ps)
+{
+    pthread_mutex_lock(&heartbeat->mutex);
+    bool joins = heartbeat->vitals.state == STATE_STARTING;
+    pthread_mutex_unlock(&heartbeat->mutex);
+    return joins || heartbeat->ps[ps].holds;
+}
+
+/*
+ * No push of ours can count before all ps have it. So while one of them can't be reached, the others are told, lest
+ * everybody else waits for this worker.
+ */
+static void look_for_silent_ps(struct heartbeat *heartbeat, double now_s)
+{
+    const double longest_s = heartbeat->config->cluster.lease_secs + AGAIN_S;
+    const int before = heartbeat->silent_ps;
+    int silent = -1;
+    for (int i = 0; i < heartbeat->count && heartbeat->reached_s > 0; i++) {
+        const bool named = silent >= 0 && i != before; /* who was named before stays so */
+        if (!named && silence_s(heartbeat, i, now_s) > longest_s && is_needed(heartbeat, i)) {
+            silent = i;
+        }
+    }
+    heartbeat->silent_ps = silent;
+    if (silent >= 0 && before < 0) {
+        log_warning("%s has not been heard of for %.0f s, though others have: this worker takes no part until it is",
+                    heartbeat->links[silent].name, silence_s(heartbeat, silent, now_s));
+    } else if (silent < 0 && before >= 0) {
+        log_info("%s is heard of again: this worker takes part again", heartbeat->links[before].name);
+    }
+}
+
+/* An answer of any ps; reached_s goes on unless there was none for a lease. */
+static void note_reached(struct heartbeat *heartbeat, double now_s)
+{
+    double newest_s = 0;
+    for (int i = 0; i < heartbeat->count; i++) {
+        newest_s = fmax(newest_s, heartbeat->ps[i].heard_s);
+    }
+    if (newest_s == 0 || now_s - newest_s > heartbeat->config->cluster.lease_secs) {
+        heartbeat->reached_s = now_s;
+    }
+}
+
 static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
     char message[256];
+    const int silent = heartbeat->silent_ps;
     pthread_mutex_lock(&heartbeat->mutex);
     struct vitals vitals = heartbeat->vitals;
     snprintf(message, sizeof message, "%s", heartbeat->message);
     pthread_mutex_unlock(&heartbeat->mutex);
+    if (silent >= 0) {
+        vitals.state = STATE_LOST;
+        snprintf(message, sizeof message, "has not heard of %.200s for %.0f s", heartbeat->links[silent].name,
+                 silence_s(heartbeat, silent, clock_monotonic_s()));
+    }
     struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
                                      .global_step = vitals.global_step,
                                      .local_step = vitals.local_step,
@@ -93,8 +155,11 @@ static void take_lease(struct heartbeat *heartbeat, const struct link *link, con
     pthread_mutex_lock(&heartbeat->mutex);
     struct job_news *news = &heartbeat->news;
     struct ps_news *ps = &heartbeat->ps[link->member.index];
-    *ps = (struct ps_news){.known = true,
-                           .heard_s = clock_monotonic_s(),
+    const double now_s = clock_monotonic_s();
+    note_reached(heartbeat, now_s);
+    *ps = (struct ps_news){.holds = ps->holds,
+                           .known = true,
+                           .heard_s = now_s,
                            .incarnation = ps->incarnation,
                            .changed_s = ps->changed_s,
                            .job_state = lease->job_state,
@@ -245,6 +310,7 @@ static void *beat_on(void *context)
     while (polled && !atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
         notify_alive();
+        look_for_silent_ps(heartbeat, clock_monotonic_s());
         visit_all(heartbeat, beat);
         double now_s = clock_monotonic_s();
         next_s = beat ? now_s + interval_s(heartbeat) : next_s;
@@ -263,6 +329,18 @@ static void *beat_on(void *context)
     free(polled);
     say_goodbye(heartbeat);
     return NULL;
+}
+
+/* Small models, or few variables, leave some ps without any parameters. */
+static void note_holders(struct heartbeat *heartbeat)
+{
+    struct span spans[PLACEMENT_MAX_SPANS];
+    struct model model;
+    model_layout(&model, &heartbeat->config->model);
+    for (int i = 0; i < heartbeat->count; i++) {
+        heartbeat->ps[i].holds =
+            placement_spans(&model, heartbeat->config->cluster.placement, heartbeat->count, i, spans) > 0;
+    }
 }
 
 bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
@@ -286,6 +364,8 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     new->traffic = traffic;
     new->vitals = (struct vitals){.state = STATE_STARTING, .global_step = -1, .loss = NAN};
     new->news.test_accuracy = NAN;
+    new->silent_ps = -1;
+    note_holders(new);
     gethostname(new->host, sizeof new->host - 1);
     snprintf(new->device, sizeof new->device, "%s", device);
     bool done = true;

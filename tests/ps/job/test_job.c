@@ -555,6 +555,44 @@ static void test_staleness_makes_the_fast_wait(void **state)
     job_destroy(&scene.job);
 }
 
+/* Its pushes come here and can't come to another ps: so it is stuck, and its clock with it. */
+static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct message_heartbeat heartbeat = {
+        .state = STATE_TRAINING, .loss = 1, .host = "h", .device = "cpu", .message = ""};
+    begin(&scene, 2);
+    scene.config.cluster.max_staleness = 2;
+    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
+    push(&scene, 1, 1);
+    for (uint64_t i = 1; i <= 3; i++) {
+        push(&scene, 0, i);
+    }
+    assert_false(job_may_answer(&scene.job, 0));
+    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
+    assert_false(job_may_answer(&scene.job, 0));
+    heartbeat.state = STATE_LOST;
+    heartbeat.message = "has not heard of ps 1 (q:2222) for 11 s";
+    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
+    assert_true(job_may_answer(&scene.job, 0));
+    push(&scene, 1, 2); /* one that was under way */
+    push(&scene, 0, 4);
+    push(&scene, 0, 5);
+    push(&scene, 0, 6);
+    assert_true(job_may_answer(&scene.job, 0));
+    heartbeat.state = STATE_TRAINING;
+    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
+    push(&scene, 1, 3); /* it joins where worker 0 is */
+    push(&scene, 0, 7);
+    assert_true(job_may_answer(&scene.job, 0));
+    push(&scene, 0, 8);
+    push(&scene, 0, 9);
+    push(&scene, 0, 10);
+    assert_false(job_may_answer(&scene.job, 0));
+    job_destroy(&scene.job);
+}
+
 /* The slowest worker's last gradient is not wanted any more, so its clock stays where it is. */
 static void test_staleness_holds_nobody_after_the_last_step(void **state)
 {
@@ -703,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_staleness_makes_the_fast_wait),
+        cmocka_unit_test(test_who_is_cut_off_from_a_ps_holds_up_nobody),
         cmocka_unit_test(test_staleness_holds_nobody_after_the_last_step),
         cmocka_unit_test(test_the_last_step_is_the_last),
         cmocka_unit_test(test_live_keys_are_taken_at_their_step),

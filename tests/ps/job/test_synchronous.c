@@ -178,6 +178,13 @@ static void pass(struct scene *scene, double seconds)
     }
 }
 
+static void beat(struct scene *scene, int ps, int worker, enum member_state how, const char *message)
+{
+    const struct message_heartbeat heartbeat = {
+        .state = (uint8_t)how, .loss = 1, .host = "h", .device = "cpu", .message = message};
+    job_heartbeat(&scene->jobs[ps], worker, (uint64_t)worker + 1, &heartbeat, scene->now_s);
+}
+
 static void hear(struct scene *scene, int worker)
 {
     for (int ps = 0; ps < scene->ps_count; ps++) {
@@ -505,6 +512,76 @@ static void test_two_ps_agree(void **state)
     end(&scene);
 }
 
+/* It is heard here, and says that another ps is out of its reach: then its gradient can never be whole. */
+static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct job_step step;
+    char message[256];
+    const char *const why = "has not heard of ps 1 (q:2222) for 11 s";
+    begin(&scene, 2, 3, 0, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_true(offer_as(&scene, 1, i, (uint64_t)i + 1, 0, true));
+    }
+    for (int i = 0; i < 11; i++) { /* longer than any lease */
+        pass(&scene, 1);
+        hear(&scene, 0);
+        hear(&scene, 1);
+        hear(&scene, 2);
+        report(&scene);
+        assert_int_equal(apply(&scene, 0), 0);
+    }
+    beat(&scene, 0, 2, STATE_LOST, why);
+    assert_true(told(&scene, "worker 2 (10.0.0.2:1) has not heard of ps 1 (q:2222) for 11 s: it takes no part until"));
+    assert_int_equal(job_worker_state(&scene.jobs[0], 2), STATE_LOST);
+    assert_int_equal(job_present(&scene.jobs[0]), 2);
+    assert_true(job_take_step(&scene.jobs[0], &step));
+    assert_int_equal(step.count, 2);
+    job_step_applied(&scene.jobs[0], &step, true, scene.now_s);
+    assert_int_equal(outcome(&scene, 2, 0), PUSH_STALE);
+    /* Whatever else is heard of it, and another connection, change nothing. */
+    hear(&scene, 2);
+    come(&scene, 2, 3);
+    beat(&scene, 0, 2, STATE_LOST, why);
+    assert_int_equal(job_present(&scene.jobs[0]), 2);
+    assert_string_equal(scene.log, "");
+    /* Where nobody else is left, the log names it, and why. */
+    beat(&scene, 0, 0, STATE_LOST, why);
+    beat(&scene, 0, 1, STATE_LOST, why);
+    pass(&scene, 2);
+    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_string_equal(message, "waiting for worker 0 (b:2222) to push step 1: it has not heard of ps 1 (q:2222) for "
+                                 "11 s");
+    scene.log[0] = '\0';
+    beat(&scene, 0, 2, STATE_TRAINING, "");
+    assert_true(told(&scene, "worker 2 (10.0.0.2:1) reaches all ps again after 2 s"));
+    assert_int_equal(job_present(&scene.jobs[0]), 1);
+    assert_int_equal(job_worker_state(&scene.jobs[0], 2), STATE_TRAINING);
+    end(&scene);
+}
+
+/* It is alive: who claims its place is probed for, as with any other. A process that takes it begins anew. */
+static void test_who_is_cut_off_keeps_its_place(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct error message;
+    begin(&scene, 1, 2, 0, 1);
+    beat(&scene, 0, 1, STATE_LOST, "has not heard of ps 1 (q:2222) for 11 s");
+    const struct peer other = {.member = {MEMBER_WORKER, 1}, .incarnation = 99, .program = "trainer"};
+    assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), JOB_ASK_AGAIN);
+    job_pong(&scene.jobs[0], 1, 2, job_probe_nonce(&scene.jobs[0], 1));
+    assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), REFUSAL_DUPLICATE);
+    job_leave(&scene.jobs[0], 1, 2, "stopped", scene.now_s);
+    assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), 0);
+    assert_int_equal(job_present(&scene.jobs[0]), 2);
+    end(&scene);
+}
+
 /* All but two are lost in one tick, which has more to say besides. */
 static void test_many_are_lost_at_once(void **state)
 {
@@ -635,6 +712,8 @@ int main(void)
         cmocka_unit_test(test_lies_about_steps_are_refused),
         cmocka_unit_test(test_after_the_last_step_nothing_is_wanted),
         cmocka_unit_test(test_two_ps_agree),
+        cmocka_unit_test(test_nobody_waits_for_who_is_cut_off_from_a_ps),
+        cmocka_unit_test(test_who_is_cut_off_keeps_its_place),
         cmocka_unit_test(test_many_are_lost_at_once),
         cmocka_unit_test(test_an_earlier_push_is_not_the_one_that_was_taken),
         cmocka_unit_test(test_replicas_change_at_one_step),

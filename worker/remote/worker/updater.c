@@ -136,6 +136,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!worker->live && !worker_begin(worker)) {
         return false;
     }
+    worker_tell_vitals(worker, STATE_STARTING);
     heartbeat_say(worker->heartbeat, "waiting for the model");
     live_config_note_joined(worker->live, false);
     worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
