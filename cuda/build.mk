@@ -33,7 +33,7 @@ helper_link  := -pie -nodefaultlibs -Wl,--gc-sections,-z,$(helper_relro),-z,now,
 	-Lbuild/gpu/stubs -ldl -lm -lc -lgcc
 
 # What the two programs share.
-helper_shared  := base/error.c ps/store/model.c ps/store/optimizer.c base/cpu.c
+helper_shared  := base/error.c ps/store/model.c ps/store/optimizer.c base/cpu.c base/kernels/kernels_reference.c
 helper_objects := $(patsubst %.c,build/gpu/%.o,$(hosted) $(helper_shared)) build/gpu/kernels.o
 
 ifeq ($(gpu_missing),)

@@ -8,9 +8,17 @@ import subprocess
 import time
 
 from ports import free_ports
-from runs import SMALL, Result
+from runs import SMALL, Result, wait_for
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
+
+
+def threads_stand_still(pid):
+    try:
+        threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+    except OSError:  # one has just ended
+        return False
 
 
 class Cluster:
@@ -91,9 +99,12 @@ class Cluster:
             time.sleep(0.01)
 
     def kill(self, name, number=signal.SIGKILL):
+        """Returns when it has had its effect: on a busy machine a process that is stopped runs on for a while."""
         self.members[name].send_signal(number)
         if number == signal.SIGKILL:
-            self.members[name].wait(10)
+            self.members[name].wait(60)
+        if number == signal.SIGSTOP:
+            wait_for(lambda: threads_stand_still(self.members[name].pid), f"standstill of {name}")
 
     def status(self, timeout=10):
         """(exit status, members by name) of `trainer status --json`."""

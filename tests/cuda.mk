@@ -70,7 +70,8 @@ build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_pro
 # The device's unit tests as plain programs with the real kernels, for compute-sanitizer to look into; everything but
 # the CPU engine's kernels is compiled for the simulator already.
 gpu_tests        := $(patsubst tests/cuda/device/%.c,build/gpu/%,$(wildcard tests/cuda/device/test_*.c))
-gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) $(filter worker/cpu/%,$(sources)))
+gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) \
+	$(filter worker/cpu/% base/kernels/%,$(sources)))
 gpu_test_objects := $(gpu_tests:build/gpu/%=build/gpu/tests/cuda/device/%.o) $(gpu_test_parts)
 
 $(gpu_tests): build/gpu/%: build/gpu/tests/cuda/device/%.o $(gpu_test_parts) build/gpu/kernels.o \

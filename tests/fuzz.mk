@@ -11,7 +11,7 @@ fuzzed  := $(filter-out $(warnings),$(sanitized)) -w -fsanitize=fuzzer-no-link
 $(call remember,build/fuzz/flags,$(CLANG) $(fuzzed) $(cppflags) $(link_with))
 
 # Without the kernels, which no decoder uses and which take clang minutes with sanitizers.
-fuzz_objects  := $(patsubst %.c,build/fuzz/%.o,$(filter-out worker/cpu/%,$(sources)))
+fuzz_objects  := $(patsubst %.c,build/fuzz/%.o,$(filter-out worker/cpu/% base/kernels/%,$(sources)))
 fuzz_programs := $(fuzzers:%=build/fuzz/%)
 
 build/fuzz/%.o: %.c build/fuzz/flags $(musl_libs) | $(packages)

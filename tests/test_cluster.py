@@ -23,7 +23,7 @@ def test_one_ps_and_two_workers_train_and_leave(trainer, tmp_path):
     with Cluster(trainer, tmp_path, flags=("--train_steps=600", "--learning_rate=0.2")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
-        cluster.wait_all(timeout=20)
+        cluster.wait_all()
         assert done["steps"] == 600 and done["test_accuracy"] > 0.8
         assert done["global_steps_per_s"] > 0 and 0 < done["local_steps"] <= 600
         steps = [event["worker"] for name in ("worker 0", "worker 1") for event in cluster.events(name, "step")]
@@ -365,7 +365,7 @@ def test_nobody_outlives_a_killed_cluster_command(trainer, tmp_path):
     members = members_of(process)
     process.kill()
     process.communicate(timeout=10)
-    runs.wait_for(lambda: not any(map(is_there, members)), "end of its members", timeout=20)
+    runs.wait_for(lambda: not any(map(is_there, members)), "end of its members")
 
 
 def command_line(pid):

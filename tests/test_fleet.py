@@ -86,11 +86,16 @@ def test_serve_forever(trainer, tmp_path):
             cluster.wait(f"ps {i}", status=None)
 
 
-@pytest.mark.parametrize("depth, dtype", [(0, "float32"), (3, "bfloat16")])
-def test_max_staleness_holds_with_several_ps(trainer, tmp_path, depth, dtype):
-    """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again."""
-    bound = 6
-    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=(
+@pytest.mark.parametrize("ps, depth, dtype", [(1, 3, "float32"), (3, 0, "float32"), (3, 3, "bfloat16")])
+def test_max_staleness_is_exact(trainer, tmp_path, ps, depth, dtype):
+    """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again.
+
+    A ps applies a push and then keeps its answer back while the worker is more than the bound ahead: so the lead grows
+    to one more than the bound, to the step, whatever the depth of the pipeline, whose pushes go one after another.
+    Several ps count from when a worker came to each of them, and the strictest one decides: then the lead is at most
+    that."""
+    bound, lead = 6, 6 + 1
+    with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=(
             "--train_steps=100000000", "--issync=0", "--lease_secs=60", "--learning_rate=0.01",
             f"--max_staleness={bound}", f"--pipeline_depth={depth}", f"--wire_dtype={dtype}")) as cluster:
         cluster.start_all()
@@ -98,22 +103,32 @@ def test_max_staleness_holds_with_several_ps(trainer, tmp_path, depth, dtype):
         def told(name, what):
             return cluster.status()[1][name][what] or 0
 
+        def where_it_ends(least):
+            """The global step at which it stands still: thousands would follow, if nobody waited."""
+            runs.wait_for(lambda: told("ps 0", "global_step") >= least, f"global step {least}")
+            begun = seen = told("ps 0", "global_step")
+            since = time.monotonic()
+            while time.monotonic() - since < 1:
+                now = told("ps 0", "global_step")
+                assert now < begun + 100, "nobody waits"
+                if now != seen:
+                    seen, since = now, time.monotonic()
+            return seen
+
         runs.wait_for(lambda: told("worker 1", "local_step") > 20, "steps of worker 1")
         cluster.kill("worker 1", signal.SIGSTOP)
-        stopped_at = told("ps 0", "global_step")
-        # Worker 0 may have been as far behind as it may get ahead; and what was under way when worker 1 stopped counts.
-        most = stopped_at + 2 * (bound + depth) + 2
-        seen, since = stopped_at, time.monotonic()
-        while time.monotonic() - since < 2:  # thousands of steps, if nobody waited
-            now = told("ps 0", "global_step")
-            assert now <= most, "worker 0 does not wait"
-            if now != seen:
-                seen, since = now, time.monotonic()
-        cluster.kill("worker 1", signal.SIGCONT)
-        runs.wait_for(lambda: told("ps 0", "global_step") > seen + 100, "steps of both")
+        steps = where_it_ends(0)
+        for here, there in ((0, 1), (1, 0), (0, 1)):
+            # From here as far ahead as it may be, to there as far ahead.
+            cluster.kill(f"worker {here}", signal.SIGSTOP)
+            cluster.kill(f"worker {there}", signal.SIGCONT)
+            before, steps = steps, where_it_ends(steps + (2 * lead if ps == 1 else 1))
+            assert steps - before <= 2 * lead
+        cluster.kill("worker 0", signal.SIGCONT)
+        runs.wait_for(lambda: told("ps 0", "global_step") > steps + 100, "steps of both")
         for name, member in cluster.status()[1].items():
-            # What is computed at one step is applied after at most `bound` of either's, and what is under way.
-            assert member["staleness"] <= 2 * (bound + depth) + 1, (name, member)
+            # Computed when the other one was `bound` ahead, applied when it is `lead` behind, and the pipeline's own.
+            assert member["staleness"] <= bound + lead + 2 * depth, (name, member)
 
 
 def test_status_answers_at_once_while_training(trainer, tmp_path):

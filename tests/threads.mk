@@ -13,7 +13,7 @@ build/tsan/%.o: %.c build/tsan/flags $(musl_libs)
 	@$(CC) $(raced) $(cppflags) $(call flags_for,$<) $(raced_flags) -MMD -MP -c -o $@ $<
 
 # Kernels are called by threads that share nothing in them but what pool_run hands out: it takes -O2 to be bearable.
-build/tsan/worker/cpu/%.o: raced_flags := -O2
+build/tsan/worker/cpu/%.o build/tsan/base/kernels/%.o: raced_flags := -O2
 
 build/tsan/rooms.a: $(raced_objects)
 	@rm -f $@

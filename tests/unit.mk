@@ -24,7 +24,7 @@ build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
 build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 
 # Those who compute for seconds do it faster, and are looked at as closely.
-build/san/worker/cpu/%.o: san_flags := -O2
+build/san/worker/cpu/%.o build/san/base/kernels/%.o: san_flags := -O2
 
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
@@ -46,7 +46,7 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 
 # Calls that a test makes fail.
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
-	recv recvmsg send sendmsg)
+	recv recvmsg send sendmsg wake_wait)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)

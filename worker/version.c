@@ -15,7 +15,7 @@
 #include "cuda/device/driver.h"
 #include "cuda/payload.h"
 #include "net/tls/gcm.h"
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__

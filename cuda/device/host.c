@@ -1,22 +1,26 @@
 /*
- * Scalar loops, as readable as a reference: manual placement is for experiments, and a layer here must agree with the
- * device to the bit of the shared formulas (cuda/kernels/activations.h, ps/store/optimizer_math.h).
+ * What is here is the traffic between host and device, layer by layer. The arithmetic is that of the CPU engine's
+ * reference kernels, which take any width and alignment, and of ps/store/optimizer_math.h, which the device shares: the
+ * faster kernels would not fit into the GPU engine's program, and copies of every batch are what costs time here.
  */
 #include "cuda/device/host.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/kernels/activations.h"
+#include "base/kernels.h"
 #include "ps/store/optimizer_math.h"
 
 struct host {
-    float *vectors[STORE_VECTORS];              /* [float_count]; the parts of the device's layers are unused */
-    float *gradient;                            /* likewise */
-    float *inputs, *outputs, *dropped, *deltas; /* [rows, widest]: of a batch, between two layers */
-    int32_t *indexes;                           /* [rows] */
-    float *row;                                 /* [widest] */
-    uint8_t *images;                            /* of the data, if layer 0 is on the host */
+    float *vectors[STORE_VECTORS];    /* [float_count]; the parts of the device's layers are unused */
+    float *gradient;                  /* likewise */
+    float *inputs, *outputs, *deltas; /* [rows, widest]: of a batch, between two layers */
+    float *masks, *dropped;           /* likewise; dropout's */
+    float *transposed;                /* [float_count]: the weights of one layer */
+    float *row;                       /* [widest] */
+    int32_t *indexes;                 /* [rows] */
+    int32_t *places;                  /* [rows]: 0, 1, 2 ...: the batch is not reordered */
+    uint8_t *images;                  /* of the data, if layer 0 is on the host */
 };
 
 /* --- its memory --- */
@@ -61,12 +65,18 @@ bool host_create(struct device *device, struct error *error)
     host->gradient = calloc(floats, sizeof(float));
     host->inputs = calloc(rows * widest, sizeof(float));
     host->outputs = calloc(rows * widest, sizeof(float));
-    host->dropped = calloc(rows * widest, sizeof(float));
     host->deltas = calloc(rows * widest, sizeof(float));
-    host->indexes = calloc(rows, sizeof(int32_t));
+    host->masks = calloc(rows * widest, sizeof(float));
+    host->dropped = calloc(rows * widest, sizeof(float));
+    host->transposed = calloc(floats, sizeof(float));
     host->row = calloc(widest, sizeof(float));
-    done = done && host->gradient && host->inputs && host->outputs && host->dropped && host->deltas && host->indexes &&
-           host->row;
+    host->indexes = calloc(rows, sizeof(int32_t));
+    host->places = calloc(rows, sizeof(int32_t));
+    done = done && host->gradient && host->inputs && host->outputs && host->deltas && host->masks && host->dropped &&
+           host->transposed && host->row && host->indexes && host->places;
+    for (size_t i = 0; done && i < rows; i++) {
+        host->places[i] = (int32_t)i;
+    }
     return done || out_of_memory(error);
 }
 
@@ -82,10 +92,13 @@ void host_destroy(struct device *device)
     free(host->gradient);
     free(host->inputs);
     free(host->outputs);
-    free(host->dropped);
     free(host->deltas);
-    free(host->indexes);
+    free(host->masks);
+    free(host->dropped);
+    free(host->transposed);
     free(host->row);
+    free(host->indexes);
+    free(host->places);
     free(host->images);
     free(host);
     device->host = NULL;
@@ -186,29 +199,35 @@ static bool fetch_inputs(struct device *device, int number, const uint8_t *given
     }
     for (int m = 0; m < count; m++) {
         const uint8_t *image = given ? given + (size_t)m * pixels : host->images + (size_t)host->indexes[m] * pixels;
-        for (size_t i = 0; i < pixels; i++) {
-            host->inputs[(size_t)m * pixels + i] = (float)image[i] * (1.0f / 255.0f);
-        }
+        kernels_reference.scale((int)pixels, image, host->inputs + (size_t)m * pixels);
     }
     return true;
 }
 
-static float drop_factor(const struct device *device, int layer, int place, int unit)
+/* Rows begin `pitch` floats apart; what pads them stays zero on the device, too. */
+static void clear(const struct kernel_layer *layer, int count, float *values)
 {
-    const struct dropout *dropout = &device->network.dropout;
-    struct dropout_batch batch = {device->progress->task, device->progress->step};
-    return dropout_drops(dropout, &batch, layer, place, unit) ? 0.0f : dropout->scale;
+    memset(values, 0, (size_t)count * (size_t)layer->pitch * sizeof *values);
+}
+
+/* Multiplies the outputs, or the deltas, of hidden layer `number` by dropout's factors for this batch, into `to`. */
+static void drop(struct device *device, int number, int count, const float *values, float *to)
+{
+    const struct kernel_layer *layer = &device->network.layer[number];
+    struct drop drop = {.dropout = &device->network.dropout,
+                        .batch = {device->progress->task, device->progress->step},
+                        .layer = number,
+                        .rows = count,
+                        .n = layer->out,
+                        .stride = layer->pitch,
+                        .places = device->host->places,
+                        .in = values,
+                        .mask = device->host->masks,
+                        .out = to};
+    kernels_reference.drop(&drop);
 }
 
 /* --- forward --- */
-
-/* to[n] += x * from[n]: the inner loop of all passes. */
-static void add_row(float *to, float x, const float *from, int count)
-{
-    for (int n = 0; n < count; n++) {
-        to[n] += x * from[n];
-    }
-}
 
 static bool forward_layer(struct device *device, const struct kernel_network *network, int number, const uint8_t *given,
                           int count, bool training, struct error *error)
@@ -222,19 +241,27 @@ static bool forward_layer(struct device *device, const struct kernel_network *ne
     if (!fetch_inputs(device, number, given, count, training, &pitch, error)) {
         return false;
     }
-    memset(host->outputs, 0, (size_t)count * (size_t)layer->pitch * sizeof(float));
-    for (int m = 0; m < count; m++) {
-        float *out = host->outputs + (size_t)m * (size_t)layer->pitch;
-        float *dropped = host->dropped + (size_t)m * (size_t)layer->pitch;
-        memcpy(out, values + layer->biases, (size_t)layer->out * sizeof *out);
-        for (int i = 0; i < layer->in; i++) {
-            add_row(out, host->inputs[(size_t)m * (size_t)pitch + (size_t)i],
-                    values + layer->weights + (size_t)i * (size_t)layer->stride, layer->out);
-        }
-        for (int n = 0; !last && n < layer->out; n++) {
-            out[n] = activate(network->activation, out[n]);
-            dropped[n] = drops ? out[n] * drop_factor(device, number, m, n) : 0.0f;
-        }
+    clear(layer, count, host->outputs);
+    kernels_reference.fill(count, layer->out, values + layer->biases, host->outputs, layer->pitch);
+    struct gemm gemm = {.m = count,
+                        .n = layer->out,
+                        .k = layer->in,
+                        .a = host->inputs,
+                        .a_row = pitch,
+                        .a_col = 1,
+                        .b = values + layer->weights,
+                        .b_stride = layer->stride,
+                        .c = host->outputs,
+                        .c_stride = layer->pitch,
+                        .accumulate = true};
+    kernels_reference.gemm(&gemm);
+    for (int m = 0; !last && m < count; m++) {
+        kernels_reference.activate((enum activation)network->activation, layer->out,
+                                   host->outputs + (size_t)m * (size_t)layer->pitch);
+    }
+    if (drops) {
+        clear(layer, count, host->dropped);
+        drop(device, number, count, host->outputs, host->dropped);
     }
     return copy_to_device(device, layer->activations, host->outputs, count, layer->pitch, error) &&
            (!drops || copy_to_device(device, layer->outputs, host->dropped, count, layer->pitch, error));
@@ -265,21 +292,26 @@ static bool delta_layer(struct device *device, int number, int count, struct err
         !fetch(device, host->outputs, layer->activations, count, layer->pitch, error)) {
         return false;
     }
-    memset(host->deltas, 0, (size_t)count * (size_t)layer->pitch * sizeof(float));
+    clear(layer, count, host->deltas);
+    kernels_reference.transpose(above->in, above->out, weights, above->stride, host->transposed, above->in);
+    struct gemm gemm = {.m = count,
+                        .n = layer->out,
+                        .k = above->out,
+                        .a = host->inputs,
+                        .a_row = above->pitch,
+                        .a_col = 1,
+                        .b = host->transposed,
+                        .b_stride = above->in,
+                        .c = host->deltas,
+                        .c_stride = layer->pitch};
+    kernels_reference.gemm(&gemm);
+    if (network->dropout.threshold > 0) {
+        drop(device, number, count, host->deltas, host->deltas);
+    }
     for (int m = 0; m < count; m++) {
-        const float *upper = host->inputs + (size_t)m * (size_t)above->pitch;
         size_t at = (size_t)m * (size_t)layer->pitch;
-        for (int i = 0; i < layer->out; i++) {
-            const float *row = weights + (size_t)i * (size_t)above->stride;
-            float sum = 0.0f;
-            for (int n = 0; n < above->out; n++) {
-                sum += upper[n] * row[n];
-            }
-            if (network->dropout.threshold > 0) {
-                sum *= drop_factor(device, number, m, i);
-            }
-            host->deltas[at + (size_t)i] = derive(network->activation, host->outputs[at + (size_t)i], sum);
-        }
+        kernels_reference.derive((enum activation)network->activation, layer->out, host->outputs + at,
+                                 host->deltas + at);
     }
     return copy_to_device(device, layer->deltas, host->deltas, count, layer->pitch, error);
 }
@@ -318,10 +350,18 @@ static bool gradient_layer(struct device *device, int number, const uint8_t *giv
     for (int i = 0; i <= layer->in; i++) {
         bool bias = i == layer->in;
         float *to = host->gradient + (bias ? layer->biases : layer->weights + (size_t)i * (size_t)layer->stride);
-        memset(host->row, 0, (size_t)layer->out * sizeof *host->row);
-        for (int m = 0; m < count; m++) {
-            add_row(host->row, bias ? 1.0f : host->inputs[(size_t)m * (size_t)pitch + (size_t)i],
-                    host->deltas + (size_t)m * (size_t)layer->pitch, layer->out);
+        struct gemm gemm = {.m = 1,
+                            .n = layer->out,
+                            .k = count,
+                            .a = host->inputs + i,
+                            .a_col = pitch,
+                            .b = host->deltas,
+                            .b_stride = layer->pitch,
+                            .c = host->row};
+        if (bias) {
+            kernels_reference.column_sums(count, layer->out, host->deltas, layer->pitch, host->row, false);
+        } else {
+            kernels_reference.gemm(&gemm);
         }
         for (int n = 0; n < layer->out; n++) {
             to[n] = (adds ? to[n] : 0.0f) + weight * host->row[n];

@@ -12,7 +12,7 @@
 #define ACTIVATION_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* The formulas of worker/cpu/kernels_reference.c; NaN stays NaN. */
+/* The formulas of base/kernels/kernels_reference.c; NaN stays NaN. */
 ACTIVATION_INLINE float activate(int activation, float z)
 {
     switch (activation) {

@@ -97,7 +97,7 @@ static __device__ __forceinline__ void warp_largest(float &value, int &place)
 }
 
 /*
- * One row by one warp, as struct softmax of worker/cpu/kernels.h: deltas become (softmax - target) x scale. Returns the
+ * One row by one warp, as struct softmax of base/kernels.h: deltas become (softmax - target) x scale. Returns the
  * cross-entropy; *correct as there.
  */
 static __device__ __forceinline__ float softmax_row(const float *logits, float *deltas, int classes, int label,

@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "net/credentials.h"
+#include "net/wake.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
 #include "tests/random.h"
@@ -104,6 +105,25 @@ ssize_t __wrap_send(int fd, const void *bytes, size_t size, int flags)
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     return has_no(SEND, EPIPE) ? -1 : __real_sendmsg(fd, message, flags);
+}
+
+/*
+ * Waits that ended with their deadline. A connection lingers for half a second before it closes; all other waits have
+ * ten and more, and each that used them up waited for what a failed call took away.
+ */
+static atomic_long deadlines_met;
+
+enum wake_result __real_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    bool lingers = deadline_s - clock_monotonic_s() < 1;
+    enum wake_result how = __real_wake_wait(fd, events, wake, deadline_s);
+    if (how == WAKE_TIMEOUT && !lingers) {
+        atomic_fetch_add(&deadlines_met, 1);
+    }
+    return how;
 }
 
 /*
@@ -204,10 +224,8 @@ static void try_all(enum kind kind, const char *name)
     struct test_random dice = test_random_begin(name);
     const long stride = calls > 100 ? calls / 100 : 1;
     long failures = 0, tried = 0;
-    double longest_s = 0;
     for (long n = 1 + test_random_below(&dice, (int)stride); n <= calls; n += stride) {
         for (int often = 0; often < 2; often++) {
-            double begin_s = clock_monotonic_s();
             error.text[0] = '\0';
             fail_calls(kind, n, often ? calls : 1);
             if (!converse(server_key, &error)) {
@@ -215,8 +233,6 @@ static void try_all(enum kind kind, const char *name)
                 failures++;
             }
             tried++;
-            double took_s = clock_monotonic_s() - begin_s;
-            longest_s = took_s > longest_s ? took_s : longest_s;
         }
     }
     fail_calls(kind, 0, 0);
@@ -224,10 +240,9 @@ static void try_all(enum kind kind, const char *name)
         fail_msg("after all that: %s", error.text);
     }
     credentials_free(server_key);
-    print_message("%s: %ld calls in a conversation, %ld of %ld shortages ended it, the longest after %.2f s\n", name,
-                  calls, failures, tried, longest_s);
+    print_message("%s: %ld calls in a conversation, %ld of %ld shortages ended it\n", name, calls, failures, tried);
     assert_true(failures > 0);
-    assert_true(longest_s < 9); /* nobody waits for a deadline: the shortest is that of accepting, 10 s */
+    assert_int_equal(atomic_load(&deadlines_met), 0);
 }
 
 static void test_allocations(void **state)

@@ -15,7 +15,7 @@
 #include "ps/store/collect.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 #include "worker/engine.h"
 
 enum { MOST_WIDTH = 2048, MOST_LAYERS = 5 };

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 #include "worker/data/examples.h"
 
 struct index_block {

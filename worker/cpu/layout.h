@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 /* The strips of `width` columns. */
 struct strips {

@@ -16,7 +16,7 @@
 #include "ps/store/model.h"
 #include "ps/store/store.h"
 #include "worker/cpu/index.h"
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 #include "worker/cpu/layout.h"
 
 enum { NETWORK_MAX_LAYERS = CONFIG_MAX_LAYERS - 1 };

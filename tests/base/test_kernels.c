@@ -9,9 +9,8 @@
 /* cmocka wants the four above first. */
 #include <cmocka.h>
 
+#include "base/kernels.h"
 #include "tests/random.h"
-#include "worker/cpu/kernels.h"
-#include "worker/cpu/layout.h"
 
 enum { FLOATS = 1 << 16, ROUNDS = 300 };
 
@@ -27,6 +26,11 @@ static int below(int bound)
         abort();
     }
     return test_random_below(&test_seed, bound);
+}
+
+static int round_up(int n, int multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
 }
 
 static void fill(float *values)

@@ -1,8 +1,8 @@
 /* The kernels for aarch64: every such processor has NEON. */
 #include <arm_neon.h>
 
-#include "worker/cpu/kernels_bytes.h"
-#include "worker/cpu/kernels_loops.h"
+#include "base/kernels/kernels_bytes.h"
+#include "base/kernels/kernels_loops.h"
 
 #define KERNELS_TABLE      kernels_neon
 #define KERNELS_NAME       "neon"
@@ -143,4 +143,4 @@ static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int
     return pad_entries(entries, offset, value);
 }
 
-#include "worker/cpu/kernels_simd.h"
+#include "base/kernels/kernels_simd.h"

@@ -1,15 +1,17 @@
 /*
- * The inner loops of the CPU engine, one table per instruction set, chosen at run time.
+ * The inner loops of a network's passes, one table per instruction set. The CPU engine chooses one at run time; layers
+ * that train.placement puts beside a GPU use the reference (cuda/device/host.h).
  *
  * kernels_reference.c is the readable version. kernels_avx2.c, kernels_avx512.c and kernels_neon.c each define a few
  * primitives and share kernels_simd.h. All tables compute the same up to the rounding of sums; within one table every
  * sum has a fixed order, which depends neither on how callers split rows nor on threads.
  *
  * Unless stated otherwise, `n` below is a number of floats that is a multiple of `lanes`, and arrays of rows of n
- * floats start on 64-byte boundaries with strides that are multiples of 16 floats.
+ * floats start on 64-byte boundaries with strides that are multiples of 16 floats. The reference asks for none of this,
+ * except that softmax and output_loss pad their rows.
  */
-#ifndef WORKER_CPU_KERNELS_H
-#define WORKER_CPU_KERNELS_H
+#ifndef BASE_KERNELS_H
+#define BASE_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>

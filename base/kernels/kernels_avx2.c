@@ -1,8 +1,8 @@
 /* The kernels for AVX2 with FMA. */
 #include <immintrin.h>
 
-#include "worker/cpu/kernels_bytes.h"
-#include "worker/cpu/kernels_loops.h"
+#include "base/kernels/kernels_bytes.h"
+#include "base/kernels/kernels_loops.h"
 
 #define KERNELS_TABLE      kernels_avx2
 #define KERNELS_NAME       "avx2"
@@ -141,4 +141,4 @@ static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int
     return pad_entries(entries, offset, value);
 }
 
-#include "worker/cpu/kernels_simd.h"
+#include "base/kernels/kernels_simd.h"

@@ -1,7 +1,7 @@
 /* The kernels for AVX-512 (F, BW, VL, DQ). */
 #include <immintrin.h>
 
-#include "worker/cpu/kernels_loops.h"
+#include "base/kernels/kernels_loops.h"
 
 #define KERNELS_TABLE      kernels_avx512
 #define KERNELS_NAME       "avx512"
@@ -134,4 +134,4 @@ static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int
     return pad_entries(entries, offset, value);
 }
 
-#include "worker/cpu/kernels_simd.h"
+#include "base/kernels/kernels_simd.h"

@@ -2,10 +2,10 @@
  * Loops simple enough for the compiler to vectorise: every kernel file includes them, and so compiles them for its
  * instruction set.
  */
-#ifndef WORKER_CPU_KERNELS_LOOPS_H
-#define WORKER_CPU_KERNELS_LOOPS_H
+#ifndef BASE_KERNELS_KERNELS_LOOPS_H
+#define BASE_KERNELS_KERNELS_LOOPS_H
 
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 #include <string.h>
 

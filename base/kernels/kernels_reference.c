@@ -1,12 +1,12 @@
 /*
  * The kernels in plain C: tests compare the others with them, and CPUs without AVX2 run them.
  */
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "worker/cpu/kernels_loops.h"
+#include "base/kernels/kernels_loops.h"
 
 enum { LANES = 16 };
 

@@ -1,6 +1,6 @@
 /* Vectors of 16 bytes, available on every supported processor; the kernel files use them to move pixels. */
-#ifndef WORKER_CPU_KERNELS_BYTES_H
-#define WORKER_CPU_KERNELS_BYTES_H
+#ifndef BASE_KERNELS_KERNELS_BYTES_H
+#define BASE_KERNELS_KERNELS_BYTES_H
 
 #include <stdint.h>
 

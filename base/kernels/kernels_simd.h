@@ -8,13 +8,13 @@
  * Accumulators are small arrays indexed only by constants, so that the compiler keeps them in registers: every function
  * with accumulators is inlined with constant sizes, and its loops over them are unrolled.
  */
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 #ifdef KERNELS_TABLE
 #include <math.h>
 
-#include "worker/cpu/kernels_bytes.h"
-#include "worker/cpu/kernels_loops.h"
+#include "base/kernels/kernels_bytes.h"
+#include "base/kernels/kernels_loops.h"
 
 #if defined(__clang__)
 #define UNROLL      _Pragma("clang loop unroll(full)")

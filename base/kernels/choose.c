@@ -1,5 +1,5 @@
 /* Chooses the kernel table for this machine. */
-#include "worker/cpu/kernels.h"
+#include "base/kernels.h"
 
 #include "base/cpu.h"
 
