@@ -179,7 +179,7 @@ static void put_program_page(const struct command *const *commands)
     printf("Without a command it is\n.Cm \"%s\" .\nFlags are written\n.Fl -flag Ns = Ns Ar value\nor\n"
            ".Fl -flag Ar value ;\nswitches\n.Fl -issync ,\n.Fl -noissync .\n.Pp\nThe commands are:\n"
            ".Bl -tag -width Ds\n",
-           commands[0]->name);
+           command_train.name);
     for (int i = 0; commands[i]; i++) {
         put_command(commands[i]);
     }
