@@ -36,7 +36,7 @@ enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_O
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE };
 enum label_dtype { LABEL_AUTO, LABEL_UINT8, LABEL_INT32, LABEL_INT64, LABEL_FLOAT32, LABEL_FLOAT64 };
 enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
-enum table_scaling { SCALING_STANDARD, SCALING_MINMAX, SCALING_NONE };
+enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
@@ -176,10 +176,12 @@ struct config_data {
     struct string_list categorical;   /* numbers that are categories */
     char *weight;                     /* column of row weights; "" = all rows count alike */
     char *group;                      /* rows of one group are split alike; "" = each row for itself */
+    char *time;                       /* the latest rows are held out; "" = by a hash */
     enum table_header header;         /* of CSV files */
     enum table_scaling scaling;       /* of numbers */
     int category_min;                 /* rarer categories share a place with unseen ones */
     double test_share;                /* of the rows, where there are no test files */
+    char *cache_dir;                  /* for rows that do not fit into memory; "" = train_dir, TMPDIR or /var/tmp */
 };
 
 struct config_output {

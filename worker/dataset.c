@@ -436,17 +436,10 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
 /* Cuts what is in memory into the images held out, which come first, and the rest. */
 static void split(struct dataset *dataset, const struct examples *whole, int held_out)
 {
-    size_t pixels = (size_t)whole->height * (size_t)whole->width;
-    dataset->validation = *whole;
-    dataset->validation.count = held_out;
-    dataset->train = *whole;
-    dataset->train.count = whole->count - held_out;
-    dataset->train.images += (size_t)held_out * pixels;
-    dataset->train.labels += held_out;
+    *dataset = (struct dataset){.validation = examples_part(whole, 0, held_out),
+                                .train = examples_part(whole, held_out, whole->count - held_out),
+                                .bytes = (size_t)whole->count * examples_bytes(whole)};
     dataset->sample = dataset->train;
-    dataset->streaming = NULL;
-    dataset->schema = NULL;
-    dataset->bytes = (size_t)whole->count * (pixels + sizeof *whole->labels);
 }
 
 /* Tasks whose batches this process draws from the files, each with windows of its own. */
@@ -471,13 +464,13 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
     uint64_t held = dataset->bytes;
     if (held + tasks * of_task > overflow->limit) {
         uint64_t left = overflow->limit > held ? overflow->limit - held : 0;
-        return error_set(
-            error,
-            "data.shuffle_buffer: two windows of %d examples for each of %d tasks, beside %llu MiB of those "
-            "held out, do not fit into %llu MiB (data.memory_mb); lower --shuffle_buffer to %llu or "
-            "--validation_size, or raise --memory_mb",
-            options.shuffle_buffer, (int)tasks, (unsigned long long)(held >> 20),
-            (unsigned long long)(overflow->limit >> 20), (unsigned long long)(left / tasks / 2 / examples_bytes(like)));
+        return error_set(error,
+                         "data.shuffle_buffer: two windows of %d %s for each of %d tasks, beside %llu MiB of those "
+                         "held out, do not fit into %llu MiB (data.memory_mb); lower --shuffle_buffer to %llu or "
+                         "--validation_size, or raise --memory_mb",
+                         options.shuffle_buffer, examples_are_rows(like) ? "rows" : "images", (int)tasks,
+                         (unsigned long long)(held >> 20), (unsigned long long)(overflow->limit >> 20),
+                         (unsigned long long)(left / tasks / 2 / examples_bytes(like)));
     }
     const int rows = (int)overflow->blocks.examples;
     dataset->train = *like;
@@ -492,11 +485,7 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
 
 static struct table_options table_options(const struct config *config)
 {
-    const bool is_at_most = config->data.validation_size == CONFIG_AUTO;
-    return (struct table_options){.config = config,
-                                  .limit = memory_limit(config),
-                                  .held_out = is_at_most ? VALIDATION_MOST : config->data.validation_size,
-                                  .is_at_most = is_at_most};
+    return (struct table_options){.config = config, .limit = memory_limit(config)};
 }
 
 bool dataset_is_table(const struct config *config)
@@ -539,19 +528,41 @@ static void describe_table(struct dataset *dataset, const struct config *config)
     count_text(validation, dataset->validation.count);
     snprintf(dataset->description, sizeof dataset->description,
              "table in %.140s: %s training, %s validation rows, "
-             "%d inputs of %d columns, %d %s",
+             "%d inputs of %d columns, %d %s%s",
              config->data.data_dir, training, validation, schema->inputs, schema_features(schema),
-             schema_outputs(schema), schema->task == TASK_CLASS ? "classes" : "targets");
+             schema_outputs(schema), schema->task == TASK_CLASS ? "classes" : "targets",
+             dataset->streaming ? "; streams" : "");
 }
 
-static bool load_table(struct dataset *dataset, const struct config *config, struct error *error)
+/* Room for what is held out, and for a sample, if all does not fit. */
+static struct overflow begin_overflow(const struct config *config)
+{
+    const bool is_at_most = config->data.validation_size == CONFIG_AUTO;
+    const int held_out = is_at_most ? VALIDATION_MOST : config->data.validation_size;
+    return (struct overflow){.limit = memory_limit(config),
+                             .held_out = held_out,
+                             .is_at_most = is_at_most,
+                             .keep = held_out + DATASET_SAMPLE};
+}
+
+/* What must hold of a table that has been read. */
+static bool check_table(const struct examples *whole, const struct overflow *overflow, const struct schema *schema,
+                        const struct config *config, struct error *error)
+{
+    struct found found;
+    const struct dataset_origin origin = {.source = DATA_TABLE, .images = "the table"};
+    const int count = overflow->source ? overflow->held_out + (int)overflow->blocks.examples : whole->count;
+    return (model_follows(config, true) || check_rows(schema, config->data.data_dir, config, error)) &&
+           check_counts(count, overflow->held_out, &origin, config, error) &&
+           look_for(&found, DATA_TABLE, DATASET_TEST, config, error) &&
+           (found.is_there || say_missing_part(DATA_TABLE, DATASET_TEST, config, error));
+}
+
+static bool load_table(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
     struct examples whole;
-    struct found found;
-    int held_out;
-    const struct table_options options = table_options(config);
+    struct overflow overflow = begin_overflow(config);
     struct schema *schema = calloc(1, sizeof *schema);
-    const struct dataset_origin origin = {.source = DATA_TABLE};
     if (!schema) {
         return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
     }
@@ -560,19 +571,17 @@ static bool load_table(struct dataset *dataset, const struct config *config, str
         return error_set(error,
                          "data.data_sharding: the chief sends images, not rows of tables; use shuffled or disjoint");
     }
-    if (!table_read_train(&whole, &held_out, schema, &options, error)) {
+    if (!table_read_train(&whole, test, schema, &overflow, config, error)) {
+        overflow_free(&overflow);
         free(schema);
         return false;
     }
-    *dataset = (struct dataset){.schema = schema,
-                                .validation = examples_part(&whole, 0, held_out),
-                                .train = examples_part(&whole, held_out, whole.count - held_out),
-                                .bytes = (size_t)whole.count * encoder_row_bytes(schema)};
-    dataset->sample = dataset->train;
-    if ((!model_follows(config, true) && !check_rows(schema, config->data.data_dir, config, error)) ||
-        !check_counts(whole.count, held_out, &origin, config, error) ||
-        !look_for(&found, DATA_TABLE, DATASET_TEST, config, error) ||
-        (!found.is_there && !say_missing_part(DATA_TABLE, DATASET_TEST, config, error))) {
+    split(dataset, &whole, overflow.held_out);
+    dataset->schema = schema;
+    bool done = check_table(&whole, &overflow, schema, config, error) &&
+                (!overflow.source || stream_rest(dataset, &overflow, config, error));
+    overflow_free(&overflow);
+    if (!done) {
         dataset_free(dataset);
         return false;
     }
@@ -620,18 +629,14 @@ bool dataset_load_file(struct examples *test, const char *path, const struct con
     return table_read_file(test, schema, path, &options, error);
 }
 
-bool dataset_load(struct dataset *dataset, const struct config *config, struct error *error)
+bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
     if (dataset_is_table(config)) {
-        return load_table(dataset, config, error);
+        return load_table(dataset, test, config, error);
     }
     struct examples whole = {0};
     struct dataset_origin origin;
-    struct overflow overflow = {.limit = memory_limit(config),
-                                .held_out = config->data.validation_size,
-                                .is_at_most = config->data.validation_size == CONFIG_AUTO};
-    overflow.held_out = overflow.is_at_most ? VALIDATION_MOST : overflow.held_out;
-    overflow.keep = overflow.held_out + DATASET_SAMPLE;
+    struct overflow overflow = begin_overflow(config);
     bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {

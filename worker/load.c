@@ -26,13 +26,15 @@ bool load_data(struct dataset *dataset, struct examples *test, struct config *co
     pthread_t thread;
     const bool data_first = dataset_is_needed_first(config);
     bool beside = test && !data_first && pthread_create(&thread, NULL, load_test, &loader) == 0;
-    bool loaded = dataset_load(dataset, config, error) && (!data_first || dataset_fit(config, dataset, error));
+    bool loaded = dataset_load(dataset, data_first ? test : NULL, config, error) &&
+                  (!data_first || dataset_fit(config, dataset, error));
     if (beside) {
         pthread_join(thread, NULL);
-    } else if (test && loaded) {
+    } else if (test && loaded && test->count == 0) {
         loader.schema = dataset->schema;
         load_test(&loader);
     }
+    loader.loaded |= test && test->count > 0;
     if (loaded && !loader.loaded) {
         *error = loader.error;
     }

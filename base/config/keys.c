@@ -23,7 +23,7 @@ static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "ne
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
 static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
-static const char *const scalings[] = {"standard", "minmax", "none", NULL};
+static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
@@ -291,6 +291,9 @@ const struct config_key config_keys[] = {
      .description = "column of a table that says how much each row counts; empty = all alike"},
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table whose rows of one value stay together when rows are held out"},
+    {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as in "
+                    "ISO 8601"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whether CSV files begin with the columns' names; auto = if nothing in the first row is a number"},
@@ -303,6 +306,9 @@ const struct config_key config_keys[] = {
     {"data", "test_share", KEY_NUMBER, AT(data.test_share), .maximum = 0.9, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of a table's rows to test with if there are no test files"},
+    {"data", "cache_dir", KEY_TEXT, AT(data.cache_dir), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "folder for the rows of a table that is larger than memory_mb; empty = train_dir, or else TMPDIR or "
+                    "/var/tmp"},
 
     {"output", "train_dir", KEY_TEXT, AT(output.train_dir), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,

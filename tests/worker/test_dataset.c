@@ -96,7 +96,7 @@ static void expect_refused(const char *const *settings, const char *why)
     struct dataset dataset;
     struct error error = {""};
     make_config(&config, settings);
-    bool loaded = dataset_load(&dataset, &config, &error);
+    bool loaded = dataset_load(&dataset, NULL, &config, &error);
     config_free(&config);
     if (loaded) {
         dataset_free(&dataset);
@@ -116,7 +116,7 @@ static void test_loads(void **state)
     struct examples test;
     struct error error;
     make_config(&config, NULL);
-    assert_true(dataset_load(&dataset, &config, &error));
+    assert_true(dataset_load(&dataset, NULL, &config, &error));
     assert_int_equal(dataset.validation.count, 5);
     assert_int_equal(dataset.train.count, 15);
     assert_int_equal(dataset.train.height, 5);
@@ -162,7 +162,7 @@ static void test_a_tenth_is_held_out(void **state)
         struct error error;
         make_config(&config, WITH("data_source", "synthetic", "validation_size", "auto", "layers", "784,10",
                                   "synthetic_train", cases[i].count, "num_threads", "2"));
-        assert_true(dataset_load(&dataset, &config, &error));
+        assert_true(dataset_load(&dataset, NULL, &config, &error));
         assert_int_equal(dataset.validation.count, cases[i].held_out);
         assert_int_equal(dataset.train.count + dataset.validation.count, atoi(cases[i].count));
         assert_non_null(strstr(dataset.description, cases[i].says));
@@ -179,7 +179,7 @@ static void test_nothing_held_out(void **state)
     struct dataset dataset;
     struct error error;
     make_config(&config, WITH("validation_size", "0", "batch_size", "20"));
-    assert_true(dataset_load(&dataset, &config, &error));
+    assert_true(dataset_load(&dataset, NULL, &config, &error));
     assert_int_equal(dataset.validation.count, 0);
     assert_int_equal(dataset.train.count, 20);
     assert_int_equal(dataset.train.images[0], 100);
@@ -205,7 +205,7 @@ static void test_names_with_dots(void **state)
     struct dataset dataset;
     struct error error;
     make_config(&config, NULL);
-    assert_true(dataset_load(&dataset, &config, &error));
+    assert_true(dataset_load(&dataset, NULL, &config, &error));
     dataset_free(&dataset);
     config_free(&config);
 }
@@ -246,7 +246,7 @@ static void test_synthetic(void **state)
     uint8_t image[SYNTH_PIXELS];
     make_config(&config, WITH("data_source", "synthetic", "layers", "784,10", "synthetic_train", "1234",
                               "synthetic_test", "56"));
-    assert_true(dataset_load(&dataset, &config, &error));
+    assert_true(dataset_load(&dataset, NULL, &config, &error));
     assert_string_equal(dataset.description,
                         "synthetic digits of seed 3: 1,229 training, 5 validation images, 28x28, 10 classes");
     assert_int_equal(synth_draw(3, SYNTH_TRAIN, 5, image), dataset.train.labels[0]);
@@ -319,7 +319,7 @@ static void test_int32_labels(void **state)
     struct dataset dataset;
     struct error error;
     make_config(&config, NULL);
-    assert_true(dataset_load(&dataset, &config, &error));
+    assert_true(dataset_load(&dataset, NULL, &config, &error));
     assert_int_equal(dataset.train.labels[1], 2);
     assert_int_equal(dataset.train.classes, 3);
     dataset_free(&dataset);

@@ -65,55 +65,34 @@ void encoder_end(struct encoder *encoder)
 
 /* --- memory --- */
 
-size_t encoder_row_bytes(const struct schema *schema)
-{
-    return sizeof(float) * (size_t)(schema->numbers + schema->codes + schema->targets + 2);
-}
-
 struct examples encoder_shape(const struct schema *schema)
 {
-    return (struct examples){.inputs = schema->inputs,
+    struct examples shape = {.inputs = schema->inputs,
                              .numbers = schema->numbers,
                              .codes = schema->codes,
                              .classes = schema->classes,
                              .targets = schema->targets,
                              .target_means = schema->target_means,
                              .target_scales = schema->target_scales};
+    for (int i = 0; i < schema->count; i++) {
+        shape.is_weighted |= schema->columns[i].role == SCHEMA_WEIGHT;
+    }
+    return shape;
 }
 
 bool encoder_allocate(struct examples *examples, const struct schema *schema, int count, bool learns,
                       struct error *error)
 {
-    const size_t rows = (size_t)count > 0 ? (size_t)count : 1;
-    bool is_weighted = false;
-    for (int i = 0; i < schema->count; i++) {
-        is_weighted |= schema->columns[i].role == SCHEMA_WEIGHT;
-    }
-    *examples = encoder_shape(schema);
-    examples->count = count;
-    bool done = true;
-    if (schema->numbers > 0) {
-        examples->values = malloc(rows * (size_t)schema->numbers * sizeof *examples->values);
-        done = examples->values;
-    }
-    if (schema->codes > 0) {
-        examples->places = malloc(rows * (size_t)schema->codes * sizeof *examples->places);
-        done = done && examples->places;
-    }
-    if (learns && schema->task == TASK_CLASS) {
-        examples->labels = malloc(rows * sizeof *examples->labels);
-        done = done && examples->labels;
-    } else if (learns) {
-        examples->target_values = malloc(rows * (size_t)schema->targets * sizeof *examples->target_values);
-        done = done && examples->target_values;
-    }
-    if (learns && is_weighted) {
-        examples->weights = malloc(rows * sizeof *examples->weights);
-        done = done && examples->weights;
-    }
-    if (!done) {
-        examples_free(examples);
+    struct examples like = encoder_shape(schema);
+    like.is_weighted &= learns;
+    if (!examples_create(examples, &like, count)) {
         return error_set(error, "out of memory for %d rows of %d inputs", count, schema->inputs);
+    }
+    if (!learns) {
+        free(examples->labels);
+        free(examples->target_values);
+        examples->labels = NULL;
+        examples->target_values = NULL;
     }
     return true;
 }
@@ -260,6 +239,9 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
     int32_t *places = schema->codes > 0 ? examples->places + (size_t)index * (size_t)schema->codes : NULL;
     float *targets = examples->target_values ? examples->target_values + (size_t)index * (size_t)schema->targets : NULL;
     bool done = true;
+    if (examples->weights) {
+        examples->weights[index] = 1; /* unless a column says otherwise */
+    }
     for (int i = 0; done && i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         const int source = encoder->sources[i];
@@ -277,27 +259,4 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
         copy_inputs(schema, values, places, targets);
     }
     return done;
-}
-
-void encoder_copy(struct examples *to, const struct examples *from, int count)
-{
-    const size_t rows = (size_t)count;
-    if (rows == 0) {
-        return;
-    }
-    if (from->values) {
-        memcpy(to->values, from->values, rows * (size_t)from->numbers * sizeof *to->values);
-    }
-    if (from->places) {
-        memcpy(to->places, from->places, rows * (size_t)from->codes * sizeof *to->places);
-    }
-    if (from->labels) {
-        memcpy(to->labels, from->labels, rows * sizeof *to->labels);
-    }
-    if (from->target_values) {
-        memcpy(to->target_values, from->target_values, rows * (size_t)from->targets * sizeof *to->target_values);
-    }
-    if (from->weights) {
-        memcpy(to->weights, from->weights, rows * sizeof *to->weights);
-    }
 }

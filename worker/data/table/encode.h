@@ -35,10 +35,4 @@ struct examples encoder_shape(const struct schema *schema);
 bool encoder_allocate(struct examples *examples, const struct schema *schema, int count, bool learns,
                       struct error *error);
 
-/* The first `count` rows into another set of the same schema. */
-void encoder_copy(struct examples *to, const struct examples *from, int count);
-
-/* Bytes that a row takes. */
-size_t encoder_row_bytes(const struct schema *schema);
-
 #endif

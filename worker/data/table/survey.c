@@ -14,6 +14,8 @@
 
 enum {
     MOST_VALUES = 1 << 20,  /* different ones that are counted in a column */
+    MOST_BYTES = 1 << 26,   /* of the values of all columns */
+    VALUE_BYTES = 48,       /* of a value beside its text */
     MOST_CLASSES_SURE = 20, /* integers so few are classes */
     MOST_CLASSES = 1000,    /* more are not, ... */
     ROWS_PER_CLASS = 20,    /* ... unless each has so many rows */
@@ -90,9 +92,17 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
     return is_listed(&data->ignore, rows, column) || is_column(rows, data->group, column) ? USE_NOTHING : USE_FEATURE;
 }
 
+/* Are a column's values counted from the first row on? */
+static bool is_collected(const struct survey *survey, const struct survey_column *column)
+{
+    return column->is_category || survey->counts_all ||
+           (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
+}
+
 static void forget(struct survey *survey)
 {
     survey->rows = 0;
+    survey->bytes = 0;
     for (int i = 0; i < survey->count; i++) {
         struct survey_column *column = &survey->columns[i];
         dictionary_free(&column->values);
@@ -100,8 +110,7 @@ static void forget(struct survey *survey)
                                          .use = column->use,
                                          .is_category = column->is_category,
                                          .is_number = column->is_number,
-                                         .is_collected =
-                                             column->is_category || column->use == USE_TARGET || survey->counts_all,
+                                         .is_collected = is_collected(survey, column),
                                          .is_integer = true,
                                          .minimum = INFINITY,
                                          .maximum = -INFINITY};
@@ -112,7 +121,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
                   struct error *error)
 {
     const int count = rows_columns(rows);
-    *survey = (struct survey){.counts_all = counts_all};
+    *survey = (struct survey){.counts_all = counts_all, .loss = config->train.loss};
     if (!check_config(rows, &config->data, error)) {
         return false;
     }
@@ -174,17 +183,39 @@ static bool is_fault(enum number_kind kind, double number)
     return kind == NUMBER_TEXT || kind == NUMBER_INFINITE || (kind == NUMBER_FINITE && fabs(number) > FLT_MAX);
 }
 
+/*
+ * Too many values. Where that says already what the column is (a text without which the model does better, a target
+ * that is no class), they are forgotten.
+ */
+static void stop_counting(struct survey *survey, struct survey_column *column)
+{
+    column->has_too_many = true;
+    if (column->is_category || survey->counts_all || survey->loss == LOSS_SOFTMAX) {
+        return;
+    }
+    column->is_collected = false;
+    survey->bytes -= column->bytes;
+    column->bytes = 0;
+    dictionary_free(&column->values);
+}
+
 /* A value that is counted: false if out of memory. */
-static bool count_value(struct survey_column *column, const struct row *row, int index)
+static bool count_value(struct survey *survey, struct survey_column *column, const struct row *row, int index)
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     const char *text = row_text(row, index, buffer, &size);
-    if (column->values.count >= MOST_VALUES && dictionary_find(&column->values, text, size) < 0) {
-        column->has_too_many = true;
+    const int before = column->values.count;
+    if ((before >= MOST_VALUES || survey->bytes >= MOST_BYTES) && dictionary_find(&column->values, text, size) < 0) {
+        stop_counting(survey, column);
         return true;
     }
-    return dictionary_add(&column->values, text, size) >= 0;
+    const bool done = dictionary_add(&column->values, text, size) >= 0;
+    if (column->values.count > before) {
+        column->bytes += size + VALUE_BYTES;
+        survey->bytes += size + VALUE_BYTES;
+    }
+    return done;
 }
 
 static void note_fault(struct survey_column *column, const struct rows *rows, const struct row *row, int index,
@@ -200,8 +231,16 @@ static void note_fault(struct survey_column *column, const struct rows *rows, co
     }
 }
 
-static bool add_value(struct survey_column *column, const struct rows *rows, const struct row *row, int index)
+/* A target that is a number among more integers than there can be classes, or no integer, is no class. */
+static bool is_no_class(const struct survey_column *column)
 {
+    return column->use == USE_TARGET && (!column->is_integer || column->values.count > CONFIG_MAX_WIDTH) &&
+           column->texts == 0;
+}
+
+static bool add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index)
+{
+    struct survey_column *column = &survey->columns[index];
     double number = 0;
     const enum number_kind kind = row_number(row, index, &number);
     if (kind == NUMBER_MISSING) {
@@ -217,15 +256,18 @@ static bool add_value(struct survey_column *column, const struct rows *rows, con
         column->minimum = number < column->minimum ? number : column->minimum;
         column->maximum = number > column->maximum ? number : column->maximum;
     }
-    return !column->is_collected || count_value(column, row, index);
+    if (column->is_collected && is_no_class(column)) {
+        stop_counting(survey, column);
+    }
+    return !column->is_collected || count_value(survey, column, row, index);
 }
 
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
 {
     survey->rows++;
     for (int i = 0; i < survey->count; i++) {
-        struct survey_column *column = &survey->columns[i];
-        if ((column->use != USE_NOTHING || survey->counts_all) && !add_value(column, rows, row, i)) {
+        const struct survey_column *column = &survey->columns[i];
+        if ((column->use != USE_NOTHING || survey->counts_all) && !add_value(survey, rows, row, i)) {
             return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
         }
     }

@@ -25,6 +25,7 @@ struct survey_column {
     bool is_number;    /* by a first pass that found few texts among numbers, which are faults then */
     bool is_collected; /* its values are counted one by one */
     bool has_too_many; /* different values to count */
+    size_t bytes;      /* of its values, about */
     int64_t missing, texts, infinite;
     bool is_integer; /* no number is anything else */
     double minimum, maximum;
@@ -37,7 +38,9 @@ struct survey {
     struct survey_column *columns; /* [count] */
     int count;
     int64_t rows;
-    bool counts_all; /* every column's values, for people to see */
+    bool counts_all;     /* every column's values, for people to see */
+    enum loss_kind loss; /* of the config: which targets may be classes */
+    size_t bytes;        /* of all columns' values, about */
 };
 
 /* Takes the columns from the first file and their use from the config. */

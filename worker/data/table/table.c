@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/split.h"
+#include "worker/data/table/spool.h"
 #include "worker/data/table/weights.h"
 
 enum { MOST_WARNINGS = 10 };
@@ -235,188 +237,310 @@ struct encode_pass {
     struct table_pass pass;
     struct encoder encoder;
     const struct schema *schema;
-    struct split *split; /* NULL: all rows */
-    bool wants_test;     /* of a split, the rows for the test alone */
-    struct examples *examples;
-    int held_out;            /* rows that are, at the beginning */
-    int next_held_out, next; /* places of the next rows */
-    int room;                /* rows that there is memory for; grows where `grows` */
-    bool grows;
-    uint64_t limit;
+    const struct split *split; /* NULL: all rows are for the test */
+    uint64_t limit;            /* bytes that a set may take */
+    /* Rows to train on; NULL: not wanted. Those held out come first, then as many others as there is room for. */
+    struct examples *train;
+    int held_out, next_held_out;
+    int64_t next;        /* of the others, seen so far */
+    struct spool *spool; /* that takes the others; NULL: there is room for all */
+    struct examples one; /* of the spool */
+    struct weights *weights;
+    /* Rows to test with; NULL: not wanted. Room grows. */
+    struct examples *test;
+    int room;
 };
 
 static bool begin_encoding(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct encode_pass *self = (struct encode_pass *)pass;
     encoder_end(&self->encoder);
-    if (self->split) {
-        self->split->column = find_group(rows, pass->config);
-    }
     return encoder_begin(&self->encoder, self->schema, rows, true, error);
 }
 
-static bool say_too_large(const struct rows *rows, const struct encode_pass *self, struct error *error)
-{
-    return error_set(error, "%s: its rows do not fit into %llu MiB (data.memory_mb); raise --memory_mb, or use fewer",
-                     rows_name(rows), (unsigned long long)(self->limit >> 20));
-}
-
-/* Room for one more row. */
+/* Room for one more row to test with. */
 static bool make_room(struct encode_pass *self, const struct rows *rows, struct error *error)
 {
-    if (self->next < self->room) {
+    struct examples *test = self->test;
+    if (test->count < self->room) {
         return true;
-    }
-    if (!self->grows) {
-        return error_set(error, "%s: has changed while it was read", rows_name(rows));
     }
     struct examples larger;
     const int room = self->room > (INT32_MAX - 1024) / 2 ? INT32_MAX : 2 * self->room + 1024;
-    if ((uint64_t)room * encoder_row_bytes(self->schema) > self->limit) {
-        return say_too_large(rows, self, error);
+    if ((uint64_t)room * examples_bytes(test) > self->limit) {
+        return error_set(error,
+                         "%s: the rows to test with do not fit into %llu MiB (data.memory_mb); raise --memory_mb, or "
+                         "use fewer%s",
+                         rows_name(rows), (unsigned long long)(self->limit >> 20),
+                         self->split ? " (--test_share)" : "");
     }
-    if (!encoder_allocate(&larger, self->schema, room, true, error)) {
-        return false;
+    if (!examples_create(&larger, test, room)) {
+        return error_set(error, "out of memory for %d rows of %d inputs", room, test->inputs);
     }
-    encoder_copy(&larger, self->examples, self->next);
-    examples_free(self->examples);
-    *self->examples = larger;
+    examples_copy(&larger, 0, test, 0, test->count);
+    larger.count = test->count;
+    examples_free(test);
+    *test = larger;
     self->room = room;
     return true;
+}
+
+static bool say_changed(const struct rows *rows, struct error *error)
+{
+    return error_set(error, "%s: has changed while it was read", rows_name(rows));
+}
+
+static bool has_rows(const struct examples *test, const char *name, struct error *error)
+{
+    return test->count > 0 || error_set(error, "%s: has no rows to test with", name);
+}
+
+static bool take_for_test(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
+                          struct error *error)
+{
+    if (!self->test) {
+        return true;
+    }
+    if (!make_room(self, rows, error)) {
+        return false;
+    }
+    *bad = !encoder_add(&self->encoder, rows, row, self->test, self->test->count, error);
+    self->test->count += !*bad;
+    return !*bad;
+}
+
+static bool take_held_out(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
+                          struct error *error)
+{
+    if (self->next_held_out == self->held_out) {
+        return say_changed(rows, error);
+    }
+    *bad = !encoder_add(&self->encoder, rows, row, self->train, self->next_held_out, error);
+    self->next_held_out += !*bad;
+    return !*bad;
+}
+
+/* A row behind those that stay in memory. */
+static bool take_into_spool(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
+                            struct error *error)
+{
+    *bad = !encoder_add(&self->encoder, rows, row, &self->one, 0, error);
+    if (*bad || !spool_add(self->spool, &self->one, 0, error)) {
+        return false;
+    }
+    if (self->held_out + self->next < self->train->count) {
+        examples_copy(self->train, self->held_out + (int)self->next, &self->one, 0, 1);
+    }
+    weights_count(self->weights, &self->one, 0);
+    self->next++;
+    return true;
+}
+
+static bool take_for_training(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
+                              struct error *error)
+{
+    if (self->spool) {
+        return take_into_spool(self, rows, row, bad, error);
+    }
+    const int64_t index = self->held_out + self->next;
+    if (index >= self->train->count) {
+        return say_changed(rows, error);
+    }
+    *bad = !encoder_add(&self->encoder, rows, row, self->train, (int)index, error);
+    if (!*bad) {
+        weights_count(self->weights, self->train, (int)index);
+        self->next++;
+    }
+    return !*bad;
 }
 
 static bool take_into_examples(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                                struct error *error)
 {
     struct encode_pass *self = (struct encode_pass *)pass;
-    const enum dataset_part part = self->split ? split_part(self->split, row) : DATASET_TRAIN;
-    if ((part == DATASET_TEST) != self->wants_test) {
+    const enum dataset_part part = self->split ? split_part(self->split, row) : DATASET_TEST;
+    if (part == DATASET_TEST) {
+        return take_for_test(self, rows, row, bad, error);
+    }
+    if (!self->train) {
         return true;
     }
-    const bool is_held_out = part == DATASET_VALIDATION;
-    if (is_held_out ? self->next_held_out == self->held_out : !make_room(self, rows, error)) {
-        return is_held_out ? error_set(error, "%s: has changed while it was read", rows_name(rows)) : false;
-    }
-    if (!encoder_add(&self->encoder, rows, row, self->examples, is_held_out ? self->next_held_out : self->next,
-                     error)) {
-        *bad = true;
-        return false;
-    }
-    *(is_held_out ? &self->next_held_out : &self->next) += 1;
-    return true;
+    return part == DATASET_VALIDATION ? take_held_out(self, rows, row, bad, error)
+                                      : take_for_training(self, rows, row, bad, error);
 }
 
-static struct table_pass pass_of_encoding(const struct table_options *options, const char *folder,
-                                          const struct names *names)
+static struct table_pass pass_of_encoding(const struct config *config, const char *folder, const struct names *names)
 {
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
                                .tells = true,
-                               .config = options->config,
+                               .config = config,
                                .folder = folder,
                                .names = names};
 }
 
+/* Weights of rows that are tested with are their own, and 1 on average. name: of the data. */
+static bool weigh_test(struct examples *test, const struct schema *schema, const char *name, struct error *error)
+{
+    struct weights weights;
+    bool done = weights_begin(&weights, schema, "", error);
+    for (int row = 0; done && row < test->count; row++) {
+        weights_count(&weights, test, row);
+    }
+    done = done && weights_settle(&weights, name, error);
+    if (done) {
+        weights_apply(&weights, test, 0);
+    }
+    weights_free(&weights);
+    return done;
+}
+
 /* --- training --- */
 
-static struct split make_split(const struct table_options *options, bool has_test_files)
+/* The first pass or two: what is in the columns, and which rows are held out. */
+static bool survey_train(struct schema *schema, struct split *split, const struct names *names,
+                         const struct config *config, struct error *error)
 {
-    return (struct split){.column = -1,
-                          .test_share = has_test_files ? 0 : options->config->data.test_share,
-                          .most = options->held_out,
-                          .is_at_most = options->is_at_most};
+    const char *folder = config->data.data_dir;
+    struct survey survey = {.count = 0};
+    struct survey_pass surveying = {
+        .pass = {.begin = begin_survey, .take = take_into_survey, .config = config, .folder = folder, .names = names},
+        .survey = &survey,
+        .split = split};
+    const bool done = survey_files(&surveying, error) && split_settle(split, error) &&
+                      survey_schema(&survey, config, folder, schema, error);
+    survey_free(&survey);
+    return done;
 }
 
-/* Both passes over the training files. */
-static bool read_train(struct examples *examples, int *held_out, struct schema *schema, const struct names *names,
-                       struct split *split, const struct table_options *options, struct error *error)
+/* Where rows go that do not fit into memory. */
+static bool choose_cache(char folder[DATA_MAX_PATH], const struct config *config, struct error *error)
 {
-    const char *folder = options->config->data.data_dir;
-    struct survey survey = {.count = 0};
-    struct survey_pass surveying = {.pass = {.begin = begin_survey,
-                                             .take = take_into_survey,
-                                             .config = options->config,
-                                             .folder = folder,
-                                             .names = names},
-                                    .survey = &survey,
-                                    .split = split};
-    bool done = survey_files(&surveying, error) && split_settle(split, error) &&
-                survey_schema(&survey, options->config, folder, schema, error);
-    survey_free(&survey);
-    if (!done) {
+    const bool keeps_checkpoints = config->cluster.job_name == JOB_LOCAL || config->cluster.task_index == 0;
+    const char *temporary = getenv("TMPDIR");
+    const char *chosen = config->data.cache_dir[0] != '\0'                          ? config->data.cache_dir
+                         : keeps_checkpoints && config->output.train_dir[0] != '\0' ? config->output.train_dir
+                         : temporary && temporary[0] != '\0'                        ? temporary
+                                                                                    : "/var/tmp";
+    return snprintf(folder, DATA_MAX_PATH, "%s", chosen) < DATA_MAX_PATH
+               ? file_make_folder(folder, error)
+               : error_set(error, "data.cache_dir: its name is too long");
+}
+
+/* Memory for what stays there, and a spool for what does not. */
+static bool make_sets(struct encode_pass *self, const struct overflow *overflow, const struct config *config,
+                      struct error *error)
+{
+    const struct split *split = self->split;
+    struct examples like = encoder_shape(self->schema);
+    char folder[DATA_MAX_PATH];
+    like.is_weighted |= config->train.class_weights[0] != '\0';
+    if (split->rows > INT32_MAX) {
+        return error_set(error, "%s: has more than %d rows", config->data.data_dir, INT32_MAX);
+    }
+    const bool streams = (uint64_t)split->rows * examples_bytes(&like) > overflow->limit;
+    const int64_t sample = (int64_t)self->held_out + overflow->keep - overflow->held_out;
+    const int kept = (int)(streams && sample < split->rows ? sample : split->rows);
+    if (!examples_create(self->train, &like, kept) || (streams && !examples_create(&self->one, &like, 1))) {
+        return error_set(error, "out of memory for %d rows of %d inputs", kept, like.inputs);
+    }
+    return !streams || (choose_cache(folder, config, error) && spool_create(&self->spool, folder, &like, error));
+}
+
+/* The last pass, and what follows from it. */
+static bool encode_train(struct encode_pass *self, struct overflow *overflow, const struct config *config,
+                         struct error *error)
+{
+    const char *folder = config->data.data_dir;
+    if (!weights_begin(self->weights, self->schema, config->train.class_weights, error) ||
+        !make_sets(self, overflow, config, error) || !run_pass(&self->pass, error)) {
         return false;
     }
-    struct encode_pass encoding = {.pass = pass_of_encoding(options, folder, names),
-                                   .schema = schema,
-                                   .split = split,
-                                   .examples = examples,
-                                   .held_out = split->validation_rows,
-                                   .next = split->validation_rows,
-                                   .room = (int)split->rows,
-                                   .limit = options->limit};
-    if ((uint64_t)split->rows * encoder_row_bytes(schema) > options->limit || split->rows > INT32_MAX) {
-        done = error_set(error,
-                         "%s: its %lld rows of %d inputs do not fit into %llu MiB (data.memory_mb); raise --memory_mb, "
-                         "or use fewer",
-                         folder, (long long)split->rows, schema->inputs, (unsigned long long)(options->limit >> 20));
+    if (self->held_out + self->next != self->split->rows || self->next_held_out != self->held_out) {
+        return error_set(error, "%s: its files have changed while they were read", folder);
     }
-    done = done && encoder_allocate(examples, schema, (int)split->rows, true, error) && run_pass(&encoding.pass, error);
-    encoder_end(&encoding.encoder);
-    if (done && (encoding.next != (int)split->rows || encoding.next_held_out != split->validation_rows)) {
-        done = error_set(error, "%s: its files have changed while they were read", folder);
+    if (!weights_settle(self->weights, folder, error)) {
+        return false;
     }
-    *held_out = split->validation_rows;
-    return done && weights_settle(examples, *held_out, schema, options->config->train.class_weights, folder, error);
+    weights_apply(self->weights, self->train, self->held_out);
+    overflow->keep = self->train->count;
+    overflow->held_out = self->held_out;
+    overflow->is_at_most = false;
+    struct spool *spool = self->spool;
+    self->spool = NULL;
+    return (!spool || spool_finish(spool, overflow, self->weights, error)) &&
+           (!self->test || self->split->test_share == 0 || has_rows(self->test, folder, error)) &&
+           (!self->test || self->test->count == 0 || weigh_test(self->test, self->schema, folder, error));
 }
 
-bool table_read_train(struct examples *examples, int *held_out, struct schema *schema,
-                      const struct table_options *options, struct error *error)
+static struct split make_split(const struct config *config, bool has_test_files)
+{
+    return (struct split){.column = -1, .test_share = has_test_files ? 0 : config->data.test_share};
+}
+
+bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
+                      struct overflow *overflow, const struct config *config, struct error *error)
 {
     struct names names;
     bool has_test_files;
-    struct examples read = {.count = 0};
+    struct weights weights = {.classes = 0};
+    struct examples read = {.count = 0}, read_test = {.count = 0};
     *schema = (struct schema){.count = 0};
-    if (!list_files(&names, options->config, DATASET_TRAIN, error)) {
+    if (!list_files(&names, config, DATASET_TRAIN, error)) {
         return false;
     }
-    bool done = table_files_exist(&has_test_files, options->config, DATASET_TEST, error);
-    struct split split = make_split(options, has_test_files);
-    done = done && read_train(&read, held_out, schema, &names, &split, options, error);
+    bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
+    struct split split = make_split(config, has_test_files);
+    split.most = overflow->held_out;
+    split.is_at_most = overflow->is_at_most;
+    done = done && survey_train(schema, &split, &names, config, error);
+    struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
+                                   .schema = schema,
+                                   .split = &split,
+                                   .limit = overflow->limit,
+                                   .train = &read,
+                                   .held_out = split.validation_rows,
+                                   .weights = &weights,
+                                   .test = test && !has_test_files ? &read_test : NULL};
+    read_test = encoder_shape(schema);
+    done = done && encode_train(&encoding, overflow, config, error);
+    encoder_end(&encoding.encoder);
+    examples_free(&encoding.one);
+    spool_destroy(encoding.spool);
+    weights_free(&weights);
     split_free(&split);
     names_free(&names);
     if (!done) {
         examples_free(&read);
+        examples_free(&read_test);
         schema_free(schema);
         return false;
     }
     *examples = read;
+    if (test) {
+        *test = read_test;
+    }
     return true;
 }
 
 /* --- test --- */
 
 /* All rows of the files, or those that the split has for the test. */
-static bool read_rest(struct examples *examples, const struct schema *schema, const char *folder,
-                      const struct names *names, struct split *split, const struct table_options *options,
-                      struct error *error)
+static bool read_test_rows(struct examples *examples, const struct schema *schema, const char *folder,
+                           const struct names *names, const struct split *split, const struct table_options *options,
+                           struct error *error)
 {
-    struct examples read;
-    struct encode_pass encoding = {.pass = pass_of_encoding(options, folder, names),
+    struct examples read = encoder_shape(schema);
+    const char *name = folder ? folder : names->items[0];
+    struct encode_pass encoding = {.pass = pass_of_encoding(options->config, folder, names),
                                    .schema = schema,
                                    .split = split,
-                                   .wants_test = split,
-                                   .examples = &read,
-                                   .grows = true,
+                                   .test = &read,
                                    .limit = options->limit};
-    if (!encoder_allocate(&read, schema, 0, true, error)) {
-        return false;
-    }
     bool done = run_pass(&encoding.pass, error);
     encoder_end(&encoding.encoder);
-    read.count = encoding.next;
-    done =
-        done && (read.count > 0 || error_set(error, "%s: has no rows to test with", folder ? folder : names->items[0]));
-    if (!done || !weights_settle(&read, 0, schema, "", folder ? folder : names->items[0], error)) {
+    done = done && has_rows(&read, name, error) && weigh_test(&read, schema, name, error);
+    if (!done) {
         examples_free(&read);
         return false;
     }
@@ -429,7 +553,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
 {
     struct names names;
     const char *folder = options->config->data.data_dir;
-    struct split split = make_split(options, false);
+    struct split split = make_split(options->config, false);
     if (!list_files(&names, options->config, DATASET_TEST, error)) {
         return false;
     }
@@ -445,7 +569,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
                              folder);
         }
     }
-    done = done && read_rest(examples, schema, folder, &names, is_split ? &split : NULL, options, error);
+    done = done && read_test_rows(examples, schema, folder, &names, is_split ? &split : NULL, options, error);
     names_free(&names);
     return done;
 }
@@ -455,7 +579,7 @@ bool table_read_file(struct examples *examples, const struct schema *schema, con
 {
     char *copy = strdup(path);
     const struct names names = {.items = &copy, .count = 1};
-    const bool done = copy ? read_rest(examples, schema, NULL, &names, NULL, options, error)
+    const bool done = copy ? read_test_rows(examples, schema, NULL, &names, NULL, options, error)
                            : error_set(error, "%s: out of memory while reading it", path);
     free(copy);
     return done;

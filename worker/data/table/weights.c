@@ -1,4 +1,4 @@
-/* Without weights of either kind there is no array of them: all rows count 1. */
+/* By class: how many rows there are, and what they count. From these follow one factor for each class, and the mean. */
 #include "worker/data/table/weights.h"
 
 #include <math.h>
@@ -41,69 +41,68 @@ static bool parse_list(double *weights, const struct schema *schema, const char 
     return true;
 }
 
-static void balance(double *weights, int classes, const struct examples *examples, int held_out)
-{
-    for (int c = 0; c < classes; c++) {
-        weights[c] = 0;
-    }
-    for (int row = held_out; row < examples->count; row++) {
-        weights[class_of(examples, row)]++;
-    }
-    for (int c = 0; c < classes; c++) {
-        weights[c] = weights[c] > 0 ? (double)(examples->count - held_out) / (classes * weights[c]) : 0;
-    }
-}
-
-static bool weigh_classes(struct examples *examples, int held_out, const struct schema *schema, const char *text,
-                          struct error *error)
+bool weights_begin(struct weights *weights, const struct schema *schema, const char *class_weights, struct error *error)
 {
     const bool is_binary = schema->task == TASK_FLAGS && schema->targets == 1;
-    const int classes = is_binary ? 2 : schema->classes;
-    if (schema->task != TASK_CLASS && !is_binary) {
-        return error_set(error, "train.class_weights: what is learnt here has no classes; leave it out");
-    }
-    double *weights = calloc((size_t)classes, sizeof *weights);
-    if (!examples->weights) {
-        examples->weights = malloc((size_t)examples->count * sizeof *examples->weights);
-        for (int row = 0; examples->weights && row < examples->count; row++) {
-            examples->weights[row] = 1;
+    *weights = (struct weights){.classes = 1, .mean = 1};
+    if (class_weights[0] != '\0') {
+        if (schema->task != TASK_CLASS && !is_binary) {
+            return error_set(error, "train.class_weights: what is learnt here has no classes; leave it out");
         }
+        weights->classes = is_binary ? 2 : schema->classes;
+        weights->are_balanced = strcmp(class_weights, "balanced") == 0;
     }
-    bool done = (weights && examples->weights) || error_set(error, "out of memory for the weights of the rows");
-    for (int c = 0; done && c < classes; c++) {
-        weights[c] = 1;
+    const size_t classes = (size_t)weights->classes;
+    weights->factors = malloc(classes * sizeof *weights->factors);
+    weights->sums = calloc(classes, sizeof *weights->sums);
+    weights->rows = calloc(classes, sizeof *weights->rows);
+    if (!weights->factors || !weights->sums || !weights->rows) {
+        return error_set(error, "out of memory for the weights of %zu classes", classes);
     }
-    if (done && strcmp(text, "balanced") == 0) {
-        balance(weights, classes, examples, held_out);
-    } else {
-        done = done && parse_list(weights, schema, text, error);
+    for (size_t i = 0; i < classes; i++) {
+        weights->factors[i] = 1;
     }
-    for (int row = held_out; done && row < examples->count; row++) {
-        examples->weights[row] = (float)((double)examples->weights[row] * weights[class_of(examples, row)]);
-    }
-    free(weights);
-    return done;
+    return weights->are_balanced || parse_list(weights->factors, schema, class_weights, error);
 }
 
-bool weights_settle(struct examples *examples, int held_out, const struct schema *schema, const char *class_weights,
-                    const char *name, struct error *error)
+void weights_free(struct weights *weights)
 {
-    if (class_weights[0] != '\0' && !weigh_classes(examples, held_out, schema, class_weights, error)) {
-        return false;
-    }
-    if (!examples->weights) {
-        return true;
-    }
+    free(weights->factors);
+    free(weights->sums);
+    free(weights->rows);
+    *weights = (struct weights){.classes = 0};
+}
+
+void weights_count(struct weights *weights, const struct examples *examples, int row)
+{
+    const int class = weights->classes > 1 ? class_of(examples, row) : 0;
+    weights->rows[class]++;
+    weights->sums[class] += examples->weights ? (double)examples->weights[row] : 1;
+}
+
+bool weights_settle(struct weights *weights, const char *name, struct error *error)
+{
+    int64_t rows = 0;
     double sum = 0;
-    for (int row = held_out; row < examples->count; row++) {
-        sum += (double)examples->weights[row];
+    for (int i = 0; i < weights->classes; i++) {
+        rows += weights->rows[i];
     }
-    const double mean = sum / (double)(examples->count > held_out ? examples->count - held_out : 1);
-    if (!(mean > 0)) {
-        return error_set(error, "%s: the weights of all its rows are 0", name);
+    for (int i = 0; i < weights->classes; i++) {
+        if (weights->are_balanced) {
+            weights->factors[i] =
+                weights->rows[i] > 0 ? (double)rows / ((double)weights->classes * (double)weights->rows[i]) : 0;
+        }
+        sum += weights->factors[i] * weights->sums[i];
     }
-    for (int row = 0; row < examples->count; row++) {
-        examples->weights[row] = (float)((double)examples->weights[row] / mean);
+    weights->mean = sum / (double)(rows > 0 ? rows : 1);
+    return weights->mean > 0 || error_set(error, "%s: the weights of all its rows are 0", name);
+}
+
+void weights_apply(const struct weights *weights, const struct examples *examples, int held_out)
+{
+    for (int row = 0; examples->weights && weights->classes > 0 && row < examples->count; row++) {
+        const bool is_trained_on = weights->classes > 1 && row >= held_out;
+        const double factor = is_trained_on ? weights->factors[class_of(examples, row)] : 1;
+        examples->weights[row] = (float)((double)examples->weights[row] * factor / weights->mean);
     }
-    return true;
 }
