@@ -88,10 +88,10 @@ date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 
 goals    := $(or $(MAKECMDGOALS),all)
 tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-repeat,$(goals))
 purposes := build \
-	$(if $(tested)$(filter lint test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
+	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
 	$(if $(tested)$(filter fuzz build/fuzz/%,$(goals)),fuzz) \
-	$(if $(tested)$(filter lint format bench vectors test-threads build/venv% build/lint/%,$(goals)),python)
+	$(if $(tested)$(filter lint format bench vectors mutants test-threads build/venv% build/lint/%,$(goals)),python)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages
@@ -160,8 +160,8 @@ build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/ve
 
 # --- Tests, lint and benches ---
 
-include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/bench.mk tests/lint.mk \
-	tests/test.mk
+include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/mutants.mk tests/bench.mk \
+	tests/lint.mk tests/test.mk
 
 # --- Running ---
 
@@ -222,6 +222,7 @@ help:
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
 	@echo "make simulate-mutants   bugs planted in it, one after another: are they noticed?"
 	@echo "make simulate-coverage   which share of the lines of ps and net it runs"
+	@echo "make mutants   COUNT=$(COUNT) changes in each of ROOM='ps net worker': do unit tests notice?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
 	@echo "make install   program, manual pages, completion to PREFIX=$(PREFIX) under DESTDIR=, systemd's unit to UNITDIR="

@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""mutants.py [--seed=N] [--count=N] [--room=ROOM] [--file=PATH[:LINE]] [--jobs=N] [--units-alone]
+
+Changes one thing in one file, again and again (changes.py), and demands that the unit tests of the file's room fail.
+Of what they let live, the simulator, which runs the same code as whole clusters, gets a try; the table keeps the two
+apart. What does not compile is not counted, nor is what equivalent.txt declares to be no change at all.
+
+Nothing here knows a flag: how an object is compiled and a program linked is asked of make, as if the file had been
+touched. A mutated file lies under build/mutated with an object of its own, which stands before the archive of all
+rooms, so that the linker never takes the true one. Programs run in a copy of the tests, so that a mutant that writes
+somewhere does not write into the tree. The nearest program runs first; one that takes far longer than it does
+unchanged has noticed, too.
+"""
+
+import argparse
+import concurrent.futures
+import difflib
+import functools
+import os
+import pathlib
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from changes import Change, changes_of
+
+ROOMS = {"ps": ["ps/**/*.c"], "net": ["net/**/*.c"], "worker": ["worker/training.c", "worker/remote/**/*.c"]}
+# Kernels for one kind of processor are compared, bit by bit, with a twin that every machine runs.
+KERNELS = re.compile(r"_(avx2|avx512|neon)\.c$")
+WORK = pathlib.Path("build/mutated")
+SIMULATOR = "build/simulate/simulate"
+SIMULATIONS = (["--seeds=400"], ["--rollout", "--seeds=60"])
+DEADLINE_S = 60
+LEAST = 90  # of a hundred
+FILE_LIMIT = 1 << 30
+
+
+@functools.cache
+def source_of(path):
+    return pathlib.Path(path).read_bytes()
+
+
+class Mutant(NamedTuple):
+    room: str
+    path: str
+    change: Change
+
+    def after(self):
+        source, change = source_of(self.path), self.change
+        return source[:change.start] + change.text.encode() + source[change.end:]
+
+    def lines(self):
+        """What is removed and added, line by line: by this equivalent.txt knows it."""
+        source, change = source_of(self.path), self.change
+        begin = source.rfind(b"\n", 0, change.start) + 1
+        end = source.find(b"\n", change.end)
+        gone = source[begin:end].decode()
+        come = source[begin:change.start].decode() + change.text + source[change.end:end].decode()
+        return tuple(sign + line.strip() for sign, text in (("-", gone), ("+", come)) for line in text.split("\n"))
+
+    def diff(self):
+        texts = [text.decode().splitlines() for text in (source_of(self.path), self.after())]
+        return list(difflib.unified_diff(*texts, f"a/{self.path}", f"b/{self.path}", lineterm=""))
+
+    def line(self):
+        return source_of(self.path)[:self.change.start].count(b"\n") + 1
+
+    def name(self):
+        return f"{self.path}:{self.line()}: {self.change.kind}"
+
+
+def equivalents():
+    """{(path, lines): reason} of the blocks of equivalent.txt."""
+    found = {}
+    text = (pathlib.Path(__file__).parent / "equivalent.txt").read_text()
+    for block in re.split(r"\n\s*\n", re.sub(r"^#.*\n", "", text, flags=re.M).strip()):
+        path, *rest = block.split("\n")
+        lines = tuple(line[0] + line[1:].strip() for line in rest if line[:1] in ("-", "+"))
+        reason = " ".join(line.strip() for line in rest if line[:1] not in ("-", "+"))
+        if not block:
+            continue
+        if not (lines and reason):
+            sys.exit(f"mutants: equivalent.txt: {path}: needs the lines that change, and a reason")
+        found[path, lines] = reason
+    return found
+
+
+# --- What make would do ---
+
+
+def make_flags():
+    """Without this make's own job slots."""
+    kept = [flag for flag in os.environ.get("MAKEFLAGS", "").split() if not flag.startswith(("--jobserver", "-j"))]
+    return {**os.environ, "MAKEFLAGS": " ".join(kept)}
+
+
+class Recipes:
+    """The commands that make these objects and programs, had the sources been touched."""
+
+    def __init__(self, sources, targets):
+        touched = [word for source in sources for word in ("-W", source)]
+        text = subprocess.run(["make", "-n", "-j1", "--no-print-directory", *touched, *targets], check=True,
+                              capture_output=True, text=True, env=make_flags()).stdout
+        lines = text.replace("\\\n", " ").splitlines()
+        self.by_target = {words[words.index("-o") + 1]: words for line in lines if " -o " in line
+                          for words in [shlex.split(line)] if "-o" in words}
+
+    def compile(self, source, target, mutated, made):
+        """Of the object at target, but from another source."""
+        words = self.by_target[target]
+        return [made if word == target else mutated if word == source else word for word in words]
+
+    def link(self, program, mutated, made):
+        """Of program, with an object before all archives."""
+        words = [made if word == program else word for word in self.by_target[program]]
+        first = next(i for i, word in enumerate(words) if word.endswith(".a"))
+        return words[:first] + [mutated] + words[first:]
+
+
+def sources_in(program):
+    """Which files it was linked from, by its debugging information."""
+    text = subprocess.run(["readelf", "--debug-dump=info", "--dwarf-depth=1", program], check=True,
+                          capture_output=True, text=True).stdout
+    return set(re.findall(r"DW_AT_name\s*:.*?(?:\): )?(\S+\.c)$", text, re.M))
+
+
+# --- Running ---
+
+
+def restrain():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
+
+
+def passes(command, deadline_s, folder):
+    """Does it end in time, and well? And after how many seconds."""
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:hard_rss_limit_mb=4096"}
+    begun = time.monotonic()
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                               preexec_fn=restrain)
+    try:
+        ended = process.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        ended = None
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    return ended == 0, time.monotonic() - begun
+
+
+def copy_of_tests():
+    """What programs find beside them, by names relative to the tree."""
+    folder = WORK / "tree"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(".", folder, symlinks=True, ignore=lambda at, names: {
+        name for name in names if at == "." and name in ("build", ".git")})
+    (folder / "build").symlink_to(pathlib.Path("build").resolve())
+    return folder
+
+
+class Program:
+    """A unit-test program, its sources, and how long it takes unchanged."""
+
+    def __init__(self, path, folder):
+        self.path, self.sources = path, sources_in(path)
+        well, self.seconds = passes([os.path.abspath(path)], 2 * DEADLINE_S, folder)
+        if not well:
+            sys.exit(f"mutants: {path} fails without any change")
+
+    def deadline_s(self):
+        return min(DEADLINE_S, 10 + 5 * self.seconds)
+
+    def distance(self, path):
+        """Of the test that mirrors path, least."""
+        mine = self.path.replace("build/san/tests/", "").replace("test_", "").split("/")
+        others = path[:-len(".c")].split("/")
+        shared = len(os.path.commonprefix([mine, others]))
+        return (-shared, mine[-1] not in others, self.seconds)
+
+
+class Bench:
+    """Compiles, links and judges."""
+
+    def __init__(self, mutants, programs, folder, simulates):
+        self.programs, self.folder, self.simulates = programs, folder, simulates
+        sources = sorted({mutant.path for mutant in mutants})
+        targets = [program.path for program in programs] + ([SIMULATOR] if simulates else [])
+        objects = [self.object_of(source) for source in sources]
+        self.recipes = Recipes(sources, objects + targets)
+
+    @staticmethod
+    def object_of(source, flavour="san"):
+        return f"build/{flavour}/{source[:-2]}.o"
+
+    def compile(self, mutant, place, flavour="san"):
+        source, made = place / mutant.path, place / f"{flavour}.o"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_bytes(mutant.after())
+        command = self.recipes.compile(mutant.path, self.object_of(mutant.path, flavour), str(source), str(made))
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    def notices(self, program, place, flavour, deadline_s, *arguments):
+        linked = place / "program"
+        subprocess.run(self.recipes.link(program, str(place / f"{flavour}.o"), str(linked)), check=True,
+                       capture_output=True)
+        well, _ = passes([str(linked.resolve()), *arguments], deadline_s, self.folder)
+        return not well
+
+    def judge(self, mutant, place):
+        """Which program notices; None if none does."""
+        near = [program for program in self.programs if mutant.path in program.sources]
+        for program in sorted(near, key=lambda program: program.distance(mutant.path)):
+            if self.notices(program.path, place, "san", program.deadline_s()):
+                return program.path.replace("build/san/", "")
+        if self.simulates and self.object_of(mutant.path, "simulate") in self.recipes.by_target and \
+                self.compile(mutant, place, "simulate"):
+            for options in SIMULATIONS:
+                if self.notices(SIMULATOR, place, "simulate", DEADLINE_S, *options):
+                    return "simulator"
+        return None
+
+
+def judged(bench, mutants, count, jobs):
+    """[(mutant, by whom)] of the first that compile, in their order."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        def prepare(numbered):
+            number, mutant = numbered
+            place = WORK / f"{mutant.room}-{number}"
+            return place if bench.compile(mutant, place) else shutil.rmtree(place)
+
+        def decide(numbered):
+            number, (mutant, place) = numbered
+            by = bench.judge(mutant, place)
+            shutil.rmtree(place)
+            print(f"{number:4} {'SURVIVES' if by is None else 'dies':8} {mutant.name()}{f' ({by})' if by else ''}",
+                  flush=True)
+            return mutant, by
+
+        chosen, tried = [], 0
+        while len(chosen) < count and tried < len(mutants):
+            some = list(enumerate(mutants))[tried:tried + max(jobs, count - len(chosen))]
+            tried += len(some)
+            places = pool.map(prepare, some)
+            chosen += [(mutant, place) for (_, mutant), place in zip(some, places) if place]
+        for _, place in chosen[count:]:
+            shutil.rmtree(place)
+        return list(pool.map(decide, enumerate(chosen[:count], 1))), tried - len(chosen)
+
+
+# --- The report ---
+
+
+def table(title, rows):
+    """rows: {name: [by whom]}. The share of those that died in the last column."""
+    print(f"\n{title:24} mutants  unit tests  simulator  survive   die")
+    for name, ends in rows.items():
+        simulator, survive = ends.count("simulator"), ends.count(None)
+        died = 100 * (len(ends) - survive) / max(1, len(ends))
+        print(f"{name:24} {len(ends):7} {len(ends) - survive - simulator:11} {simulator:10} {survive:8} {died:4.0f}%")
+
+
+def report(results):
+    for mutant, by in results:
+        if by is None:
+            print("\n" + "\n".join([mutant.name(), *mutant.diff()[2:]]))
+    rooms, kinds = {}, {}
+    for mutant, by in results:
+        rooms.setdefault(mutant.room, []).append(by)
+        kinds.setdefault(mutant.change.kind, []).append(by)
+    table("room", rooms)
+    table("kind", dict(sorted(kinds.items())))
+    return [room for room, ends in rooms.items() if 100 * ends.count(None) > (100 - LEAST) * len(ends)]
+
+
+def chosen_by(arguments):
+    """Mutants by room, in the order in which they are to be tried; how many are equivalent."""
+    known, where = equivalents(), (arguments.file or "").split(":")
+    gone, by_room = set(known), {}
+    for room, patterns in ROOMS.items():
+        paths = sorted(str(path) for pattern in patterns for path in pathlib.Path().glob(pattern))
+        every = [Mutant(room, path, change) for path in paths if not KERNELS.search(path)
+                 for change in changes_of(source_of(path))]
+        gone -= {(mutant.path, mutant.lines()) for mutant in every}
+        if room in (arguments.room or room).split() and where[0] in ("", *paths):
+            every = [mutant for mutant in every if where[0] in ("", mutant.path) and
+                     (len(where) == 1 or int(where[1]) == mutant.line())]
+            random.Random(f"{arguments.seed} {room}").shuffle(every)
+            by_room[room] = every
+    for path, lines in sorted(gone):
+        print(f"mutants: equivalent.txt: {path} has no such change any more: {' '.join(lines)}")
+    return by_room, known
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=random.randrange(1000000))
+    parser.add_argument("--count", type=int, default=100, help="mutants of each room")
+    parser.add_argument("--room")
+    parser.add_argument("--file")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--units-alone", action="store_true", help="no simulator")
+    parser.add_argument("programs", nargs="*", help="unit-test programs: build/san/tests/ROOM/...")
+    arguments = parser.parse_args()
+    print(f"mutants: seed {arguments.seed}, {arguments.count} a room")
+    by_room, known = chosen_by(arguments)
+    folder, results = copy_of_tests(), []
+    for room, mutants in by_room.items():
+        counted = [mutant for mutant in mutants if (mutant.path, mutant.lines()) not in known]
+        paths = [path for path in arguments.programs if path.startswith(f"build/san/tests/{room}/")]
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            programs = list(pool.map(lambda path: Program(path, folder), paths))
+        bench = Bench(mutants, programs, folder, not arguments.units_alone)
+        some, refused = judged(bench, counted, arguments.count, arguments.jobs)
+        print(f"{room}: {len(mutants)} changes, {len(mutants) - len(counted)} of them equivalent; tried {len(some)}; "
+              f"{refused} more did not compile")
+        results += some
+    shutil.rmtree(WORK)
+    weak = report(results)
+    for room in weak:
+        print(f"mutants: fewer than {LEAST} of 100 die in {room}")
+    return 1 if weak else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+/* Keys of operators, what keygen makes and refuses to make, and what is refused as a key, with the reason. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <sodium.h>
+
+#include "base/cli/commands.h"
+#include "net/credentials.h"
+#include "net/operator_key.h"
+#include "tests/net/loopback.h"
+
+static char folder[64];
+
+static const char *file(const char *name)
+{
+    static char path[4][160];
+    static int next;
+    char *text = path[next++ % 4];
+    snprintf(text, 160, "%s/%s", folder, name);
+    return text;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    loopback_make_folder(folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+static size_t read_text(const char *path, char text[8192])
+{
+    FILE *stream = fopen(path, "r");
+    assert_non_null(stream);
+    size_t size = fread(text, 1, 8191, stream);
+    fclose(stream);
+    text[size] = '\0';
+    return size;
+}
+
+static void write_text(const char *path, const char *text, size_t size)
+{
+    FILE *stream = fopen(path, "w");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(text, 1, size, stream), size);
+    fclose(stream);
+    assert_int_equal(chmod(path, 0600), 0);
+}
+
+static mode_t mode_of(const char *path)
+{
+    struct stat status;
+    assert_int_equal(stat(path, &status), 0);
+    return status.st_mode & 0777;
+}
+
+static void says(const struct error *error, const char *first, const char *words)
+{
+    if (!strstr(error->text, first) || !strstr(error->text, words)) {
+        fail_msg("\"%s\" instead of \"%s ... %s\"", error->text, first, words);
+    }
+}
+
+/* --- Operators --- */
+
+static void a_pair_signs_and_checks(void **state)
+{
+    (void)state;
+    struct error error;
+    uint8_t secret_key[OPERATOR_SECRET_KEY], public_key[OPERATOR_PUBLIC_KEY], signature[crypto_sign_BYTES];
+    const uint8_t text[] = "roll it out";
+    umask(0);
+    assert_true(operator_key_create(file("op"), &error));
+    umask(022);
+    assert_int_equal(mode_of(file("op")), 0600);
+    assert_int_equal(mode_of(file("op.pub")), 0644);
+    assert_true(operator_key_read_secret(file("op"), secret_key, &error));
+    assert_true(operator_key_read_public(file("op.pub"), public_key, &error));
+    crypto_sign_detached(signature, NULL, text, sizeof text, secret_key);
+    assert_int_equal(crypto_sign_verify_detached(signature, text, sizeof text, public_key), 0);
+}
+
+static void no_key_is_overwritten(void **state)
+{
+    (void)state;
+    struct error error;
+    char before[8192], after[8192];
+    assert_true(operator_key_create(file("kept"), &error));
+    read_text(file("kept"), before);
+    assert_false(operator_key_create(file("kept"), &error));
+    says(&error, file("kept"), "is there already, and keys are not overwritten");
+    read_text(file("kept"), after);
+    assert_string_equal(before, after);
+    /* Nor is half a pair left where the other half is in the way. */
+    write_text(file("half.pub"), "mine", 4);
+    assert_false(operator_key_create(file("half"), &error));
+    says(&error, file("half.pub"), "is there already");
+    assert_int_equal(access(file("half"), F_OK), -1);
+    read_text(file("half.pub"), after);
+    assert_string_equal(after, "mine");
+    assert_false(operator_key_create(file("nowhere/op"), &error));
+    says(&error, file("nowhere/op"), "No such file");
+}
+
+/* Where the disk is full there is no half of a key afterwards. */
+static void a_full_disk_leaves_no_key(void **state)
+{
+    (void)state;
+    struct error error;
+    struct rlimit before, small = {.rlim_cur = 40};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const bool made = operator_key_create(file("full"), &error);
+    struct error other;
+    const bool fleet_made = credentials_create_fleet_key(file("full.key"), &other);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_false(made);
+    says(&error, file("full"), "disk full");
+    assert_int_equal(access(file("full"), F_OK), -1);
+    assert_int_equal(access(file("full.pub"), F_OK), -1);
+    assert_false(fleet_made);
+    says(&other, file("full.key"), "disk full");
+    assert_int_equal(access(file("full.key"), F_OK), -1);
+}
+
+static void a_key_with_another_head_or_size(void **state)
+{
+    (void)state;
+    struct error error;
+    char text[8192];
+    uint8_t key[OPERATOR_SECRET_KEY];
+    assert_true(operator_key_create(file("true"), &error));
+    assert_false(operator_key_read_secret(file("missing"), key, &error));
+    says(&error, file("missing"), "make a pair of keys with: trainer keygen --operator=");
+    assert_false(operator_key_read_public(file("missing.pub"), key, &error));
+    assert_false(operator_key_read_public(file("true"), key, &error));
+    says(&error, file("true"), "is no operator's public key");
+    assert_int_equal(chmod(file("true.pub"), 0600), 0);
+    assert_false(operator_key_read_secret(file("true.pub"), key, &error));
+    says(&error, file("true.pub"), "is no operator's secret key");
+    const size_t size = read_text(file("true.pub"), text);
+    for (size_t at = 0; at < size; at++) { /* whichever byte is damaged */
+        const char was = text[at];
+        text[at] = was == '~' ? '!' : '~';
+        write_text(file("bad.pub"), text, size);
+        text[at] = was;
+        assert_false(operator_key_read_public(file("bad.pub"), key, &error));
+        says(&error, file("bad.pub"), "is no operator's public key");
+    }
+    write_text(file("bad.pub"), text, size - 1);
+    assert_false(operator_key_read_public(file("bad.pub"), key, &error));
+    text[size] = '\n';
+    write_text(file("bad.pub"), text, size + 1);
+    assert_false(operator_key_read_public(file("bad.pub"), key, &error));
+    write_text(file("bad.pub"), text, size);
+    assert_true(operator_key_read_public(file("bad.pub"), key, &error));
+}
+
+static void others_may_not_read_or_replace_a_key(void **state)
+{
+    (void)state;
+    struct error error;
+    uint8_t key[OPERATOR_SECRET_KEY];
+    assert_true(operator_key_create(file("open"), &error));
+    for (int bit = 1; bit <= 4; bit *= 2) {
+        assert_int_equal(chmod(file("open"), (mode_t)(0600 | bit)), 0);
+        assert_false(operator_key_read_secret(file("open"), key, &error));
+        says(&error, file("open"), "everybody on this machine may read this key");
+    }
+    assert_int_equal(chmod(file("open"), 0640), 0);
+    assert_true(operator_key_read_secret(file("open"), key, &error));
+    assert_int_equal(chmod(file("open.pub"), 0666), 0);
+    assert_false(operator_key_read_public(file("open.pub"), key, &error));
+    says(&error, file("open.pub"), "everybody on this machine may replace this key");
+    assert_int_equal(chmod(file("open.pub"), 0664), 0);
+    assert_true(operator_key_read_public(file("open.pub"), key, &error));
+}
+
+/* --- What a fleet's key may look like --- */
+
+static void not_loaded(const char *path, const char *words)
+{
+    struct credentials *credentials;
+    struct error error;
+    assert_false(credentials_load(&credentials, path, &error));
+    assert_null(credentials);
+    says(&error, path, words);
+}
+
+/* The certificates or the private key of `name`, into text. */
+static size_t part_of(const char *name, const char *head, char text[8192])
+{
+    char whole[8192];
+    read_text(file(name), whole);
+    const char *from = strstr(whole, head);
+    assert_non_null(from);
+    const char *to =
+        strcmp(head, "-----BEGIN CERTIFICATE") == 0 ? whole + strlen(whole) : strstr(from, "-----BEGIN CERTIFICATE");
+    memcpy(text, from, (size_t)(to - from));
+    text[to - from] = '\0';
+    return (size_t)(to - from);
+}
+
+static void keys_whose_parts_do_not_fit(void **state)
+{
+    (void)state;
+    struct error error;
+    const struct member ps0 = {MEMBER_PS, 0};
+    char text[16384], more[8192];
+    assert_true(credentials_create_fleet_key(file("a.key"), &error));
+    assert_true(credentials_create_fleet_key(file("b.key"), &error));
+    assert_true(credentials_create_authority(file("ca"), &error));
+    assert_true(credentials_create_member(file("ca"), &ps0, 1, file("ps0.key"), &error));
+    size_t size = part_of("a.key", "-----BEGIN EC", text);
+    size += part_of("b.key", "-----BEGIN CERTIFICATE", text + size);
+    write_text(file("mixed.key"), text, size);
+    not_loaded(file("mixed.key"), "the private key does not belong to the first certificate");
+    size = read_text(file("a.key"), text);
+    size += part_of("b.key", "-----BEGIN CERTIFICATE", text + size);
+    write_text(file("two.key"), text, size);
+    not_loaded(file("two.key"), "a fleet key has one certificate");
+    read_text(file("ps0.key"), text);
+    char *first = strstr(text, "-----BEGIN CERTIFICATE"), *second = strstr(first + 1, "-----BEGIN CERTIFICATE");
+    assert_non_null(second);
+    write_text(file("alone.key"), text, (size_t)(second - text));
+    not_loaded(file("alone.key"), "the certificate of the authority that signed it is missing");
+    /* What lies beside a fleet key must be one, too. */
+    read_text(file("ps0.key"), more);
+    write_text(file("a.key.next"), more, strlen(more));
+    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    write_text(file("a.key.next"), text, (size_t)(second - text));
+    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    size = read_text(file("b.key"), text);
+    size += part_of("b.key", "-----BEGIN CERTIFICATE", text + size);
+    write_text(file("a.key.next"), text, size);
+    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    write_text(file("a.key.next"), "garbage", 7);
+    not_loaded(file("a.key"), "a.key.next: holds no certificate");
+    assert_int_equal(unlink(file("a.key.next")), 0);
+    write_text(file("a.key.previous"), "garbage", 7);
+    not_loaded(file("a.key"), "a.key.previous: holds no certificate");
+    assert_int_equal(unlink(file("a.key.previous")), 0);
+}
+
+/* The public half of the next key is enough to trust it; only its owner makes passes with it. */
+static void a_next_key_without_its_private_half(void **state)
+{
+    (void)state;
+    struct error error;
+    struct credentials *old, *new;
+    uint8_t pass[PASS_SIZE];
+    char text[8192];
+    assert_true(credentials_create_fleet_key(file("old.key"), &error));
+    assert_true(credentials_create_fleet_key(file("new.key"), &error));
+    const size_t size = part_of("new.key", "-----BEGIN CERTIFICATE", text);
+    write_text(file("old.key.next"), text, size);
+    assert_true(credentials_load(&old, file("old.key"), &error));
+    assert_true(credentials_load(&new, file("new.key"), &error));
+    pass_make(credentials_passes(new), pass);
+    assert_false(pass_check(credentials_passes(old), pass));
+    pass_make(credentials_passes(old), pass);
+    assert_true(pass_check(credentials_passes(old), pass));
+    credentials_free(old);
+    credentials_free(new);
+    credentials_free(NULL);
+}
+
+/* --- The command --- */
+
+static int keygen(const char *out, const char *ca, const char *member, const char *operator_key, const char *days)
+{
+    const struct command_call call = {.command = &command_keygen, .values = {out, ca, member, operator_key, days}};
+    return command_keygen.run(&call);
+}
+
+static void what_keygen_makes(void **state)
+{
+    (void)state;
+    struct error error;
+    struct credentials *credentials;
+    uint8_t key[OPERATOR_SECRET_KEY];
+    assert_int_equal(keygen(file("made.key"), NULL, NULL, NULL, NULL), COMMAND_DONE);
+    assert_true(credentials_load(&credentials, file("made.key"), &error));
+    assert_int_equal(credentials_member(credentials).role, MEMBER_NONE);
+    credentials_free(credentials);
+    assert_int_equal(keygen(file("made.key"), NULL, NULL, NULL, NULL), COMMAND_FAILED);
+    assert_int_equal(keygen(file("w1.key"), file("made"), "worker:1", NULL, NULL), COMMAND_FAILED); /* no authority */
+    assert_int_equal(keygen(NULL, file("made"), NULL, NULL, NULL), COMMAND_DONE);
+    assert_int_equal(mode_of(file("made/ca.key")), 0600);
+    assert_int_equal(keygen(file("w1.key"), file("made"), "worker:1", NULL, "1"), COMMAND_DONE);
+    assert_int_equal(keygen(file("ps.key"), file("made"), "ps", NULL, "36500"), COMMAND_DONE);
+    assert_true(credentials_load(&credentials, file("w1.key"), &error));
+    assert_int_equal(credentials_member(credentials).role, MEMBER_WORKER);
+    assert_int_equal(credentials_member(credentials).index, 1);
+    credentials_free(credentials);
+    assert_int_equal(keygen(NULL, NULL, NULL, file("made.op"), NULL), COMMAND_DONE);
+    assert_true(operator_key_read_secret(file("made.op"), key, &error));
+}
+
+static void what_keygen_refuses(void **state)
+{
+    (void)state;
+    const char *bad_days[] = {"0", "36501", "-1", "1x", "x", ""};
+    assert_int_equal(keygen(NULL, file("ca2"), NULL, NULL, NULL), COMMAND_DONE);
+    for (size_t i = 0; i < sizeof bad_days / sizeof *bad_days; i++) {
+        assert_int_equal(keygen(file("no.key"), file("ca2"), "ps:0", NULL, bad_days[i]), COMMAND_MISUSED);
+    }
+    assert_int_equal(keygen(NULL, NULL, NULL, NULL, NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(file("no.key"), NULL, NULL, file("no"), NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(NULL, file("ca2"), NULL, file("no"), NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(NULL, NULL, "ps:0", file("no"), NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(NULL, NULL, NULL, file("no"), "3"), COMMAND_MISUSED);
+    assert_int_equal(keygen(file("no.key"), NULL, "ps:0", NULL, NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(file("no.key"), NULL, NULL, NULL, "3"), COMMAND_MISUSED);
+    assert_int_equal(keygen(NULL, file("ca2"), "ps:0", NULL, NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(file("no.key"), file("ca2"), NULL, NULL, NULL), COMMAND_MISUSED);
+    assert_int_equal(keygen(file("no.key"), file("ca2"), "nobody:1", NULL, NULL), COMMAND_MISUSED);
+    assert_int_equal(access(file("no.key"), F_OK), -1);
+    assert_int_equal(access(file("no"), F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pair_signs_and_checks),
+        cmocka_unit_test(no_key_is_overwritten),
+        cmocka_unit_test(a_full_disk_leaves_no_key),
+        cmocka_unit_test(a_key_with_another_head_or_size),
+        cmocka_unit_test(others_may_not_read_or_replace_a_key),
+        cmocka_unit_test(keys_whose_parts_do_not_fit),
+        cmocka_unit_test(a_next_key_without_its_private_half),
+        cmocka_unit_test(what_keygen_makes),
+        cmocka_unit_test(what_keygen_refuses),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
