@@ -1,9 +1,9 @@
 /*
  * What peers that have proved nothing may take of a listener: a pure state machine, without clock, sockets or locks.
  *
- * A handshake of TLS costs whoever asks for it next to nothing, and whoever answers milliseconds. So strangers, who
- * show no pass (net/pass.h), share an allowance of processor time: a small share of one processor, saved up for
- * a while, so that in peace a few hundred are served as they come. An address may take half of it at most, so that one
+ * A TLS handshake costs the client next to nothing and the server milliseconds. So strangers, who show no pass
+ * (net/pass.h), share an allowance of processor time: a small share of one processor, saved up for a while, so that in
+ * peace a few hundred are served as they come. An address may take half of it at most, so that one
  * that takes all it can get leaves others the rest.
  */
 #ifndef NET_ADMISSION_H

@@ -17,7 +17,7 @@
 #include "net/pass.h"
 #include "net/wake.h"
 
-struct visitor {
+struct pending { /* a connection that is not yet a session */
     int fd;
     double came_s;
     struct endpoint from;
@@ -25,7 +25,7 @@ struct visitor {
     uint8_t pass[PASS_SIZE]; /* of a member */
 };
 
-/* What is known of a visitor. */
+/* What is known of a pending connection. */
 enum door_look {
     DOOR_NOTHING,  /* yet */
     DOOR_MEMBER,   /* it shows a pass; in plain text there are none, and all are let through */
@@ -36,26 +36,26 @@ enum door_look {
 
 struct door {
     const struct credentials *credentials; /* borrowed; NULL: plain text */
-    double patience_s;
+    double timeout_s;
     int room, count;
-    int looked_at;            /* visitors before it were looked at since the last wait */
-    struct visitor *visitors; /* [room], in the order in which they came */
-    struct pollfd *waits;     /* [2 + room]: the wake, the listener, the visitors */
+    int looked_at;           /* of those pending, so many were looked at since the last wait */
+    struct pending *pending; /* [room], in the order in which they came */
+    struct pollfd *waits;    /* [2 + room]: the wake, the listener, those pending */
 };
 
-bool door_create(struct door *door, const struct credentials *credentials, int room, double patience_s);
+bool door_create(struct door *door, const struct credentials *credentials, int room, double timeout_s);
 void door_destroy(struct door *door); /* closes who is there; fine on zeros */
 
 /* Waits until somebody speaks or comes (listener: a socket), or until the deadline; *comes: somebody may. */
 enum wake_result door_wait(struct door *door, int listener, const struct wake *wake, double deadline_s, bool *comes);
 
-/* What a visitor that has just come said. */
-enum door_look door_look(const struct door *door, struct visitor *visitor);
+/* What a connection that has just come said. */
+enum door_look door_look(const struct door *door, struct pending *pending);
 
 /* Lets one in that said nothing yet. True: there was no room, and *out, whose time it is, had to leave for it. */
-bool door_put(struct door *door, const struct visitor *visitor, struct visitor *out);
+bool door_put(struct door *door, const struct pending *pending, struct pending *out);
 
-/* After a wait: takes out the next visitor of whom something is known; DOOR_NOTHING: there is none. */
-enum door_look door_next(struct door *door, double now_s, struct visitor *visitor);
+/* After a wait: takes out the next one of which something is known; DOOR_NOTHING: there is none. */
+enum door_look door_next(struct door *door, double now_s, struct pending *pending);
 
 #endif

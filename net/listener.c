@@ -77,14 +77,14 @@ static void note_refusal(struct listener *listener, enum complaint cause, const 
     }
 }
 
-static void refuse(struct listener *listener, enum complaint cause, const struct visitor *visitor, const char *why)
+static void refuse(struct listener *listener, enum complaint cause, const struct pending *pending, const char *why)
 {
     struct error error;
     char peer[ENDPOINT_TEXT];
-    endpoint_format(&visitor->from, peer);
+    endpoint_format(&pending->from, peer);
     error_set(&error, "refused %s: %s", peer, why);
-    note_refusal(listener, cause, &visitor->source, peer, &error);
-    close(visitor->fd);
+    note_refusal(listener, cause, &pending->source, peer, &error);
+    close(pending->fd);
     listener->busy_until_s = clock_monotonic_s() + BUSY_S;
 }
 
@@ -271,7 +271,7 @@ static void cut_oldest_newcomer(struct listener *listener, bool member)
 }
 
 /* Locked. Puts the connection into the table; false if there is no place for it, or no thread. */
-static bool take(struct listener *listener, const struct visitor *visitor, bool member)
+static bool take(struct listener *listener, const struct pending *pending, bool member)
 {
     const struct listener_options *options = &listener->options;
     const int most = LISTENER_SPARE + (member ? options->expected : 0);
@@ -285,14 +285,14 @@ static bool take(struct listener *listener, const struct visitor *visitor, bool 
     }
     memset(session, 0, options->session_size);
     session->listener = listener;
-    session->fd = visitor->fd;
+    session->fd = pending->fd;
     session->number = ++listener->connections;
-    session->came_s = visitor->came_s;
+    session->came_s = pending->came_s;
     session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
     session->member = member;
-    session->source = visitor->source;
-    endpoint_format(&visitor->from, session->peer);
-    socket_prepare(visitor->fd, &visitor->from);
+    session->source = pending->source;
+    endpoint_format(&pending->from, session->peer);
+    socket_prepare(pending->fd, &pending->from);
     options->begin(session, options->context);
     if (!start_thread(session)) {
         return false;
@@ -304,58 +304,58 @@ static bool take(struct listener *listener, const struct visitor *visitor, bool 
 }
 
 /* Gives it a thread, if there is a place, or else turns it away: it comes again. */
-static void receive(struct listener *listener, const struct visitor *visitor, bool member)
+static void receive(struct listener *listener, const struct pending *pending, bool member)
 {
     lock(listener);
-    const bool taken = take(listener, visitor, member);
+    const bool taken = take(listener, pending, member);
     if (!taken && !member) {
-        admission_end(&listener->admission, &visitor->source, 0, clock_monotonic_s());
+        admission_end(&listener->admission, &pending->source, 0, clock_monotonic_s());
     }
     const bool full = !find_place(listener);
     unlock(listener);
     if (!taken) {
-        refuse(listener, COMPLAINT_CROWD, visitor, "too many are in their handshakes already");
+        refuse(listener, COMPLAINT_CROWD, pending, "too many are in their handshakes already");
     }
     if (full) {
         tidy_up(listener);
     }
 }
 
-static void receive_stranger(struct listener *listener, const struct visitor *visitor, bool speaks_tls)
+static void receive_stranger(struct listener *listener, const struct pending *pending, bool speaks_tls)
 {
     lock(listener);
-    const bool may = admission_begin(&listener->admission, &visitor->source, clock_monotonic_s());
+    const bool may = admission_begin(&listener->admission, &pending->source, clock_monotonic_s());
     unlock(listener);
     if (may) {
-        receive(listener, visitor, false);
+        receive(listener, pending, false);
     } else if (speaks_tls) {
-        refuse(listener, COMPLAINT_SHARE, visitor,
+        refuse(listener, COMPLAINT_SHARE, pending,
                "it shows no pass, and strangers' handshakes take all the processor time that they may");
     } else {
-        refuse(listener, COMPLAINT_PLAIN, visitor, "it speaks no TLS");
+        refuse(listener, COMPLAINT_PLAIN, pending, "it speaks no TLS");
     }
 }
 
-static void deal_with(struct listener *listener, enum door_look look, const struct visitor *visitor)
+static void deal_with(struct listener *listener, enum door_look look, const struct pending *pending)
 {
     switch (look) {
     case DOOR_MEMBER: {
         lock(listener);
-        const bool is_new = !listener->door.credentials || admission_is_new(&listener->admission, visitor->pass);
+        const bool is_new = !listener->door.credentials || admission_is_new(&listener->admission, pending->pass);
         unlock(listener);
         if (is_new) {
-            receive(listener, visitor, true);
+            receive(listener, pending, true);
             break;
         }
-        receive_stranger(listener, visitor, true);
+        receive_stranger(listener, pending, true);
         break;
     }
     case DOOR_STRANGER:
     case DOOR_PLAIN:
-        receive_stranger(listener, visitor, look == DOOR_STRANGER);
+        receive_stranger(listener, pending, look == DOOR_STRANGER);
         break;
     case DOOR_GONE:
-        refuse(listener, COMPLAINT_SILENT, visitor, "it did not say who it is");
+        refuse(listener, COMPLAINT_SILENT, pending, "it did not say who it is");
         break;
     case DOOR_NOTHING:
         break;
@@ -366,20 +366,20 @@ static void deal_with(struct listener *listener, enum door_look look, const stru
 static bool take_those_who_come(struct listener *listener)
 {
     for (int i = 0; i < AT_A_TIME; i++) {
-        struct visitor visitor = {.came_s = clock_monotonic_s()}, out;
+        struct pending pending = {.came_s = clock_monotonic_s()}, out;
         struct error error;
-        const enum socket_taken taken = socket_take(listener->fd, &visitor.fd, &visitor.from, &error);
+        const enum socket_taken taken = socket_take(listener->fd, &pending.fd, &pending.from, &error);
         if (taken == SOCKET_FAILED) {
-            note_refusal(listener, COMPLAINT_ACCEPT, &visitor.source, "this machine", &error);
+            note_refusal(listener, COMPLAINT_ACCEPT, &pending.source, "this machine", &error);
         }
         if (taken != SOCKET_TAKEN) {
             return taken == SOCKET_NONE;
         }
-        visitor.source = admission_source(&visitor.from);
-        const enum door_look look = door_look(&listener->door, &visitor);
+        pending.source = admission_source(&pending.from);
+        const enum door_look look = door_look(&listener->door, &pending);
         if (look != DOOR_NOTHING) {
-            deal_with(listener, look, &visitor);
-        } else if (door_put(&listener->door, &visitor, &out)) {
+            deal_with(listener, look, &pending);
+        } else if (door_put(&listener->door, &pending, &out)) {
             refuse(listener, COMPLAINT_SILENT, &out, "it did not say who it is, and others want to come in");
         }
     }
@@ -388,7 +388,7 @@ static bool take_those_who_come(struct listener *listener)
 
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s)
 {
-    struct visitor visitor;
+    struct pending pending;
     enum door_look look;
     bool comes;
     if (clock_monotonic_s() < listener->busy_until_s && wake_wait(-1, 0, wake, listener->busy_until_s) == WAKE_RAISED) {
@@ -396,8 +396,8 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
     }
     enum wake_result how = door_wait(&listener->door, listener->fd, wake, deadline_s, &comes);
     const double now_s = clock_monotonic_s();
-    while ((look = door_next(&listener->door, now_s, &visitor)) != DOOR_NOTHING) {
-        deal_with(listener, look, &visitor);
+    while ((look = door_next(&listener->door, now_s, &pending)) != DOOR_NOTHING) {
+        deal_with(listener, look, &pending);
     }
     if (comes && !take_those_who_come(listener)) {
         how = wake_wait(-1, 0, wake, now_s + FAILED_S);

@@ -43,7 +43,7 @@ def test_it_is_static_and_knows_itself(aarch64, tmp_path):
     assert "kernels    neon (every aarch64 CPU has NEON)" in said and "features   neon" in said
 
 
-def test_other_kernels_are_refused_in_a_sentence(aarch64, trainer, tmp_path):
+def test_other_kernels_are_refused_in_one_line(aarch64, trainer, tmp_path):
     for program, kernels in ((aarch64, "avx2"), (aarch64, "avx512"), (trainer, "neon")):
         result = train(program, *FEW, f"--cpu_kernels={kernels}", cwd=tmp_path, status=1)
         assert f"--cpu_kernels={kernels}: this CPU has no" in result.stderr + result.stdout

@@ -81,7 +81,7 @@ def test_either_side_may_be_started_again(trainer, tmp_path, data):
         assert "connecting again" in cluster.text("worker 1")
 
 
-class Customer(protocol.Client):
+class DataClient(protocol.Client):
     """A worker of this test, at the chief of a cluster that trains."""
 
     def __init__(self, cluster, index, **hello):
@@ -116,7 +116,7 @@ def goes_on(cluster):
 
 
 def test_batches_are_a_function_of_their_number(chief):
-    with Customer(chief, 1) as one, Customer(chief, 2) as two:
+    with DataClient(chief, 1) as one, DataClient(chief, 2) as two:
         assert one.welcome[0] == "welcome", one.welcome
         name, facts, _ = one.call("get_batches", first=0, count=0)
         assert (name, facts["total"], facts["validation"], facts["pixels"]) == ("batch", 340, 60, 784)
@@ -138,27 +138,27 @@ def test_batches_are_a_function_of_their_number(chief):
 
 
 def test_who_asks_for_what_is_not_there_is_refused(chief):
-    with Customer(chief, 1) as client:
+    with DataClient(chief, 1) as client:
         client.send("get_batches", first=-1, count=1)
         name, fields, _ = client.receive()
         assert name == "error" and fields["code"] == 1
-    with Customer(chief, 1) as client:
+    with DataClient(chief, 1) as client:
         client.send("pull")
         name, fields, _ = client.receive()
         assert name == "error" and fields["code"] == 2 and "for a ps" in fields["message"]
     for index, role in ((0, 2), (0, 1), (-1, 3)):
-        with Customer(chief, index, role=role) as client:
+        with DataClient(chief, index, role=role) as client:
             assert client.welcome[0] == "refused" and "and to nobody else" in client.welcome[1][
                 "message"], client.welcome
     goes_on(chief)
 
 
 def test_nobody_holds_up_the_chief(chief):
-    """Customers that ask for much and take nothing, that say nothing, that come in crowds: it trains, in bounded
+    """Clients that ask for much and take nothing, that say nothing, that come in crowds: it trains, in bounded
     memory."""
     port = int(chief.worker_hosts[0].split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(50)]
-    with Customer(chief, 1) as greedy:
+    with DataClient(chief, 1) as greedy:
         for _ in range(200):
             greedy.request += 1
             greedy.socket.settimeout(1)
@@ -175,7 +175,7 @@ def test_nobody_holds_up_the_chief(chief):
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline:  # places come free
         try:
-            with Customer(chief, 2) as client:
+            with DataClient(chief, 2) as client:
                 assert client.call("get_batches", first=0, count=1)[0] == "batch"
                 break
         except (OSError, EOFError):

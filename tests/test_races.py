@@ -14,7 +14,7 @@ from runs import wait_for
 pytestmark = pytest.mark.races
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PATIENCE_S = 180  # it is slow, and so is what runs beside it
+TIMEOUT_S = 180  # it is slow, and so is what runs beside it
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def reached(fleet):
 
 def goes_on(fleet):
     before = reached(fleet)
-    wait_for(lambda: reached(fleet) > before, f"step after {before}\n{fleet.text('worker 0')[-2000:]}", PATIENCE_S)
+    wait_for(lambda: reached(fleet) > before, f"step after {before}\n{fleet.text('worker 0')[-2000:]}", TIMEOUT_S)
 
 
 def start_again(fleet, name):
@@ -63,10 +63,10 @@ def test_no_thread_races_with_another(racing, tmp_path, cluster, data):
         for name in ("worker 1", "worker 2"):
             fleet.start(name, "--train_dir=")
         goes_on(fleet)
-        wait_for(lambda: 0 not in fleet.versions().values(), "version of everybody", PATIENCE_S)
+        wait_for(lambda: 0 not in fleet.versions().values(), "version of everybody", TIMEOUT_S)
         for version, change in enumerate(({"learning_rate": 0.02}, {"optimizer": "momentum"}), 2):
             result = fleet.rollout(fleet.candidate(version, train=change), "--yes", "--healthy_secs=1",
-                                   timeout=PATIENCE_S)
+                                   timeout=TIMEOUT_S)
             assert result.returncode == 0, text_of(result)
             goes_on(fleet)
         for name in ("worker 2", "ps 1", "worker 0", "ps 0"):
@@ -78,4 +78,4 @@ def test_no_thread_races_with_another(racing, tmp_path, cluster, data):
         goes_on(fleet)
         for name in ("worker 0", "worker 1", "worker 2", "ps 0", "ps 1"):
             fleet.kill(name, signal.SIGTERM)
-            fleet.wait(name, status=None, timeout=PATIENCE_S)
+            fleet.wait(name, status=None, timeout=TIMEOUT_S)

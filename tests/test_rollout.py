@@ -563,7 +563,7 @@ def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
         # ps 0 went on serving: no generation after the first.
         assert "generation 2" not in fleet.text("worker 0")
         audit = [json.loads(line) for line in (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()]
-        order = [line["member"] for line in audit if line["what"] in ("start anew", "switch")]
+        order = [line["member"] for line in audit if line["what"] in ("start again", "switch")]
         assert order[0] == "worker 3" and order[-1] in ("ps 0", "worker 0", "worker 1", "worker 2")
         result = fleet.rollout("revert", "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0 and set(fleet.versions().values()) == {3}, text_of(result)

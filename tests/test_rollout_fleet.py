@@ -20,7 +20,7 @@ from relay import Relay
 
 pytestmark = pytest.mark.alone  # so many members take all of the machine, and others would wait too long for it
 
-PATIENCE_S = 180  # on two busy cores, with 100 members
+TIMEOUT_S = 180  # on two busy cores, with 100 members
 
 
 class Trial(OpenFleet):
@@ -57,7 +57,7 @@ class Trial(OpenFleet):
             self.leave_processors_to_others()
         for name in self.names():
             supervise(self, name, *(["--bind=127.0.0.1"] if name == "ps 0" else []))
-        self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps", PATIENCE_S)
+        self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps", TIMEOUT_S)
         self.all_on(1)
 
     def leave_processors_to_others(self):
@@ -85,7 +85,7 @@ class Trial(OpenFleet):
                    or member["state"] not in ("training", "ready")]
         return {name: member["config_version"] for name, member in members.items()}, missing
 
-    def all_on(self, version, timeout=PATIENCE_S):
+    def all_on(self, version, timeout=TIMEOUT_S):
         deadline = time.monotonic() + timeout
         while True:
             versions, missing = self.report()
@@ -96,7 +96,7 @@ class Trial(OpenFleet):
 
     def one_version(self, *allowed):
         """Waits until the whole fleet is on one of these, and returns which."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             versions, missing = self.report()
             found = set(versions.values())
@@ -123,7 +123,7 @@ class Trial(OpenFleet):
         return operator, self.version
 
     def in_phase(self, text):
-        self.until("ps 0", lambda log: text in log, text, PATIENCE_S)
+        self.until("ps 0", lambda log: text in log, text, TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -137,14 +137,14 @@ def fleet(trainer, full, tmp_path_factory):
 
 def settle(fleet, operator, version):
     """What became of it: the fleet is on one version, everybody is there, and training goes on."""
-    output, _ = operator.communicate(timeout=PATIENCE_S)
+    output, _ = operator.communicate(timeout=TIMEOUT_S)
     end = fleet.one_version(fleet.good, version)
     assert (operator.returncode == 0) <= (end == version), output
     fleet.good = end
     # What is in force is what the next candidate is compared with.
     if end == version:
         fleet.config = json.loads((fleet.folder / f"new{version}.json").read_text())
-    fleet.goes_on(0, PATIENCE_S)
+    fleet.goes_on(0, TIMEOUT_S)
     assert fleet.alive()
     return end == version, output
 

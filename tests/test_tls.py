@@ -657,7 +657,7 @@ class Visit:
         return self.process.communicate(timeout=30)[0].strip()
 
 
-BYTES = 1 + 16384 + 16385 + 3 + 100000 + 1  # that a visitor sends
+BYTES = 1 + 16384 + 16385 + 3 + 100000 + 1  # that a client sends
 
 
 @pytest.fixture

@@ -539,7 +539,7 @@ static void restart(struct rollout_participant *participant, int which)
         fail(participant, error.text);
         return;
     }
-    audit(participant, which == 0 ? "start anew" : "go back", "begun");
+    audit(participant, which == 0 ? "start again" : "go back", "begun");
     log_info("restarting in version %llu of the config", (unsigned long long)number);
     participant->leaving = true;
     participant->host.leave(participant->host.context, false);

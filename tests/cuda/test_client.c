@@ -79,7 +79,7 @@ static void lists_devices(void **state)
     gpu_client_stop(client);
 }
 
-static void a_driver_that_is_not_there_is_a_sentence(void **state)
+static void a_missing_driver_is_one_error_message(void **state)
 {
     (void)state;
     struct error error;
@@ -93,7 +93,7 @@ static void a_driver_that_is_not_there_is_a_sentence(void **state)
     gpu_client_stop(client);
 }
 
-static void a_device_that_is_not_there_is_a_sentence(void **state)
+static void a_missing_device_is_one_error_message(void **state)
 {
     (void)state;
     struct error error;
@@ -330,8 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_devices),
-        cmocka_unit_test(a_driver_that_is_not_there_is_a_sentence),
-        cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
+        cmocka_unit_test(a_missing_driver_is_one_error_message),
+        cmocka_unit_test(a_missing_device_is_one_error_message),
         cmocka_unit_test(moves_data_trains_and_reads),
         cmocka_unit_test(classifies),
         cmocka_unit_test(a_gradient_is_seen_as_it_grows),

@@ -120,7 +120,7 @@ static void dies_with_its_parent(void **state)
 }
 
 /* The same program that asks for a loader which is not there, as on a system of another libc. */
-static void a_missing_libc_is_a_sentence(void **state)
+static void a_missing_libc_is_one_error_message(void **state)
 {
     (void)state;
     pid_t pid;
@@ -142,7 +142,7 @@ static void a_missing_libc_is_a_sentence(void **state)
     free(other);
 }
 
-static void what_is_no_program_is_a_sentence(void **state)
+static void what_is_no_program_is_one_error_message(void **state)
 {
     (void)state;
     pid_t pid;
@@ -166,8 +166,8 @@ int main(void)
         cmocka_unit_test(starts_from_a_file),
         cmocka_unit_test(tells_how_it_ended),
         cmocka_unit_test(dies_with_its_parent),
-        cmocka_unit_test(a_missing_libc_is_a_sentence),
-        cmocka_unit_test(what_is_no_program_is_a_sentence),
+        cmocka_unit_test(a_missing_libc_is_one_error_message),
+        cmocka_unit_test(what_is_no_program_is_one_error_message),
     };
     alarm(120); /* a program that lives on must not keep this test for ever */
     program = program_read("launched", &program_size);

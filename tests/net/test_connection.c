@@ -222,7 +222,7 @@ static bool idle_timeout_with_drips(const struct credentials *credentials)
     return heard_all;
 }
 
-static void patience(const struct credentials *credentials)
+static void check_idle_timeout(const struct credentials *credentials)
 {
     for (int tries = 0; tries < 50; tries++) {
         if (idle_timeout_with_drips(credentials)) {
@@ -232,11 +232,11 @@ static void patience(const struct credentials *credentials)
     fail_msg("this machine is too busy: no byte came within %g s", IDLE_S);
 }
 
-static void patience_ends_a_wait(void **state)
+static void an_idle_timeout_ends_a_wait(void **state)
 {
     (void)state;
-    patience(NULL);
-    patience(fleet_key);
+    check_idle_timeout(NULL);
+    check_idle_timeout(fleet_key);
 }
 
 enum { SIPS = 20, SIP_BYTES = 1000 };
@@ -522,7 +522,7 @@ int main(void)
         cmocka_unit_test(round_trips_tls),
         cmocka_unit_test(writes_gather),
         cmocka_unit_test(silent_peer_times_out),
-        cmocka_unit_test(patience_ends_a_wait),
+        cmocka_unit_test(an_idle_timeout_ends_a_wait),
         cmocka_unit_test(what_is_taken_is_a_sign_of_life),
         cmocka_unit_test(full_pipe_times_out),
         cmocka_unit_test(wake_ends_waits),

@@ -441,14 +441,14 @@ static void lose_for_good(struct machine *machine)
     const uint64_t how = chance(4);
     struct machine *from = chance(2) == 0 ? &world.machines[chance((uint64_t)oracle.ps)] : NULL;
     run.is_gone = true;
-    run.restart_s[machine->number] = INFINITY; /* whatever else befalls it */
+    run.restart_s[machine->number] = INFINITY; /* whatever else happens to it */
     world.here = machine;
     if (how == 3) {
         say("is switched off, for good");
         machine_kill(machine);
     } else {
         say("%s %s, for good", hows[how], from ? from->name : "all");
-        network_part(machine, from, (enum parting)how, INFINITY);
+        network_part(machine, from, (enum partition)how, INFINITY);
     }
 }
 

@@ -1,4 +1,4 @@
-/* One run: a cluster drawn by a seed, and what befalls it, from its start until training is over. */
+/* One run: a cluster drawn by a seed, and what happens to it, from its start until training is over. */
 #ifndef TESTS_SIMULATE_CLUSTER_H
 #define TESTS_SIMULATE_CLUSTER_H
 
@@ -14,7 +14,7 @@ struct outcome {
     int faults;
 };
 
-/* What befalls it. */
+/* What happens to it. */
 enum trouble {
     TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, as the seed has it */
     TROUBLE_ROLLOUTS, /* the same while new configs are rolled out (fleet.h), most of it when a rollout has come to a

@@ -309,7 +309,7 @@ void network_silence(struct machine *machine)
     }
 }
 
-void network_part(struct machine *one, struct machine *other, enum parting how, double until_s)
+void network_part(struct machine *one, struct machine *other, enum partition how, double until_s)
 {
     for (int i = 0; i < world.machine_count; i++) {
         if (other && i != other->number) {

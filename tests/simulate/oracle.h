@@ -1,4 +1,4 @@
-/* What must hold whatever befalls a cluster. */
+/* What must hold whatever happens to a cluster. */
 #ifndef TESTS_SIMULATE_ORACLE_H
 #define TESTS_SIMULATE_ORACLE_H
 

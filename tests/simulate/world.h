@@ -14,7 +14,7 @@
  *  engine.c   what workers compute: gradients that tell who made them
  *  oracle.c   what must hold, checked after every event
  *  fleet.c    rollouts: who asks for what, and what must hold
- *  cluster.c  which machines there are, and what befalls them
+ *  cluster.c  which machines there are, and what happens to them
  *  simulate.c seeds, processes, options
  */
 #ifndef TESTS_SIMULATE_WORLD_H
@@ -155,8 +155,8 @@ void network_close(struct file *file, bool silent); /* silent: the machine is go
 /* Faults of the link between two machines (or all of one: other NULL). */
 void network_cut(struct machine *one, struct machine *other);       /* connections break */
 void network_half_open(struct machine *one, struct machine *other); /* they go silent, and break after half a minute */
-enum parting { PART_BOTH, PART_FROM, PART_TO }; /* nothing passes, or nothing from the first one, or nothing to it */
-void network_part(struct machine *one, struct machine *other, enum parting how, double until_s);
+enum partition { PART_BOTH, PART_FROM, PART_TO }; /* nothing passes, or nothing from the first one, or nothing to it */
+void network_part(struct machine *one, struct machine *other, enum partition how, double until_s);
 void network_silence(struct machine *machine); /* its power is gone: nobody is told */
 extern double network_latency_s;               /* the longest, usually */
 
@@ -199,8 +199,8 @@ void disk_put(struct disk *disk, const char *path, const void *bytes, size_t siz
 bool disk_get(const struct disk *disk, const char *path, char *text, size_t size);
 /*
  * Rot: a bit of a file flips, or a part of it was never written, or what belongs to another lies there instead. It
- * befalls one of those that `may` holds for; false: there is none. What the disk lost without a word (disk_lie) counts
- * as rotten, too. A file is sound if it is certain to survive and not rotten.
+ * happens to one of those that `may` holds for; false: there is none. What the disk lost without a word (disk_lie)
+ * counts as rotten, too. A file is sound if it is certain to survive and not rotten.
  */
 bool disk_rot(struct disk *disk, bool (*may)(const char *path));
 int disk_sound(const struct disk *disk, bool (*may)(const char *path), const char **last); /* last: by name */

@@ -68,7 +68,7 @@ static double idle_timeout_s(const struct heartbeat *heartbeat)
 }
 
 /* How long a ps has been silent while others answered; where none does, that says nothing of this one. */
-static double silence_s(const struct heartbeat *heartbeat, int ps, double now_s)
+static double silent_for_s(const struct heartbeat *heartbeat, int ps, double now_s)
 {
     return now_s - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
 }
@@ -93,14 +93,14 @@ static void look_for_silent_ps(struct heartbeat *heartbeat, double now_s)
     int silent = -1;
     for (int i = 0; i < heartbeat->count && heartbeat->reached_s > 0; i++) {
         const bool named = silent >= 0 && i != before; /* who was named before stays so */
-        if (!named && silence_s(heartbeat, i, now_s) > longest_s && is_needed(heartbeat, i)) {
+        if (!named && silent_for_s(heartbeat, i, now_s) > longest_s && is_needed(heartbeat, i)) {
             silent = i;
         }
     }
     heartbeat->silent_ps = silent;
     if (silent >= 0 && before < 0) {
         log_warning("%s has not been heard of for %.0f s, though others have: this worker takes no part until it is",
-                    heartbeat->links[silent].name, silence_s(heartbeat, silent, now_s));
+                    heartbeat->links[silent].name, silent_for_s(heartbeat, silent, now_s));
     } else if (silent < 0 && before >= 0) {
         log_info("%s is heard of again: this worker takes part again", heartbeat->links[before].name);
     }
@@ -129,7 +129,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
     if (silent >= 0) {
         vitals.state = STATE_LOST;
         snprintf(message, sizeof message, "has not heard of %.200s for %.0f s", heartbeat->links[silent].name,
-                 silence_s(heartbeat, silent, clock_monotonic_s()));
+                 silent_for_s(heartbeat, silent, clock_monotonic_s()));
     }
     struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
                                      .global_step = vitals.global_step,

@@ -78,7 +78,7 @@ static void two_deaths_are_enough(void **state)
     assert_false(probation_read(config_path, &probation));
 }
 
-static void whoever_lives_is_left_alone(void **state)
+static void a_process_that_lives_is_left_alone(void **state)
 {
     (void)state;
     begin_version_2();
@@ -114,7 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(whoever_lives_is_left_alone, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

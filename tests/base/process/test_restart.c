@@ -90,7 +90,7 @@ static void one_that_was_misused_is_not_started_again(void **state)
     assert_int_equal(count_starts(file), 1);
 }
 
-static void whoever_dies_comes_back(void **state)
+static void a_process_that_dies_comes_back(void **state)
 {
     (void)state;
     assert_int_equal(end(begin("k10")), 0);
@@ -123,7 +123,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(one_that_ends_well_is_left_alone, make_file, remove_file),
         cmocka_unit_test_setup_teardown(one_that_was_misused_is_not_started_again, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(whoever_dies_comes_back, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(a_process_that_dies_comes_back, make_file, remove_file),
         cmocka_unit_test_setup_teardown(misuse_after_a_death_is_a_death, make_file, remove_file),
         cmocka_unit_test_setup_teardown(a_signal_is_passed_on, make_file, remove_file),
     };

@@ -244,7 +244,7 @@ static void check_lost(const int *layers, int launch)
     unsetenv("FAKE_CUDA_LOSE_AT");
 }
 
-static void test_a_lost_device_is_an_error_of_one_sentence(void **state)
+static void test_a_lost_device_is_one_error_message(void **state)
 {
     (void)state;
     if (is_fake()) {
@@ -299,7 +299,7 @@ int main(void)
         cmocka_unit_test(test_what_is_wrong_with_the_driver_is_said),
         cmocka_unit_test(test_devices_are_listed),
         cmocka_unit_test(test_memory_that_is_not_there_is_said),
-        cmocka_unit_test(test_a_lost_device_is_an_error_of_one_sentence),
+        cmocka_unit_test(test_a_lost_device_is_one_error_message),
         cmocka_unit_test(test_devices_that_can_do_less),
         cmocka_unit_test(test_slots_are_the_stores),
     };

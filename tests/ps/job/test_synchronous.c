@@ -210,7 +210,7 @@ static void test_a_step_takes_one_of_every_worker(void **state)
     end(&scene);
 }
 
-static void test_a_gradient_counts_once_whoever_sends_it(void **state)
+static void test_a_gradient_sent_twice_counts_once(void **state)
 {
     (void)state;
     struct scene scene;
@@ -564,7 +564,7 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     end(&scene);
 }
 
-/* It is alive: who claims its place is probed for, as with any other. A process that takes it begins anew. */
+/* It is alive: who claims its place is probed for, as with any other. A process that takes it starts from 0. */
 static void test_who_is_cut_off_keeps_its_place(void **state)
 {
     (void)state;
@@ -701,7 +701,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_takes_one_of_every_worker),
-        cmocka_unit_test(test_a_gradient_counts_once_whoever_sends_it),
+        cmocka_unit_test(test_a_gradient_sent_twice_counts_once),
         cmocka_unit_test(test_backups_come_too_late_and_are_counted),
         cmocka_unit_test(test_a_lost_worker_shrinks_the_step),
         cmocka_unit_test(test_one_that_leaves_is_not_waited_for),

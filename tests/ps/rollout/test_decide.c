@@ -388,7 +388,7 @@ static void steps_that_are_made_again_count(void **state)
 }
 
 /* A member that left, or has no model, is not healthy. */
-static void a_watch_waits_for_whoever_is_not_ready(void **state)
+static void a_watch_waits_for_members_that_are_not_ready(void **state)
 {
     (void)state;
     struct rollout_vitals vitals = fine;
@@ -703,7 +703,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_model_that_is_restored_while_members_switch_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_watch_waits_for_steps_that_tell, enter, leave),
         cmocka_unit_test_setup_teardown(steps_that_are_made_again_count, enter, leave),
-        cmocka_unit_test_setup_teardown(a_watch_waits_for_whoever_is_not_ready, enter, leave),
+        cmocka_unit_test_setup_teardown(a_watch_waits_for_members_that_are_not_ready, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_stood_still_blames_nobody, enter, leave),
         cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
