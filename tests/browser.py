@@ -38,7 +38,7 @@ class Browser:
             pass_fds=(3, 4, to_child, from_child))
         os.close(to_child)
         os.close(from_child)
-        self.number, self.left = 0, b""
+        self.number, self.left, self.events = 0, b"", []
         target = self.ask("Target.createTarget", session=None, url="about:blank")
         self.session = self.ask("Target.attachToTarget", session=None, targetId=target["targetId"],
                                 flatten=True)["sessionId"]
@@ -82,9 +82,59 @@ class Browser:
                 self.left += piece
             line, _, self.left = self.left.partition(b"\0")
             answer = json.loads(line)
+            if "method" in answer:
+                self.events.append((answer["method"], answer["params"]))
             if answer.get("id") == self.number:
                 assert "error" not in answer, f"{method}: {answer}"
                 return answer["result"]
+
+    def watch(self):
+        """From now on what the page says and asks for is noted: see complaints and requests."""
+        for domain in ("Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def heard(self, method):
+        self.run("0")  # what came before this answer is in
+        return [parameters for name, parameters in self.events if name == method]
+
+    def complaints(self):
+        """Errors and warnings of the page and about it: scripts, its policy, its network, the browser's advice."""
+        return ([each["exceptionDetails"].get("exception", {}).get("description", each["exceptionDetails"]["text"])
+                 for each in self.heard("Runtime.exceptionThrown")] +
+                [" ".join(str(part.get("value", part.get("description"))) for part in each["args"])
+                 for each in self.heard("Runtime.consoleAPICalled") if each["type"] in ("error", "warning", "assert")] +
+                [f"{each['entry']['text']} {each['entry'].get('url', '')}" for each in self.heard("Log.entryAdded")
+                 if each["entry"]["level"] in ("error", "warning")])
+
+    def requests(self):
+        """Addresses that the page has asked for."""
+        return [each["request"]["url"] for each in self.heard("Network.requestWillBeSent")]
+
+    def pretend(self, theme="light", size=(1440, 900)):
+        """The system's colours, and a window of that size; a narrow one is a phone's."""
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.ask("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1,
+                 mobile=size[0] < 600)
+
+    def press(self, key, text=None):
+        code = {"Tab": 9, "Escape": 27, "Enter": 13}.get(key, 0)
+        self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code,
+                 **({"text": text} if text else {}))
+        self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def drag(self, start, end):
+        """The mouse, pressed, from one place to another."""
+        for kind, (x, y) in (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end),
+                             ("mouseReleased", end)):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1,
+                     buttons=0 if kind == "mouseReleased" else 1)
+
+    def wait_until(self, script, timeout=60):
+        """Until an expression in the page is true."""
+        deadline = time.monotonic() + timeout
+        while not self.run(f"Boolean({script})"):
+            assert time.monotonic() < deadline, f"never true within {timeout} s: {script}\n{self.text()}"
+            time.sleep(0.05)
 
     def open(self, url):
         self.ask("Page.navigate", url=url)

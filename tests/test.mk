@@ -12,7 +12,8 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs: tests that measure time want the machine.
 programs_want := build/trainer build/clocked/trainer build/bench/ps_load build/bench/gpu_bench build/fake/libcuda.so.1 \
-	build/constant_time $(test_servers) build/venv/ready build/venv-mutants/ready $(if $(T),,aarch64)
+	build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
+	$(if $(T),,aarch64)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 
 # Cheap ones first. What waits for processes and what computes go side by side; those that measure time, by themselves.
