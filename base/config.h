@@ -205,6 +205,14 @@ struct config_security {
     bool insecure;   /* plain TCP, no authentication */
 };
 
+struct config_observe {
+    char *http;            /* address to serve what can be seen of this process at; "" = none */
+    char *http_cert;       /* PEM; "" = the member's own key, plain text on loopback */
+    char *http_key;        /* PEM; "" = in http_cert */
+    char *http_token_file; /* holds what clients must bring; "" = none */
+    bool http_insecure;    /* plain text, without a token, from everywhere */
+};
+
 struct config_fleet {
     char *name;
     int64_t version;
@@ -219,6 +227,7 @@ struct config {
     struct config_data data;
     struct config_output output;
     struct config_security security;
+    struct config_observe observe;
     struct config_fleet fleet;
     char *path;                    /* of the file that was read; NULL: none, built-in defaults */
     struct config_origin *origins; /* one per key, for `config show` and errors */

@@ -28,16 +28,21 @@ static bool key_beside_config(const struct config *config, char *path, size_t si
     return file_join(path, size, folder, "fleet.key", error);
 }
 
-static bool find_key(struct identity *identity, const struct config *config, struct error *error)
+bool identity_key_path(const struct config *config, char *path, size_t size, struct error *error)
 {
     if (config->security.fleet_key[0] != '\0') {
-        snprintf(identity->key_path, sizeof identity->key_path, "%s", config->security.fleet_key);
+        snprintf(path, size, "%s", config->security.fleet_key);
         return true;
     }
-    if (!key_beside_config(config, identity->key_path, sizeof identity->key_path, error)) {
+    return key_beside_config(config, path, size, error);
+}
+
+static bool find_key(struct identity *identity, const struct config *config, struct error *error)
+{
+    if (!identity_key_path(config, identity->key_path, sizeof identity->key_path, error)) {
         return false;
     }
-    return file_exists(identity->key_path) ||
+    return config->security.fleet_key[0] != '\0' || file_exists(identity->key_path) ||
            error_set(error,
                      "there is no key at %s, and members only talk to those who hold the same one: make it once with "
                      "`trainer keygen --out=fleet.key`, copy it to every machine beside config.json, or name it by "

@@ -31,6 +31,9 @@ struct identity {
 bool identity_create(struct identity *identity, const struct config *config, struct member member, struct error *error);
 void identity_destroy(struct identity *identity); /* fine on one that is all zeros */
 
+/* The key's path: --fleet_key or security.fleet_key, else fleet.key beside the config, whether it is there or not. */
+bool identity_key_path(const struct config *config, char *path, size_t size, struct error *error);
+
 /* What it says about itself now, in handshakes. Any thread; it stays until identity_destroy. */
 const struct hello_identity *identity_hello(const struct identity *identity);
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "observe/observe.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
@@ -59,6 +60,7 @@ static void collect_saved(struct local_updater *local, bool wait)
     }
     if (outcome == CHECKPOINT_FAILED) {
         local->checkpoint_failed = true;
+        observe_save_failed(error.text);
         log_error("%s; training goes on, and this run will end with status 1", error.text);
         return;
     }
@@ -75,6 +77,7 @@ static void collect_saved(struct local_updater *local, bool wait)
     if (saved.targets & CHECKPOINT_MODEL) {
         checkpoint_folder_name(&local->folder, CHECKPOINT_MODEL, saved.info.global_step, local->last_checkpoint);
         local->last_checkpoint_step = saved.info.global_step;
+        observe_saved(local->last_checkpoint, saved.info.global_step, saved.seconds);
     }
 }
 

@@ -8,6 +8,8 @@
 #include "base/process/signals.h"
 #include "base/process/restart.h"
 #include "base/profile.h"
+#include "observe/observe.h"
+#include "ps/identity.h"
 #include "ps/server.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
@@ -118,6 +120,12 @@ static int profiled_member(const struct config_cluster *cluster)
                                              : PROFILE_LOCAL;
 }
 
+static bool observe(const struct config *config, struct error *error)
+{
+    char key[4096];
+    return identity_key_path(config, key, sizeof key, error) && observe_start(config, key, error);
+}
+
 static int run_train(const struct command_call *call)
 {
     struct error error;
@@ -130,7 +138,12 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
+    if (!observe(call->config, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
     int status = run_role(call->config);
+    observe_stop(status != COMMAND_DONE);
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

@@ -15,6 +15,8 @@
 #include "base/profile.h"
 #include "base/random/sampler.h"
 #include "ps/store/optimizer.h"
+#include "observe/observe.h"
+#include "worker/observed.h"
 #include "worker/report.h"
 
 enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };
@@ -192,6 +194,7 @@ void training_account(struct training *training, const struct train_result *done
         training->recent_steps_per_s +=
             (training->recent_steps_per_s > 0 ? RATE_WEIGHT : 1) * (rate - training->recent_steps_per_s);
         training->recent_loss = done->loss_sum / (double)done->steps;
+        observed_steps(training->config, &training->plan, training->global_step, training->local_step, done, seconds);
     }
 }
 
@@ -304,6 +307,7 @@ static bool note_validation(struct training *training, const struct held_model *
         .best_step = record->best_step,
         .quiet = training->progress.active,
     });
+    observed_validation(evaluation, training->metric, held);
     judge_record(training, record);
     return is_best;
 }
@@ -324,6 +328,7 @@ static bool validate(struct training *training)
     if (!table->hold(training->updater, &held)) {
         return false; /* the next validation is not far */
     }
+    observe_state(BOARD_VALIDATING);
     const bool done = evaluate_on(training, &training->dataset->validation);
     const bool is_finite = done && isfinite(training->evaluation.loss);
     const bool is_best = is_finite && note_validation(training, &held);
@@ -416,6 +421,7 @@ static bool join(struct training *training)
     if (!training->begun && !begin(training, &start)) {
         return false;
     }
+    observed_start(training->config, training->digest, training->engine, &training->plan, training->metric, &start);
     judge_record(training, &start.record);
     return true;
 }

@@ -352,6 +352,23 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "no encryption and no authentication: plain TCP between members"},
 
+    {"observe", "http", KEY_TEXT, AT(observe.http), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "address, host:port, at which this process shows itself while it trains: a page, metrics for "
+                    "Prometheus, JSON; empty = nowhere"},
+    {"observe", "http_cert", KEY_TEXT, AT(observe.http_cert), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "PEM file with the certificate of that address, and those that vouch for it; empty = this member's "
+                    "own key, and plain text on loopback"},
+    {"observe", "http_key", KEY_TEXT, AT(observe.http_key), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "PEM file with the private key of http_cert; empty = it is in http_cert"},
+    {"observe", "http_token_file", KEY_TEXT, AT(observe.http_token_file), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "file with the word that clients must bring as Authorization: Bearer; needed beyond loopback"},
+    {"observe", "http_insecure", KEY_SWITCH, AT(observe.http_insecure), .initial = "false",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "serve http beyond loopback in plain text, and to everybody if there is no token"},
+
     {"fleet", "name", KEY_TEXT, AT(fleet.name), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .no_flag = true, .description = "name of the fleet that this file is for"},
     {"fleet", "version", KEY_LONG, AT(fleet.version), .maximum = MAX_EXACT, .initial = "0",

@@ -20,3 +20,6 @@ build/page/%: observe/page/%
 
 build/page/%.gz: build/page/%
 	@gzip -9nc $< >$@
+
+build/product/observe/files.o build/san/observe/files.o build/fuzz/observe/files.o build/simulate/observe/files.o \
+	build/tsan/observe/files.o build/simulate-coverage/observe/files.o: $(page_files)

@@ -1,10 +1,11 @@
-# Rooms know each other in one direction only: trainer -> worker -> ps -> net -> base, and worker -> cuda -> ps.
+# Rooms know each other in one direction only: trainer -> worker -> ps -> observe -> net -> base, and worker -> cuda -> ps.
 BEGIN {
     knows["base"] = " base "
     knows["net"] = " net base "
-    knows["ps"] = " ps net base "
+    knows["observe"] = " observe net base "
+    knows["ps"] = " ps observe net base "
     knows["cuda"] = " cuda ps base "
-    knows["worker"] = " worker cuda ps net base "
+    knows["worker"] = " worker cuda ps observe net base "
 }
 
 function room(path) {

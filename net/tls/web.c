@@ -1,0 +1,233 @@
+/*
+ * mbedTLS as it comes, records and all: answers to a browser are small, and there is one thread for all of them. A
+ * client may not keep that thread: what one call takes from the socket is bounded, since mbedTLS passes over empty
+ * records for as long as they come.
+ */
+#include "net/tls/web.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <sodium.h>
+
+#include "base/file.h"
+#include "net/credentials.h"
+#include "net/tls/aead.h"
+#include "net/tls/tls.h"
+
+enum { MOST_AT_ONCE = 256 * 1024 };
+
+struct web_keys {
+    mbedtls_x509_crt own;
+    mbedtls_pk_context key;
+    mbedtls_ssl_config config;
+};
+
+struct web_session {
+    mbedtls_ssl_context ssl;
+    int fd;
+    bool is_established, wants_write;
+    size_t received;  /* in the handshake */
+    size_t this_call; /* since the caller's call began */
+};
+
+/* --- Keys --- */
+
+static bool describe(int result, const char *path, const char *what, struct error *error)
+{
+    char text[128];
+    tls_describe(result, text);
+    return error_set(error, "%s: %s (%s)", path, what, text);
+}
+
+static bool read_certificate(struct web_keys *keys, const char *path, struct error *error)
+{
+    uint8_t *bytes;
+    size_t size;
+    if (!file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    const int result = mbedtls_x509_crt_parse(&keys->own, bytes, size + 1); /* with file_read's zero byte */
+    sodium_memzero(bytes, size);
+    free(bytes);
+    return result == 0 || describe(result, path, "holds no certificate, or a damaged one", error);
+}
+
+static bool read_key(struct web_keys *keys, const char *path, struct error *error)
+{
+    struct stat status;
+    uint8_t *bytes;
+    size_t size;
+    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
+        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+    }
+    if (!file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    const int result = mbedtls_pk_parse_key(&keys->key, bytes, size + 1, NULL, 0, tls_random, NULL);
+    sodium_memzero(bytes, size);
+    free(bytes);
+    if (result != 0) {
+        return describe(result, path, "holds no private key on an elliptic curve, or a damaged one", error);
+    }
+    return mbedtls_pk_check_pair(&keys->own.pk, &keys->key, tls_random, NULL) == 0 ||
+           error_set(error, "%s: the private key does not belong to the certificate", path);
+}
+
+static bool configure(struct web_keys *keys, struct error *error)
+{
+    static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
+    mbedtls_ssl_config *config = &keys->config;
+    int result = mbedtls_ssl_config_defaults(config, MBEDTLS_SSL_IS_SERVER, MBEDTLS_SSL_TRANSPORT_STREAM,
+                                             MBEDTLS_SSL_PRESET_DEFAULT);
+    mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
+    mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
+    mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : with_aes + 1);
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_NONE);
+    mbedtls_ssl_conf_rng(config, tls_random, NULL);
+    result = result ? result : mbedtls_ssl_conf_own_cert(config, &keys->own, &keys->key);
+    return result == 0 || describe(result, "TLS", "can't be set up", error);
+}
+
+bool web_keys_load(struct web_keys **out, const char *certificate, const char *key, struct error *error)
+{
+    *out = NULL;
+    if (!tls_start(error)) {
+        return false;
+    }
+    struct web_keys *keys = calloc(1, sizeof *keys);
+    if (!keys) {
+        return error_set(error, "out of memory for the key in %s", key);
+    }
+    mbedtls_x509_crt_init(&keys->own);
+    mbedtls_pk_init(&keys->key);
+    mbedtls_ssl_config_init(&keys->config);
+    if (!read_certificate(keys, certificate, error) || !read_key(keys, key, error) || !configure(keys, error)) {
+        web_keys_free(keys);
+        return false;
+    }
+    *out = keys;
+    return true;
+}
+
+void web_keys_free(struct web_keys *keys)
+{
+    if (keys) {
+        mbedtls_ssl_config_free(&keys->config);
+        mbedtls_pk_free(&keys->key);
+        mbedtls_x509_crt_free(&keys->own);
+        free(keys);
+    }
+}
+
+/* --- The socket, as mbedTLS sees it --- */
+
+static int receive(void *context, unsigned char *bytes, size_t size)
+{
+    struct web_session *session = context;
+    if (session->this_call >= MOST_AT_ONCE) {
+        return MBEDTLS_ERR_SSL_WANT_READ;
+    }
+    const ssize_t n = recv(session->fd, bytes, size, 0);
+    if (n < 0) {
+        return errno == EAGAIN || errno == EINTR ? MBEDTLS_ERR_SSL_WANT_READ : MBEDTLS_ERR_SSL_INTERNAL_ERROR;
+    }
+    if (n == 0) {
+        return MBEDTLS_ERR_SSL_CONN_EOF;
+    }
+    session->this_call += (size_t)n;
+    session->received += session->is_established ? 0 : (size_t)n;
+    return session->received > WEB_HANDSHAKE_BYTES ? MBEDTLS_ERR_SSL_INTERNAL_ERROR : (int)n;
+}
+
+static int transmit(void *context, const unsigned char *bytes, size_t size)
+{
+    struct web_session *session = context;
+    const ssize_t n = send(session->fd, bytes, size, MSG_NOSIGNAL);
+    if (n < 0) {
+        return errno == EAGAIN || errno == EINTR ? MBEDTLS_ERR_SSL_WANT_WRITE : MBEDTLS_ERR_SSL_INTERNAL_ERROR;
+    }
+    return (int)n;
+}
+
+/* --- Sessions --- */
+
+struct web_session *web_session_create(const struct web_keys *keys, int fd)
+{
+    struct web_session *session = calloc(1, sizeof *session);
+    if (!session) {
+        return NULL;
+    }
+    session->fd = fd;
+    mbedtls_ssl_init(&session->ssl);
+    if (mbedtls_ssl_setup(&session->ssl, &keys->config) != 0) {
+        web_session_destroy(session);
+        return NULL;
+    }
+    mbedtls_ssl_set_bio(&session->ssl, session, transmit, receive, NULL);
+    return session;
+}
+
+void web_session_destroy(struct web_session *session)
+{
+    if (session) {
+        mbedtls_ssl_free(&session->ssl);
+        free(session);
+    }
+}
+
+enum web_shake web_session_shake(struct web_session *session)
+{
+    session->this_call = 0;
+    const int result = mbedtls_ssl_handshake(&session->ssl);
+    session->wants_write = result == MBEDTLS_ERR_SSL_WANT_WRITE;
+    if (result == 0) {
+        session->is_established = true;
+        return WEB_DONE;
+    }
+    return result == MBEDTLS_ERR_SSL_WANT_READ || session->wants_write ? WEB_AGAIN : WEB_FAILED;
+}
+
+/* A number of bytes, or what stands for it. */
+static ptrdiff_t outcome(struct web_session *session, int result)
+{
+    session->wants_write = result == MBEDTLS_ERR_SSL_WANT_WRITE;
+    if (result > 0) {
+        return result;
+    }
+    if (result == MBEDTLS_ERR_SSL_WANT_READ || result == MBEDTLS_ERR_SSL_WANT_WRITE) {
+        return WEB_WANTS;
+    }
+    return result == 0 || result == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY ? 0 : WEB_BROKEN;
+}
+
+ptrdiff_t web_session_read(struct web_session *session, void *bytes, size_t size)
+{
+    session->this_call = 0;
+    return outcome(session, mbedtls_ssl_read(&session->ssl, bytes, size));
+}
+
+ptrdiff_t web_session_write(struct web_session *session, const void *bytes, size_t size)
+{
+    session->this_call = 0;
+    const ptrdiff_t n = outcome(session, mbedtls_ssl_write(&session->ssl, bytes, size));
+    return n == 0 ? WEB_BROKEN : n;
+}
+
+void web_session_say_goodbye(struct web_session *session)
+{
+    mbedtls_ssl_close_notify(&session->ssl);
+}
+
+bool web_session_has_more(const struct web_session *session)
+{
+    return mbedtls_ssl_get_bytes_avail(&session->ssl) > 0;
+}
+
+bool web_session_wants_write(const struct web_session *session)
+{
+    return session->wants_write;
+}

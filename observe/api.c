@@ -1,0 +1,641 @@
+/* Routes, and the JSON of each. A request names a run by ?run=ID, ID being its place among them. */
+#include "observe/api.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "observe/files.h"
+#include "observe/metrics.h"
+#include "observe/text.h"
+
+enum {
+    MOST_STREAMS = 64,
+    MOST_LAG = 1024 * 1024, /* unsent bytes of a stream that gets no more status */
+    KEEP_ALIVE_TICKS = 15,
+};
+
+static const char json_type[] = "application/json";
+
+/* Browsers run nothing here that did not come as a file of the page. */
+static const char no_store[] = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; "
+                               "frame-ancestors 'none'\r\n";
+
+/* --- The status --- */
+
+static void add_run(struct text *text, const struct api_run *run, const struct board_numbers *numbers)
+{
+    const struct board *board = run->board;
+    char waiting[BOARD_TEXT + 32];
+    json_open(text, "run", '{');
+    json_string(text, "name", board->name);
+    json_string(text, "train_dir", board->train_dir);
+    json_string(text, "role", board->role);
+    json_integer(text, "task", board->task);
+    json_string(text, "state", board_state_name(numbers->state));
+    snprintf(waiting, sizeof waiting, "%s, %.0f s", numbers->waiting_for, clock_wall_s() - numbers->waiting_since_s);
+    json_string(text, "waiting_for", numbers->waiting_for[0] != '\0' ? waiting : NULL);
+    json_number(text, "config_version", numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version);
+    json_string(text, "config_digest", numbers->digest);
+    json_string(text, "engine", numbers->engine);
+    json_open(text, "layers", '[');
+    for (int i = 0; i < numbers->layer_count; i++) {
+        json_integer(text, NULL, numbers->layers[i]);
+    }
+    json_close(text, ']');
+    json_string(text, "metric", numbers->metric);
+    json_string(text, "metric_goal", numbers->metric_rises ? "max" : "min");
+    json_integer(text, "generation", numbers->generation);
+    json_open(text, "extras", '[');
+    if (run->extras.weights) {
+        json_string(text, NULL, "weights");
+    }
+    if (run->extras.mistakes) {
+        json_string(text, NULL, "mistakes");
+    }
+    if (run->extras.columns) {
+        json_string(text, NULL, "columns");
+    }
+    json_close(text, ']');
+    json_close(text, '}');
+}
+
+static void add_progress(struct text *text, const struct board *board, const struct board_numbers *numbers)
+{
+    const bool ends = numbers->last_step >= 0;
+    const double left = (double)(numbers->last_step - numbers->global_step);
+    json_open(text, "progress", '{');
+    json_integer(text, "global_step", numbers->global_step);
+    json_number(text, "last_step", ends ? (double)numbers->last_step : (double)NAN);
+    json_number(text, "epoch", numbers->epoch);
+    json_integer(text, "examples", numbers->examples);
+    json_number(text, "eta_s", !ends ? (double)NAN : left <= 0 ? 0 : left / board->steps_per_s);
+    json_number(text, "steps_per_s", board->steps_per_s);
+    json_number(text, "examples_per_s", board->examples_per_s);
+    json_number(text, "learning_rate", numbers->learning_rate);
+    json_number(text, "loss", board->loss);
+    json_open(text, "metrics", '{');
+    for (int i = 0; i < numbers->metric_count; i++) {
+        json_number(text, numbers->metrics[i].name, numbers->metrics[i].value);
+    }
+    json_close(text, '}');
+    if (numbers->best_step >= 0) {
+        json_open(text, "best", '{');
+        json_integer(text, "step", numbers->best_step);
+        json_number(text, "value", numbers->best_value);
+        json_close(text, '}');
+    } else {
+        json_null(text, "best");
+    }
+    json_close(text, '}');
+}
+
+static double known(int64_t value)
+{
+    return value < 0 ? (double)NAN : (double)value;
+}
+
+static void add_member(struct text *text, const struct board_member *member)
+{
+    json_open(text, NULL, '{');
+    json_string(text, "role", member->role);
+    json_integer(text, "task", member->task);
+    json_string(text, "address", member->address);
+    json_string(text, "host", member->host);
+    json_string(text, "state", member->state);
+    json_bool(text, "missing", member->is_missing);
+    json_number(text, "silent_ms", known(member->silent_ms));
+    json_integer(text, "generation", member->generation);
+    json_number(text, "global_step", known(member->global_step));
+    json_number(text, "local_step", known(member->local_step));
+    json_number(text, "steps_per_s", member->steps_per_s);
+    json_number(text, "loss", member->loss);
+    json_integer(text, "staleness", member->staleness);
+    json_integer(text, "dropped", (int64_t)member->dropped);
+    json_integer(text, "retries", (int64_t)member->retries);
+    json_integer(text, "bytes_in", (int64_t)member->bytes_in);
+    json_integer(text, "bytes_out", (int64_t)member->bytes_out);
+    json_string(text, "device", member->device);
+    json_string(text, "program", member->program);
+    json_number(text, "config_version", member->has_version ? known(member->config_version) : (double)NAN);
+    json_string(text, "config_digest", member->digest);
+    json_string(text, "message", member->message);
+    json_number(text, "memory_bytes", member->memory_bytes);
+    json_number(text, "cpu_percent", member->cpu_percent);
+    json_number(text, "gpu_percent", member->gpu_percent);
+    json_close(text, '}');
+}
+
+/* Returns how many are missing. */
+static int add_members(struct text *text, const struct board *board)
+{
+    int missing = 0;
+    json_open(text, "members", '[');
+    for (int i = 0; i < board->member_count; i++) {
+        add_member(text, &board->members[i]);
+        missing += board->members[i].is_missing;
+    }
+    json_close(text, ']');
+    return missing;
+}
+
+static void add_checkpoints(struct text *text, const struct board_numbers *numbers)
+{
+    json_open(text, "checkpoints", '{');
+    json_number(text, "last_step", known(numbers->saved_step));
+    json_time(text, "last_time", numbers->saved_time_s);
+    json_string(text, "last_path", numbers->saved_path);
+    json_number(text, "duration_s", numbers->saved > 0 ? numbers->saved_took_s : (double)NAN);
+    json_integer(text, "written", (int64_t)numbers->saved);
+    json_integer(text, "failed", (int64_t)numbers->saves_failed);
+    json_close(text, '}');
+}
+
+static void add_rollout(struct text *text, const struct board_rollout *rollout)
+{
+    if (!rollout->is_under_way) {
+        json_null(text, "rollout");
+        return;
+    }
+    json_open(text, "rollout", '{');
+    json_integer(text, "version", rollout->version);
+    json_string(text, "phase", rollout->phase);
+    json_time(text, "since", rollout->since_s);
+    json_string(text, "text", rollout->text);
+    json_open(text, "diff", '[');
+    for (int i = 0; i < rollout->diff_count; i++) {
+        json_string(text, NULL, rollout->diff[i]);
+    }
+    json_close(text, ']');
+    json_close(text, '}');
+}
+
+/* Members whose config is known, and not the one that most have. */
+static void add_drift(struct text *text, const struct board *board)
+{
+    const struct board_member *usual = NULL;
+    int most = 0;
+    json_open(text, "drift", '[');
+    for (int i = 0; i < board->member_count; i++) {
+        const struct board_member *member = &board->members[i];
+        int same = 0;
+        bool seen = false;
+        for (int k = 0; k < i && !seen; k++) {
+            seen = strcmp(board->members[k].digest, member->digest) == 0;
+        }
+        for (int k = i; !seen && member->digest[0] != '\0' && k < board->member_count; k++) {
+            same += strcmp(board->members[k].digest, member->digest) == 0;
+        }
+        if (same > most) {
+            most = same;
+            usual = member;
+        }
+    }
+    for (int i = 0; usual && i < board->member_count; i++) {
+        const struct board_member *member = &board->members[i];
+        if (member->digest[0] != '\0' && strcmp(member->digest, usual->digest) != 0) {
+            char line[BOARD_TEXT];
+            snprintf(line, sizeof line, "%s %d: config digest %.12s differs from %.12s, which most have", member->role,
+                     member->task, member->digest, usual->digest);
+            json_string(text, NULL, line);
+        }
+    }
+    json_close(text, ']');
+}
+
+static void write_status(struct text *text, const struct api_run *run)
+{
+    struct board *board = run->board;
+    struct board_numbers numbers;
+    board_copy(board, &numbers);
+    json_open(text, NULL, '{');
+    json_string(text, "version", version_trainer());
+    json_string(text, "build", version_libc());
+    json_time(text, "time", clock_wall_s());
+    json_time(text, "started", board->started_s);
+    add_run(text, run, &numbers);
+    add_progress(text, board, &numbers);
+    const int missing = add_members(text, board);
+    json_integer(text, "missing", missing);
+    add_checkpoints(text, &numbers);
+    add_rollout(text, &board->rollout);
+    add_drift(text, board);
+    json_integer(text, "event_id", board_last_event(board));
+    json_close(text, '}');
+}
+
+/* --- Requests --- */
+
+static void answer_text(struct http_request *request, struct text *text, const char *type)
+{
+    size_t size;
+    char *bytes = text_take(text, &size);
+    if (!bytes) {
+        http_answer_error(request, 503, "out of memory: try again later");
+        return;
+    }
+    http_answer(request, &(struct http_answer){.status = 200,
+                                               .type = type,
+                                               .headers = no_store,
+                                               .body = bytes,
+                                               .size = size,
+                                               .release = free,
+                                               .owner = bytes});
+}
+
+/* NULL: it has been answered that there is no such run. */
+static const struct api_run *run_of(const struct api *api, struct http_request *request)
+{
+    char id[16], *end = id;
+    if (!http_request_parameter(request, "run", id, sizeof id)) {
+        return &api->runs[0];
+    }
+    const long index = strtol(id, &end, 10);
+    if (end == id || *end != '\0' || index < 0 || index >= api->run_count) {
+        http_answer_error(request, 404, "no run %s: /api/runs lists them", id);
+        return NULL;
+    }
+    return &api->runs[index];
+}
+
+static void get_status(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    struct text text = {.bytes = NULL};
+    if (run) {
+        write_status(&text, run);
+        answer_text(request, &text, json_type);
+    }
+}
+
+static void get_runs(void *context, struct http_request *request)
+{
+    const struct api *api = context;
+    struct text text = {.bytes = NULL};
+    json_open(&text, NULL, '{');
+    json_open(&text, "runs", '[');
+    for (int i = 0; i < api->run_count; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", i);
+        json_open(&text, NULL, '{');
+        json_string(&text, "id", id);
+        json_string(&text, "name", api->runs[i].board->name);
+        json_close(&text, '}');
+    }
+    json_close(&text, ']');
+    json_close(&text, '}');
+    answer_text(request, &text, json_type);
+}
+
+/* --- History --- */
+
+static bool is_wanted(const char *list, const char *name)
+{
+    const size_t size = strlen(name);
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, name, size) == 0 && (at[size] == ',' || at[size] == '\0')) {
+            return true;
+        }
+    }
+    return list[0] == '\0';
+}
+
+static int first_after(const struct history_ring *ring, double since_s)
+{
+    int low = 0, high = ring->count;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (history_at(ring, middle)->time_s > since_s) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+static void add_ring(struct text *text, const char *name, const struct history *history,
+                     const struct history_ring *ring, double since_s, const char *wanted)
+{
+    const int first = first_after(ring, since_s);
+    json_open(text, name, '{');
+    json_open(text, "time", '[');
+    for (int i = first; i < ring->count; i++) {
+        json_time(text, NULL, history_at(ring, i)->time_s);
+    }
+    json_close(text, ']');
+    json_open(text, "global_step", '[');
+    for (int i = first; i < ring->count; i++) {
+        json_integer(text, NULL, history_at(ring, i)->step);
+    }
+    json_close(text, ']');
+    json_open(text, "values", '{');
+    for (int s = 0; s < history->series; s++) {
+        if (is_wanted(wanted, history->names[s])) {
+            json_open(text, history->names[s], '[');
+            for (int i = first; i < ring->count; i++) {
+                json_number(text, NULL, (double)history_at(ring, i)->values[s]);
+            }
+            json_close(text, ']');
+        }
+    }
+    json_close(text, '}');
+    json_close(text, '}');
+}
+
+static void get_history(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    struct text text = {.bytes = NULL};
+    char since[32] = "", wanted[512] = "", *end = since;
+    if (!run) {
+        return;
+    }
+    http_request_parameter(request, "series", wanted, sizeof wanted);
+    http_request_parameter(request, "since", since, sizeof since);
+    double since_s = strtod(since, &end);
+    if (*end != '\0' || isnan(since_s)) {
+        http_answer_error(request, 400, "since=%s is no time: write seconds since 1970", since);
+        return;
+    }
+    since_s = since[0] == '\0' ? -1 : since_s;
+    const struct history *history = &run->board->history;
+    json_open(&text, NULL, '{');
+    json_string(&text, "name", run->board->name);
+    json_time(&text, "time", clock_wall_s());
+    json_integer(&text, "step_s", 1);
+    json_open(&text, "series", '[');
+    for (int i = 0; i < history->series; i++) {
+        json_string(&text, NULL, history->names[i]);
+    }
+    json_close(&text, ']');
+    add_ring(&text, "recent", history, &history->recent, since_s, wanted);
+    add_ring(&text, "whole", history, &history->whole, since_s, wanted);
+    json_close(&text, '}');
+    answer_text(request, &text, json_type);
+}
+
+/* --- Events --- */
+
+static void add_event(struct text *text, const struct board_event *event)
+{
+    json_open(text, NULL, '{');
+    json_integer(text, "id", event->id);
+    json_time(text, "time", event->time_s);
+    json_string(text, "kind", event->kind);
+    json_string(text, "member", event->member[0] != '\0' ? event->member : NULL);
+    json_number(text, "step", known(event->step));
+    json_string(text, "text", event->text);
+    json_close(text, '}');
+}
+
+static void get_events(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    struct text text = {.bytes = NULL};
+    struct board_event event;
+    char since[32] = "", *end = since;
+    if (!run) {
+        return;
+    }
+    http_request_parameter(request, "since", since, sizeof since);
+    long long id = strtoll(since, &end, 10);
+    if (*end != '\0') {
+        http_answer_error(request, 400, "since=%s is no number of an event", since);
+        return;
+    }
+    json_open(&text, NULL, '{');
+    json_open(&text, "events", '[');
+    while (id < INT64_MAX && board_event_from(run->board, id + 1, &event)) {
+        add_event(&text, &event);
+        id = event.id;
+    }
+    json_close(&text, ']');
+    json_close(&text, '}');
+    answer_text(request, &text, json_type);
+}
+
+/* --- Streams --- */
+
+struct api_stream {
+    struct api_stream *next;
+    struct api *api;
+    const struct api_run *run;
+    struct http_stream *stream;
+    int64_t told; /* the last event */
+    int quiet;    /* ticks without anything sent */
+};
+
+static void on_closed(void *owner, struct http_stream *stream)
+{
+    struct api_stream *gone = owner;
+    (void)stream;
+    for (struct api_stream **at = &gone->api->streams; *at; at = &(*at)->next) {
+        if (*at == gone) {
+            *at = gone->next;
+            break;
+        }
+    }
+    free(gone);
+}
+
+/* Those it has not been told yet. */
+static void tell_events(struct api_stream *stream)
+{
+    struct board_event event;
+    struct text text = {.bytes = NULL};
+    while (text.size < MOST_LAG / 4 && board_event_from(stream->run->board, stream->told + 1, &event)) {
+        text_add(&text, "event: event\nid: %lld\ndata: ", (long long)event.id);
+        text.follows = false;
+        add_event(&text, &event);
+        text_add(&text, "\n\n");
+        stream->told = event.id;
+    }
+    if (text.size > 0 && !text.failed) {
+        http_stream_send(stream->stream, text.bytes, text.size);
+    }
+    text_free(&text);
+}
+
+static void tell_status(struct api_stream *stream, const struct text *status)
+{
+    if (http_stream_unsent(stream->stream) > MOST_LAG || status->failed) {
+        return;
+    }
+    tell_events(stream);
+    if (http_stream_send(stream->stream, status->bytes, status->size)) {
+        stream->quiet = 0;
+    } else if (++stream->quiet % KEEP_ALIVE_TICKS == 0) {
+        http_stream_send(stream->stream, ": still here\n\n", 14);
+    }
+}
+
+static void write_status_event(struct text *text, const struct api_run *run)
+{
+    text_add(text, "event: status\ndata: ");
+    write_status(text, run);
+    text_add(text, "\n\n");
+}
+
+static void get_stream(void *context, struct http_request *request)
+{
+    struct api *api = context;
+    const struct api_run *run = run_of(api, request);
+    int count = 0;
+    if (!run) {
+        return;
+    }
+    for (const struct api_stream *each = api->streams; each; each = each->next) {
+        count++;
+    }
+    struct api_stream *stream = count < MOST_STREAMS ? calloc(1, sizeof *stream) : NULL;
+    if (!stream) {
+        http_answer_error(request, 503, "%d streams are open already: close one, or try again later", count);
+        return;
+    }
+    const char *last = http_request_header(request, "last-event-id");
+    *stream = (struct api_stream){.api = api, .run = run};
+    stream->told = last ? strtoll(last, NULL, 10) : board_last_event(run->board);
+    stream->stream = http_stream_begin(request, "text/event-stream", on_closed, stream);
+    if (!stream->stream) {
+        free(stream);
+        return;
+    }
+    stream->next = api->streams;
+    api->streams = stream;
+    struct text text = {.bytes = NULL};
+    text_add(&text, "retry: 2000\n\n");
+    write_status_event(&text, run);
+    tell_status(stream, &text);
+    text_free(&text);
+}
+
+void api_tick(struct api *api)
+{
+    for (int i = 0; i < api->run_count; i++) {
+        struct text text = {.bytes = NULL};
+        for (struct api_stream *stream = api->streams; stream; stream = stream->next) {
+            if (stream->run == &api->runs[i]) {
+                if (text.size == 0) {
+                    write_status_event(&text, stream->run);
+                }
+                tell_status(stream, &text);
+            }
+        }
+        text_free(&text);
+    }
+}
+
+/* --- Pictures, columns --- */
+
+static void answer_extra(struct http_request *request, bool (*make)(void *context, char **json, size_t *size),
+                         void *context)
+{
+    struct text text = {.bytes = NULL};
+    if (!make || !make(context, &text.bytes, &text.size)) {
+        http_answer_error(request, 404, "this run has none of these, or not yet");
+        return;
+    }
+    answer_text(request, &text, json_type);
+}
+
+static void get_weights(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    if (run) {
+        answer_extra(request, run->extras.weights, run->extras.context);
+    }
+}
+
+static void get_mistakes(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    if (run) {
+        answer_extra(request, run->extras.mistakes, run->extras.context);
+    }
+}
+
+static void get_columns(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    if (run) {
+        answer_extra(request, run->extras.columns, run->extras.context);
+    }
+}
+
+/* --- Health, metrics --- */
+
+static void answer_plain(struct http_request *request, int status, const char *line)
+{
+    struct text text = {.bytes = NULL};
+    size_t size;
+    text_add(&text, "%s\n", line);
+    char *bytes = text_take(&text, &size);
+    http_answer(request, &(struct http_answer){.status = status,
+                                               .type = "text/plain; charset=utf-8",
+                                               .headers = no_store,
+                                               .body = bytes,
+                                               .size = size,
+                                               .release = free,
+                                               .owner = bytes});
+}
+
+static void get_health(void *context, struct http_request *request)
+{
+    (void)context;
+    answer_plain(request, 200, "ok");
+}
+
+static bool is_ready(const struct api *api, char why[BOARD_TEXT])
+{
+    struct board_numbers numbers;
+    if (api->is_ready) {
+        return api->is_ready(api->context, why);
+    }
+    board_copy(api->runs[0].board, &numbers);
+    snprintf(why, BOARD_TEXT, "%s%s%.150s", board_state_name(numbers.state), numbers.waiting_for[0] ? " for " : "",
+             numbers.waiting_for);
+    return numbers.state == BOARD_TRAINING || numbers.state == BOARD_VALIDATING || numbers.state == BOARD_SAVING ||
+           numbers.state == BOARD_DONE;
+}
+
+static void get_readiness(void *context, struct http_request *request)
+{
+    char why[BOARD_TEXT] = "";
+    const bool ready = is_ready(context, why);
+    answer_plain(request, ready ? 200 : 503, ready ? "ok" : why);
+}
+
+static void get_metrics(void *context, struct http_request *request)
+{
+    const struct api *api = context;
+    const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
+    struct text text = {.bytes = NULL};
+    metrics_write(&text, api->runs[0].board, api->server, open);
+    answer_text(request, &text,
+                open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                     : "text/plain; version=0.0.4; charset=utf-8");
+}
+
+const struct http_route api_routes[] = {
+    {.path = "/api/status", .methods = HTTP_METHOD_GET, .handle = get_status},
+    {.path = "/api/history", .methods = HTTP_METHOD_GET, .handle = get_history},
+    {.path = "/api/events", .methods = HTTP_METHOD_GET, .handle = get_events},
+    {.path = "/api/stream", .methods = HTTP_METHOD_GET, .handle = get_stream},
+    {.path = "/api/runs", .methods = HTTP_METHOD_GET, .handle = get_runs},
+    {.path = "/api/weights", .methods = HTTP_METHOD_GET, .handle = get_weights},
+    {.path = "/api/mistakes", .methods = HTTP_METHOD_GET, .handle = get_mistakes},
+    {.path = "/api/columns", .methods = HTTP_METHOD_GET, .handle = get_columns},
+    {.path = "/metrics", .methods = HTTP_METHOD_GET, .handle = get_metrics},
+    {.path = "/healthz", .methods = HTTP_METHOD_GET, .is_public = true, .handle = get_health},
+    {.path = "/readyz", .methods = HTTP_METHOD_GET, .is_public = true, .handle = get_readiness},
+    {.path = "/", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
+    {.path = "/app.js", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
+    {.path = "/app.css", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
+    {.path = "/dygraph.js", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
+    {.path = NULL},
+};

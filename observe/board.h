@@ -1,0 +1,168 @@
+/*
+ * A run as it is seen: the numbers that its role writes down, what happened, who takes part, and its history. It has
+ * never heard of gradients; it is told numbers.
+ *
+ * Any thread writes numbers and events, under a lock that is held for as long as it takes to copy some hundred bytes.
+ * Members and history belong to the thread that looks (board_tick, the API, metrics): the server's.
+ */
+#ifndef OBSERVE_BOARD_H
+#define OBSERVE_BOARD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "observe/history.h"
+#include "observe/process.h"
+
+enum {
+    BOARD_EVENTS = 1024,
+    BOARD_METRICS = 12,
+    BOARD_TEXT = 192,
+    BOARD_STEP_BUCKETS = 18, /* of the histogram of step times, the last without bound */
+};
+
+enum board_state {
+    BOARD_STARTING,
+    BOARD_WAITING,
+    BOARD_TRAINING,
+    BOARD_VALIDATING,
+    BOARD_SAVING,
+    BOARD_DONE,
+    BOARD_FAILED,
+};
+const char *board_state_name(enum board_state state);
+
+/* The bounds of the histogram's buckets, in seconds; that of the last is infinite. */
+extern const double board_step_bounds[BOARD_STEP_BUCKETS - 1];
+
+struct board_metric {
+    char name[24];
+    double value;
+};
+
+/* What changes, and is copied as a whole. */
+struct board_numbers {
+    enum board_state state;
+    char waiting_for[BOARD_TEXT]; /* "": nothing */
+    double waiting_since_s;       /* clock_wall_s */
+    double waited_s;              /* in all, of what is over */
+
+    char engine[BOARD_TEXT], digest[65], metric[24];
+    bool metric_rises;
+    int layers[CONFIG_MAX_LAYERS], layer_count;
+    int64_t config_version; /* -1: not known */
+    int generation;
+
+    int64_t global_step, local_step, last_step; /* last: -1: none */
+    double epoch, learning_rate;
+    int64_t examples;                  /* of the whole run, as far as this process knows */
+    int64_t steps, loss_steps, pushed; /* since the process began */
+    double step_s, loss_sum;
+    uint64_t step_times[BOARD_STEP_BUCKETS];
+
+    struct board_metric metrics[BOARD_METRICS]; /* of the last validation */
+    int metric_count;
+    int64_t best_step; /* -1: none */
+    double best_value;
+    uint64_t validations;
+
+    int64_t saved_step; /* -1: none */
+    double saved_time_s, saved_took_s;
+    char saved_path[256];
+    uint64_t saved, saves_failed;
+
+    uint64_t stale, dropped, retries, bytes_in, bytes_out; /* of the network, where there is one */
+};
+
+struct board_event {
+    int64_t id, step; /* step -1: none */
+    double time_s;
+    char kind[16], member[24]; /* member "": none */
+    char text[BOARD_TEXT];
+};
+
+struct board_member {
+    char role[12];
+    int task;
+    char address[264], host[64], state[16], device[129], program[65], digest[65], message[256];
+    bool is_missing, has_version;
+    int64_t silent_ms; /* -1: not known; so are steps */
+    int64_t global_step, local_step, config_version;
+    int generation, staleness;
+    double steps_per_s, loss; /* NaN: not known */
+    uint64_t dropped, retries, bytes_in, bytes_out;
+    double memory_bytes, cpu_percent, gpu_percent; /* NaN: not known */
+};
+
+/* A rollout under way. */
+struct board_rollout {
+    bool is_under_way;
+    int64_t version;
+    double since_s;
+    char phase[24], text[BOARD_TEXT];
+    char (*diff)[BOARD_TEXT];
+    int diff_count;
+};
+
+struct board {
+    /* Set once. */
+    char name[128], train_dir[512], role[12];
+    int task;
+    double started_s;
+    char path[600]; /* of the history's file; "": none */
+
+    pthread_mutex_t mutex; /* guards these: */
+    struct board_numbers numbers;
+    struct board_event *events; /* [BOARD_EVENTS], a ring */
+    int64_t last_event;         /* its id; 0: none */
+
+    /* The looking thread's. */
+    struct history history;
+    struct board_member *members; /* [member_count] */
+    int member_count, member_room;
+    struct board_rollout rollout;
+    struct process_use use;
+    double steps_per_s, examples_per_s, loss; /* of the last seconds; loss NaN: none yet */
+    double cpu_percent, rate_s;               /* over how long the rates were measured */
+    struct board_sample {
+        double time_s;
+        int64_t step, examples, loss_steps;
+        double loss_sum, cpu_s;
+        uint64_t bytes_in, bytes_out;
+    } before, *samples; /* [BOARD_RATE_S], a ring */
+    int64_t ticks;
+    int unsaved; /* seconds */
+};
+
+bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error);
+void board_destroy(struct board *board); /* fine on zeros */
+
+/* Goes on with the history of an earlier start, and keeps it in that file from now on. */
+void board_keep_history(struct board *board, const char *path);
+void board_save_history(struct board *board); /* a failure is logged once */
+
+/* Between these two the numbers are the caller's. */
+struct board_numbers *board_lock(struct board *board);
+void board_unlock(struct board *board);
+
+void board_copy(struct board *board, struct board_numbers *numbers);
+
+/* member NULL: none. step -1: none. */
+void board_event(struct board *board, const char *kind, const char *member, int64_t step, const char *text);
+
+/* The event with that id, or the first later one that is still known. False: none. */
+bool board_event_from(struct board *board, int64_t id, struct board_event *event);
+
+int64_t board_last_event(struct board *board); /* its id; 0: none yet */
+
+/* A second has passed: rates are measured, history gets its bucket. */
+void board_tick(struct board *board);
+
+/* Room for `count` members, all zero. False: no memory. */
+bool board_begin_members(struct board *board, int count);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * Files as the Makefile compressed them: every browser takes gzip, and who does not is told so. A file changes with the
+ * program alone, so that its digest tells whether a browser has it already.
+ */
+#include "observe/files.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/encoding/crc32c.h"
+
+#define EMBED(name, path)                                                                                              \
+    __asm__(".section .rodata.page, \"a\", @progbits\n" #name ":\n"                                                    \
+            ".incbin \"build/page/" path ".gz\"\n" #name "_end:\n"                                                     \
+            ".previous\n");                                                                                            \
+    extern const uint8_t name[] __attribute__((visibility("hidden")));                                                 \
+    extern const uint8_t name##_end[] __attribute__((visibility("hidden")))
+
+EMBED(page_index, "index.html");
+EMBED(page_script, "app.js");
+EMBED(page_style, "app.css");
+EMBED(page_charts, "dygraph.js");
+
+static const struct file {
+    const char *path, *type;
+    const uint8_t *bytes, *end;
+} files[] = {
+    {"/", "text/html; charset=utf-8", page_index, page_index_end},
+    {"/app.js", "text/javascript; charset=utf-8", page_script, page_script_end},
+    {"/app.css", "text/css; charset=utf-8", page_style, page_style_end},
+    {"/dygraph.js", "text/javascript; charset=utf-8", page_charts, page_charts_end},
+};
+
+void files_get(void *context, struct http_request *request)
+{
+    const struct file *file = files;
+    (void)context;
+    while (strcmp(file->path, http_request_path(request)) != 0) {
+        file++; /* routes name no others */
+    }
+    char tag[16], headers[512];
+    const size_t size = (size_t)(file->end - file->bytes);
+    snprintf(tag, sizeof tag, "\"%08x\"", crc32c(file->bytes, size));
+    snprintf(headers, sizeof headers,
+             "ETag: %s\r\nCache-Control: no-cache\r\nVary: Accept-Encoding\r\n"
+             "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+             "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n",
+             tag);
+    struct http_answer answer = {.status = 304, .headers = headers};
+    const char *known = http_request_header(request, "if-none-match");
+    if (!known || (!strstr(known, tag) && strcmp(known, "*") != 0)) {
+        if (!http_request_accepts(request, "accept-encoding", "gzip") &&
+            !http_request_accepts(request, "accept-encoding", "*")) {
+            http_answer_error(request, 406,
+                              "this file comes as gzip alone: say Accept-Encoding: gzip (curl "
+                              "--compressed)");
+            return;
+        }
+        answer.status = 200;
+        answer.type = file->type;
+        answer.body = file->bytes;
+        answer.size = size;
+        strncat(headers, "Content-Encoding: gzip\r\n", sizeof headers - strlen(headers) - 1);
+    }
+    http_answer(request, &answer);
+}

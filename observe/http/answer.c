@@ -1,0 +1,312 @@
+/* From answers to bytes: heads, errors, what is sent and when its memory goes. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "observe/http/internal.h"
+
+enum { MOST_HEAD = 2048 };
+
+/*
+ * For browsers: nobody else's page may frame, read or run what comes from here. A page sets its own policy for what it
+ * loads.
+ */
+static const char security_headers[] = "X-Content-Type-Options: nosniff\r\n"
+                                       "X-Frame-Options: DENY\r\n"
+                                       "Referrer-Policy: no-referrer\r\n"
+                                       "Cross-Origin-Resource-Policy: same-origin\r\n"
+                                       "Cross-Origin-Opener-Policy: same-origin\r\n";
+
+/* --- Output --- */
+
+static void free_output(struct http_connection *connection, struct output *output)
+{
+    if (output->release) {
+        output->release(output->owner);
+    }
+    server_let_go(connection->server, output->held);
+    free(output);
+}
+
+void output_free(struct http_connection *connection)
+{
+    while (connection->first) {
+        struct output *next = connection->first->next;
+        free_output(connection, connection->first);
+        connection->first = next;
+    }
+    connection->last = NULL;
+    connection->unsent = 0;
+}
+
+static void append(struct http_connection *connection, struct output *output)
+{
+    if (connection->last) {
+        connection->last->next = output;
+    } else {
+        connection->first = output;
+    }
+    connection->last = output;
+    connection->unsent += output->size;
+}
+
+void output_sent(struct http_connection *connection, size_t size)
+{
+    connection->unsent -= size;
+    while (connection->first) {
+        struct output *output = connection->first;
+        const size_t left = output->size - output->sent;
+        if (size < left) {
+            output->sent += size;
+            return;
+        }
+        size -= left;
+        connection->first = output->next;
+        if (!connection->first) {
+            connection->last = NULL;
+        }
+        free_output(connection, output);
+    }
+}
+
+bool output_add(struct http_connection *connection, const void *bytes, size_t size)
+{
+    if (!server_hold(connection->server, sizeof(struct output) + size)) {
+        return false;
+    }
+    struct output *output = malloc(sizeof *output + size);
+    if (!output) {
+        server_let_go(connection->server, sizeof *output + size);
+        return false;
+    }
+    *output = (struct output){.bytes = output->own, .size = size, .held = sizeof *output + size};
+    memcpy(output->own, bytes, size);
+    append(connection, output);
+    return true;
+}
+
+/* Takes over the answer's body. */
+static bool output_body(struct http_connection *connection, const struct http_answer *answer)
+{
+    struct output *output = malloc(sizeof *output);
+    if (!output) {
+        return false;
+    }
+    /* The owner's memory is held by us until it is sent, whoever allocated it. */
+    const size_t held = answer->release ? answer->size : 0;
+    if (!server_hold(connection->server, held)) {
+        free(output);
+        return false;
+    }
+    *output = (struct output){
+        .bytes = answer->body, .size = answer->size, .held = held, .release = answer->release, .owner = answer->owner};
+    append(connection, output);
+    return true;
+}
+
+/* --- Answers --- */
+
+static const char *reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } reasons[] = {
+        {200, "OK"},
+        {304, "Not Modified"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {406, "Not Acceptable"},
+        {408, "Request Timeout"},
+        {413, "Content Too Large"},
+        {414, "URI Too Long"},
+        {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {505, "HTTP Version Not Supported"},
+    };
+    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+        if (reasons[i].status == status) {
+            return reasons[i].text;
+        }
+    }
+    return ""; /* a reason may be missing */
+}
+
+static int format_head(const struct http_connection *connection, const struct http_answer *answer, char head[MOST_HEAD],
+                       const char *framing)
+{
+    char type[128] = "";
+    if (answer->type) {
+        snprintf(type, sizeof type, "Content-Type: %s\r\n", answer->type);
+    }
+    return snprintf(head, MOST_HEAD, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%s%s%s\r\n", answer->status,
+                    reason(answer->status), connection->server->date, type, framing,
+                    connection->request && connection->request->keeps_alive ? "" : "Connection: close\r\n",
+                    connection->request && connection->request->keeps_alive && connection->request->is_old
+                        ? "Connection: keep-alive\r\n"
+                        : "",
+                    security_headers, answer->headers ? answer->headers : "");
+}
+
+void answer_now(struct http_connection *connection, const struct http_answer *answer)
+{
+    struct http_request *request = connection->request;
+    char head[MOST_HEAD], framing[64] = "";
+    const bool has_body = answer->size > 0 && !(request && request->method == HTTP_METHOD_HEAD);
+    if (answer->status != 304) {
+        snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size);
+    }
+    const int size = format_head(connection, answer, head, framing);
+    const bool keeps_alive = request && request->keeps_alive;
+    bool done = size < MOST_HEAD && output_add(connection, head, (size_t)size);
+    const bool has_taken = done && has_body && output_body(connection, answer);
+    done = done && (!has_body || has_taken);
+    if (answer->release && !has_taken) {
+        answer->release(answer->owner);
+    }
+    connection->request = NULL;
+    request_free(request);
+    atomic_fetch_add_explicit(&connection->server->requests, 1, memory_order_relaxed);
+    if (answer->status >= 400) {
+        atomic_fetch_add_explicit(&connection->server->refused, 1, memory_order_relaxed);
+    }
+    if (!done) {
+        output_free(connection); /* there is no memory to say so */
+    }
+    connection_live(connection, done && keeps_alive ? LIFE_ANSWERING : LIFE_ENDING);
+}
+
+/* A small JSON object: the texts are ours, but for what they quote. */
+static size_t format_error(char *json, size_t size, const char *text)
+{
+    char quoted[2 * MOST_ERROR_TEXT];
+    size_t n = 0;
+    for (; *text != '\0' && n + 2 < sizeof quoted; text++) {
+        if (*text == '"' || *text == '\\') {
+            quoted[n++] = '\\';
+        }
+        quoted[n++] = (char)((unsigned char)*text < ' ' ? ' ' : *text);
+    }
+    quoted[n] = '\0';
+    return (size_t)snprintf(json, size, "{\"error\":\"%s\"}\n", quoted);
+}
+
+/* With memory of its own; without any, an answer without a body. */
+static struct http_answer make_error(int status, const char *headers, const char *text)
+{
+    char json[2 * MOST_ERROR_TEXT + 32];
+    const size_t size = format_error(json, sizeof json, text);
+    char *copy = strdup(json);
+    return (struct http_answer){.status = status,
+                                .type = "application/json",
+                                .headers = headers,
+                                .body = copy,
+                                .size = copy ? size : 0,
+                                .release = free,
+                                .owner = copy};
+}
+
+void answer_error(struct http_connection *connection, int status, const char *headers, const char *text)
+{
+    const struct http_answer answer = make_error(status, headers, text);
+    answer_now(connection, &answer);
+}
+
+/* --- For handlers --- */
+
+void http_answer(struct http_request *request, const struct http_answer *answer)
+{
+    struct http_server *server = request->connection->server;
+    if (pthread_equal(pthread_self(), server->thread)) {
+        answer_now(request->connection, answer);
+        return;
+    }
+    request->answer = *answer;
+    request->answer_headers = answer->headers ? strdup(answer->headers) : NULL;
+    request->answer.headers = request->answer_headers;
+    pthread_mutex_lock(&server->mutex);
+    request->next_answered = server->answered;
+    server->answered = request;
+    pthread_mutex_unlock(&server->mutex);
+    wake_raise(&server->wake);
+}
+
+void http_answer_error(struct http_request *request, int status, const char *format, ...)
+{
+    char text[MOST_ERROR_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const struct http_answer answer = make_error(status, NULL, text);
+    http_answer(request, &answer);
+}
+
+/* --- Streams --- */
+
+static struct http_connection *connection_of(struct http_stream *stream)
+{
+    return (struct http_connection *)((char *)stream - offsetof(struct http_connection, stream));
+}
+
+struct http_stream *http_stream_begin(struct http_request *request, const char *type,
+                                      void (*closed)(void *owner, struct http_stream *stream), void *owner)
+{
+    struct http_connection *connection = request->connection;
+    char head[MOST_HEAD];
+    const bool is_chunked = !request->is_old;
+    const struct http_answer answer = {.status = 200, .type = type, .headers = "Cache-Control: no-store\r\n"};
+    request->keeps_alive = false;
+    const int size = format_head(connection, &answer, head, is_chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    connection->request = NULL;
+    request_free(request);
+    atomic_fetch_add_explicit(&connection->server->requests, 1, memory_order_relaxed);
+    if (!output_add(connection, head, (size_t)size)) {
+        connection_live(connection, LIFE_ENDING);
+        return NULL;
+    }
+    connection->stream = (struct http_stream){.closed = closed, .owner = owner, .is_chunked = is_chunked};
+    connection_live(connection, LIFE_STREAMING);
+    return &connection->stream;
+}
+
+size_t http_stream_unsent(const struct http_stream *stream)
+{
+    return ((const struct http_connection *)((const char *)stream - offsetof(struct http_connection, stream)))->unsent;
+}
+
+bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size)
+{
+    struct http_connection *connection = connection_of(stream);
+    char frame[24];
+    const int framed = stream->is_chunked ? snprintf(frame, sizeof frame, "%zx\r\n", size) : 0;
+    struct http_server *server = connection->server;
+    const size_t whole = (size_t)framed + size + (stream->is_chunked ? 2 : 0);
+    if (size == 0 || !server_hold(server, sizeof(struct output) + whole)) {
+        return size == 0;
+    }
+    struct output *output = malloc(sizeof *output + whole);
+    if (!output) {
+        server_let_go(server, sizeof *output + whole);
+        return false;
+    }
+    *output = (struct output){.bytes = output->own, .size = whole, .held = sizeof *output + whole};
+    memcpy(output->own, frame, (size_t)framed);
+    memcpy(output->own + framed, bytes, size);
+    if (stream->is_chunked) {
+        uint8_t *end = output->own + (size_t)framed + size;
+        end[0] = '\r';
+        end[1] = '\n';
+    }
+    append(connection, output);
+    connection_watch(connection);
+    return true;
+}

@@ -1,0 +1,148 @@
+/* Inside observe/http: a connection, and how its parts call each other. The server's thread's, but where it says. */
+#ifndef OBSERVE_HTTP_INTERNAL_H
+#define OBSERVE_HTTP_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <llhttp.h>
+
+#include "net/tls/web.h"
+#include "net/wake.h"
+#include "observe/http/server.h"
+
+enum { MOST_ERROR_TEXT = 256, READ_BYTES = 64 * 1024 };
+
+/* A stretch of bytes to be sent. */
+struct output {
+    struct output *next;
+    const uint8_t *bytes;
+    size_t size, sent;
+    size_t held; /* counted in server->held */
+    void (*release)(void *owner);
+    void *owner;
+    uint8_t own[]; /* what `bytes` may point to */
+};
+
+/* Where a name or value begins in request->head; each ends with a zero. */
+struct header {
+    uint16_t name, value;
+};
+
+/* A request as it comes in. Its memory goes when it is answered. */
+struct http_request {
+    struct http_connection *connection;
+    char *head; /* target, then names and values */
+    size_t head_size, head_room;
+    struct header headers[HTTP_MOST_HEADERS];
+    int header_count;
+    size_t began; /* where the text under way begins */
+    char *path;   /* NULL until the head is whole */
+    char *query;  /* NULL: none */
+    uint8_t *body;
+    size_t body_size, body_room;
+    const struct http_route *route;
+    enum http_method method;
+    bool has_head, is_whole, keeps_alive, is_old; /* old: HTTP/1.0 */
+    /* Of http_answer from another thread. */
+    struct http_request *next_answered;
+    struct http_answer answer;
+    char *answer_headers;
+};
+
+enum connection_life {
+    LIFE_IDLE,      /* between requests, or nothing has come yet */
+    LIFE_SHAKING,   /* TLS */
+    LIFE_HEAD,      /* a head is coming */
+    LIFE_BODY,      /* a body is coming */
+    LIFE_HANDLED,   /* a handler has the request */
+    LIFE_ANSWERING, /* output is to be sent, then the next request is read */
+    LIFE_STREAMING, /* an http_stream */
+    LIFE_ENDING,    /* output is to be sent, then no more */
+    LIFE_LINGERING, /* all is sent; the peer may still read */
+    LIFE_COUNT,
+};
+
+/* Connections that share a deadline's length, oldest first. */
+struct queue {
+    struct http_connection *first, *last;
+};
+
+struct http_stream {
+    void (*closed)(void *owner, struct http_stream *stream);
+    void *owner;
+    bool is_chunked;
+};
+
+struct http_connection {
+    struct http_server *server;
+    struct http_connection *before, *after; /* in the queue of its life */
+    enum connection_life life;
+    int fd;
+    uint32_t events; /* that epoll watches */
+    double deadline_s;
+    uint64_t moved; /* bytes since the deadline was set */
+    llhttp_t parser;
+    struct http_request *request; /* NULL: none under way */
+    struct output *first, *last;  /* to be sent */
+    size_t unsent;
+    uint8_t *pending; /* bytes that came behind the request under way */
+    size_t pending_size;
+    struct web_session *session; /* NULL: plain text */
+    struct http_stream stream;
+    int refusal; /* the status that the parser's callback refused with; 0: none */
+    const char *refusal_text, *refusal_headers;
+    bool wants_continue; /* "100 Continue" is to be said */
+    bool is_gone;        /* its socket is closed; a handler still has the request */
+};
+
+struct http_server {
+    struct http_options options;
+    int listener, poll_fd;
+    pthread_t thread;
+    bool has_thread, is_accepting;
+    struct wake wake;
+    atomic_bool stops;
+    double now_s, ticked_s;
+    char date[40];
+    struct queue queues[LIFE_COUNT];
+    struct http_connection *dead; /* to be freed */
+    int most_connections;
+    size_t held;                   /* bytes of requests and answers */
+    uint8_t *scratch;              /* [READ_BYTES] */
+    pthread_mutex_t mutex;         /* guards what follows: */
+    struct http_request *answered; /* by other threads, newest first */
+    atomic_uint_fast64_t requests, refused, bytes_in, bytes_out;
+    atomic_int connection_count, stream_count;
+};
+
+/* --- parse.c --- */
+
+void parse_begin(struct http_connection *connection);
+
+/* Takes in bytes. Stops at the end of a request, with *taken below size perhaps. False: connection->refusal is set. */
+bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken);
+void request_free(struct http_request *request); /* NULL is fine */
+
+/* --- answer.c --- */
+
+/* For the request under way, or for none: then the connection ends with it. */
+void answer_now(struct http_connection *connection, const struct http_answer *answer);
+void answer_error(struct http_connection *connection, int status, const char *headers, const char *text);
+bool output_add(struct http_connection *connection, const void *bytes,
+                size_t size); /* copies; false: no memory for it */
+void output_sent(struct http_connection *connection, size_t size);
+void output_free(struct http_connection *connection);
+
+/* --- loop.c --- */
+
+/* Counts memory: false if it is beyond what the server may hold. */
+bool server_hold(struct http_server *server, size_t bytes);
+void server_let_go(struct http_server *server, size_t bytes);
+void connection_live(struct http_connection *connection, enum connection_life life); /* with a new deadline */
+void connection_watch(struct http_connection *connection); /* epoll, for what it waits for now */
+
+#endif

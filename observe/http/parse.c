@@ -1,0 +1,552 @@
+/*
+ * From bytes to requests: llhttp knows the grammar, and here is what is made of it and where the limits are. Whatever a
+ * head shows to be wrong is refused before its body is read; if there is a body, the connection ends with the refusal,
+ * since what follows can't be told from a request any more.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include <sodium.h>
+
+#include "base/text/utf8.h"
+#include "observe/http/internal.h"
+
+enum { FIRST_HEAD = 512, FIRST_BODY = 4096, HASH_BYTES = 32 };
+
+/* --- Refusals --- */
+
+/* Always -1: what a callback of llhttp returns to stop it. */
+static int refuse(struct http_connection *connection, int status, const char *text)
+{
+    if (connection->refusal == 0) {
+        connection->refusal = status;
+        connection->refusal_text = text;
+    }
+    return -1;
+}
+
+/* --- The head's text --- */
+
+static bool grow_head(struct http_connection *connection, size_t needed)
+{
+    struct http_request *request = connection->request;
+    size_t room = request->head_room == 0 ? FIRST_HEAD : request->head_room;
+    while (room < needed) {
+        room *= 2;
+    }
+    if (room == request->head_room) {
+        return true;
+    }
+    if (!server_hold(connection->server, room - request->head_room)) {
+        return false;
+    }
+    char *head = realloc(request->head, room);
+    if (!head) {
+        server_let_go(connection->server, room - request->head_room);
+        return false;
+    }
+    request->head = head;
+    request->head_room = room;
+    return true;
+}
+
+static int add_text(llhttp_t *parser, const char *at, size_t size)
+{
+    struct http_connection *connection = parser->data;
+    struct http_request *request = connection->request;
+    if (request->head_size + size + 1 > HTTP_MOST_HEAD) {
+        return refuse(connection, 431, "the request's head is longer than 16 KiB");
+    }
+    if (!request->has_head && !grow_head(connection, request->head_size + size + 1)) {
+        return refuse(connection, 503, "too much is under way: try again later");
+    }
+    if (!request->has_head) { /* of trailers, which nobody asks for, only the size counts */
+        memcpy(request->head + request->head_size, at, size);
+    }
+    request->head_size += size;
+    return 0;
+}
+
+/* Ends the text under way and returns where it begins. */
+static size_t end_text(struct http_request *request)
+{
+    const size_t began = request->began;
+    while (request->head_size > began && strchr(" \t", request->head[request->head_size - 1])) {
+        request->head_size--;
+    }
+    request->head[request->head_size++] = '\0';
+    request->began = request->head_size;
+    return began;
+}
+
+static int on_message_begin(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    struct http_server *server = connection->server;
+    if (!server_hold(server, sizeof *connection->request)) {
+        return refuse(connection, 503, "too much is under way: try again later");
+    }
+    connection->request = calloc(1, sizeof *connection->request);
+    if (!connection->request) {
+        server_let_go(server, sizeof *connection->request);
+        return refuse(connection, 503, "out of memory: try again later");
+    }
+    connection->request->connection = connection;
+    return 0;
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t size)
+{
+    struct http_connection *connection = parser->data;
+    if (connection->request->head_size + size > HTTP_MOST_TARGET) {
+        return refuse(connection, 414, "what is asked for is longer than 4 KiB");
+    }
+    return add_text(parser, at, size);
+}
+
+static int on_url_complete(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    if (connection->request->head_size == 0) {
+        return refuse(connection, 400, "nothing is asked for: write GET /path HTTP/1.1");
+    }
+    end_text(connection->request);
+    return 0;
+}
+
+static int on_version_complete(llhttp_t *parser)
+{
+    if (parser->http_major != 1 || parser->http_minor > 1) {
+        return refuse(parser->data, 505, "only HTTP/1.1 and 1.0 are spoken here");
+    }
+    return 0;
+}
+
+static int on_header_field_complete(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    struct http_request *request = connection->request;
+    if (request->has_head) {
+        return 0;
+    }
+    if (parser->http_major != 1) {
+        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+    }
+    if (request->header_count == HTTP_MOST_HEADERS) {
+        return refuse(connection, 431, "more than 64 headers");
+    }
+    if (!grow_head(connection, request->head_size + 1)) {
+        return refuse(connection, 503, "too much is under way: try again later");
+    }
+    request->headers[request->header_count].name = (uint16_t)end_text(request);
+    return 0;
+}
+
+static int on_header_value_complete(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    struct http_request *request = connection->request;
+    if (request->has_head) {
+        return 0;
+    }
+    if (request->head_size + 1 > HTTP_MOST_HEAD) {
+        return refuse(connection, 431, "the request's head is longer than 16 KiB");
+    }
+    if (!grow_head(connection, request->head_size + 1)) {
+        return refuse(connection, 503, "too much is under way: try again later");
+    }
+    request->headers[request->header_count++].value = (uint16_t)end_text(request);
+    return 0;
+}
+
+/* --- What the head says --- */
+
+const char *http_request_header(const struct http_request *request, const char *name)
+{
+    for (int i = 0; i < request->header_count; i++) {
+        if (strcasecmp(request->head + request->headers[i].name, name) == 0) {
+            return request->head + request->headers[i].value;
+        }
+    }
+    return NULL;
+}
+
+static int header_times(const struct http_request *request, const char *name)
+{
+    int times = 0;
+    for (int i = 0; i < request->header_count; i++) {
+        times += strcasecmp(request->head + request->headers[i].name, name) == 0;
+    }
+    return times;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* Decodes %XX in place, and '+' if it stands for a space. False: it is no text. */
+static bool decode(char *text, bool plus)
+{
+    char *to = text;
+    for (const char *from = text; *from != '\0'; from++) {
+        char c = *from;
+        if (c == '%') {
+            const int high = hex_digit(from[1]), low = high < 0 ? -1 : hex_digit(from[2]);
+            if (low < 0 || (high == 0 && low == 0)) {
+                return false;
+            }
+            c = (char)(high * 16 + low);
+            from += 2;
+        } else if (c == '+' && plus) {
+            c = ' ';
+        }
+        *to++ = c;
+    }
+    *to = '\0';
+    return utf8_check(text, (size_t)(to - text));
+}
+
+/* "/path?query", or with "http://host" before it, as proxies write it. */
+static bool split_target(struct http_request *request)
+{
+    char *target = request->head;
+    for (int i = 0; i < 2; i++) {
+        static const char *const schemes[] = {"http://", "https://"};
+        if (strncasecmp(target, schemes[i], strlen(schemes[i])) == 0) {
+            char *path = strchr(target + strlen(schemes[i]), '/');
+            target = path ? path : NULL;
+            break;
+        }
+    }
+    if (!target || target[0] != '/' || strchr(target, '#')) {
+        return false;
+    }
+    request->path = target;
+    request->query = strchr(target, '?');
+    if (request->query) {
+        *request->query++ = '\0';
+    }
+    return decode(request->path, false);
+}
+
+static enum http_method method_of(const llhttp_t *parser)
+{
+    switch (parser->method) {
+    case HTTP_GET:
+        return HTTP_METHOD_GET;
+    case HTTP_HEAD:
+        return HTTP_METHOD_HEAD;
+    case HTTP_POST:
+        return HTTP_METHOD_POST;
+    default:
+        return 0;
+    }
+}
+
+static bool path_fits(const struct http_route *route, const char *path)
+{
+    const size_t size = strlen(route->path);
+    return route->path[size - 1] == '*' ? strncmp(route->path, path, size - 1) == 0 : strcmp(route->path, path) == 0;
+}
+
+/* What a request that fits no route gets: nothing is there, or only other methods. */
+static void find_route(struct http_connection *connection)
+{
+    static const char *const allow[] = {"",
+                                        "Allow: GET\r\n",
+                                        "Allow: HEAD\r\n",
+                                        "Allow: GET, HEAD\r\n",
+                                        "Allow: POST\r\n",
+                                        "Allow: GET, POST\r\n",
+                                        "Allow: HEAD, POST\r\n",
+                                        "Allow: GET, HEAD, POST\r\n"};
+    struct http_request *request = connection->request;
+    int methods = 0;
+    for (const struct http_route *route = connection->server->options.routes; route->path; route++) {
+        if (path_fits(route, request->path)) {
+            const int has = route->methods | (route->methods & HTTP_METHOD_GET ? HTTP_METHOD_HEAD : 0);
+            if (has & (int)request->method) {
+                request->route = route;
+                return;
+            }
+            methods |= has;
+        }
+    }
+    if (methods == 0) {
+        refuse(connection, 404, "there is nothing here; / is the page, and docs/operations.md lists the rest");
+    } else {
+        refuse(connection, 405, "not with this method");
+        connection->refusal_headers = allow[methods];
+    }
+}
+
+/* In a time that tells nothing about the token, not even its length. */
+static bool is_token(const char *given, const char *wanted)
+{
+    unsigned char a[HASH_BYTES], b[HASH_BYTES];
+    crypto_generichash(a, sizeof a, (const unsigned char *)given, strlen(given), NULL, 0);
+    crypto_generichash(b, sizeof b, (const unsigned char *)wanted, strlen(wanted), NULL, 0);
+    return sodium_memcmp(a, b, sizeof a) == 0;
+}
+
+static bool may_ask(const struct http_connection *connection)
+{
+    const struct http_request *request = connection->request;
+    const char *token = connection->server->options.token;
+    const char *given = http_request_header(request, "authorization");
+    if (!token || (request->route && request->route->is_public)) {
+        return true;
+    }
+    return header_times(request, "authorization") == 1 && strncasecmp(given, "bearer ", 7) == 0 &&
+           is_token(given + 7 + strspn(given + 7, " "), token);
+}
+
+/*
+ * Does Host name this machine? Without a token a page from elsewhere, whose name its owner let point here for a moment,
+ * could otherwise read what we show: browsers take it for the same origin.
+ */
+static bool is_for_us(const struct http_connection *connection)
+{
+    static const char *const loopback[] = {"localhost", "127.0.0.1", "[::1]"};
+    const struct http_options *options = &connection->server->options;
+    const char *host = http_request_header(connection->request, "host");
+    if (options->token || !options->only_host || !host) {
+        return true;
+    }
+    const char *colon = strrchr(host, ':');
+    const size_t size = colon && !strchr(colon, ']') ? (size_t)(colon - host) : strlen(host);
+    for (size_t i = 0; i < sizeof loopback / sizeof loopback[0]; i++) {
+        if (size == strlen(loopback[i]) && strncasecmp(host, loopback[i], size) == 0) {
+            return true;
+        }
+    }
+    const bool in_brackets = host[0] == '[' && size >= 2;
+    const char *name = in_brackets ? host + 1 : host;
+    const size_t name_size = in_brackets ? size - 2 : size;
+    return name_size == strlen(options->only_host) && strncasecmp(name, options->only_host, name_size) == 0;
+}
+
+/* Hard refusals: what comes next can't be trusted. */
+static int check_form(struct http_connection *connection, const llhttp_t *parser)
+{
+    const struct http_request *request = connection->request;
+    const int hosts = header_times(request, "host");
+    if (parser->http_major != 1 || parser->http_minor > 1) {
+        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+    }
+    if (hosts > 1 || (hosts == 0 && parser->http_minor == 1)) {
+        return refuse(connection, 400, "there must be one Host header");
+    }
+    if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED)) {
+        return refuse(connection, 501, "of transfer encodings only chunked is known here");
+    }
+    if ((parser->flags & F_TRANSFER_ENCODING) && (request->is_old || header_times(request, "transfer-encoding") > 1)) {
+        return refuse(connection, 400, "Transfer-Encoding is for HTTP/1.1, and once");
+    }
+    return 0;
+}
+
+/* Refusals after which the connection may go on, if there is no body. */
+static void check_wish(struct http_connection *connection, const llhttp_t *parser)
+{
+    struct http_request *request = connection->request;
+    if (!split_target(request)) {
+        refuse(connection, 400, "what is asked for is no path in UTF-8");
+        return;
+    }
+    if (!is_for_us(connection)) {
+        refuse(connection, 421, "the Host header names another machine; a token lifts this rule");
+        return;
+    }
+    if (request->method == 0) {
+        request->route = NULL;
+    }
+    find_route(connection);
+    if (!may_ask(connection)) {
+        connection->refusal = 401;
+        connection->refusal_text = "a token is needed: Authorization: Bearer TOKEN";
+        connection->refusal_headers = "WWW-Authenticate: Bearer realm=\"trainer\"\r\n";
+        return;
+    }
+    const char *expected = http_request_header(request, "expect");
+    if (expected && strcasecmp(expected, "100-continue") != 0) {
+        refuse(connection, 417, "of expectations only 100-continue is known here");
+    }
+    const uint64_t limit = request->route ? request->route->most_body : 0;
+    if ((parser->flags & F_CONTENT_LENGTH) && parser->content_length > limit) {
+        refuse(connection, 413, limit == 0 ? "no body is wanted here" : "the body is longer than is taken here");
+    }
+}
+
+static int on_headers_complete(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    struct http_request *request = connection->request;
+    request->has_head = true;
+    request->is_old = parser->http_minor == 0;
+    request->keeps_alive = llhttp_should_keep_alive(parser);
+    request->method = method_of(parser);
+    if (check_form(connection, parser) != 0) {
+        return -1;
+    }
+    const bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
+    check_wish(connection, parser);
+    if (has_body && (connection->refusal != 0 || request->route->most_body == 0)) {
+        return refuse(connection, 413, "no body is wanted here");
+    }
+    if (has_body) {
+        connection->wants_continue = http_request_header(request, "expect") && !request->is_old;
+        connection_live(connection, LIFE_BODY);
+    }
+    return 0;
+}
+
+/* --- The body --- */
+
+static int on_body(llhttp_t *parser, const char *at, size_t size)
+{
+    struct http_connection *connection = parser->data;
+    struct http_request *request = connection->request;
+    connection->wants_continue = false; /* it did not wait */
+    if (size > request->route->most_body - request->body_size) {
+        return refuse(connection, 413, "the body is longer than is taken here");
+    }
+    size_t room = request->body_room == 0 ? FIRST_BODY : request->body_room;
+    while (room < request->body_size + size) {
+        room *= 2;
+    }
+    if (room != request->body_room) {
+        if (!server_hold(connection->server, room - request->body_room)) {
+            return refuse(connection, 503, "too much is under way: try again later");
+        }
+        uint8_t *body = realloc(request->body, room);
+        if (!body) {
+            server_let_go(connection->server, room - request->body_room);
+            return refuse(connection, 503, "out of memory: try again later");
+        }
+        request->body = body;
+        request->body_room = room;
+    }
+    memcpy(request->body + request->body_size, at, size);
+    request->body_size += size;
+    return 0;
+}
+
+static int on_message_complete(llhttp_t *parser)
+{
+    struct http_connection *connection = parser->data;
+    connection->request->is_whole = true;
+    return HPE_PAUSED;
+}
+
+/* --- The parser --- */
+
+static const llhttp_settings_t settings = {
+    .on_message_begin = on_message_begin,
+    .on_url = on_url,
+    .on_url_complete = on_url_complete,
+    .on_version_complete = on_version_complete,
+    .on_header_field = add_text,
+    .on_header_field_complete = on_header_field_complete,
+    .on_header_value = add_text,
+    .on_header_value_complete = on_header_value_complete,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+void parse_begin(struct http_connection *connection)
+{
+    llhttp_init(&connection->parser, HTTP_REQUEST, &settings);
+    connection->parser.data = connection;
+}
+
+bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken)
+{
+    llhttp_t *parser = &connection->parser;
+    const llhttp_errno_t result = llhttp_execute(parser, (const char *)bytes, size);
+    *taken = size;
+    if (result == HPE_OK) {
+        return true;
+    }
+    if (result == HPE_PAUSED || result == HPE_PAUSED_UPGRADE) {
+        *taken = (size_t)((const uint8_t *)llhttp_get_error_pos(parser) - bytes);
+        if (result == HPE_PAUSED_UPGRADE) { /* nothing else is spoken here, and what follows may be just that */
+            connection->request->keeps_alive = false;
+            llhttp_resume_after_upgrade(parser);
+        } else {
+            llhttp_resume(parser);
+        }
+        return true;
+    }
+    if (result == HPE_PAUSED_H2_UPGRADE || result == HPE_INVALID_VERSION) {
+        refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+    }
+    refuse(connection, 400, "this is no request of HTTP/1.1");
+    return false;
+}
+
+void request_free(struct http_request *request)
+{
+    if (request) {
+        server_let_go(request->connection->server, sizeof *request + request->head_room + request->body_room);
+        free(request->head);
+        free(request->body);
+        free(request);
+    }
+}
+
+/* --- For handlers --- */
+
+enum http_method http_request_method(const struct http_request *request)
+{
+    return request->method;
+}
+
+const char *http_request_path(const struct http_request *request)
+{
+    return request->path;
+}
+
+const uint8_t *http_request_body(const struct http_request *request, size_t *size)
+{
+    *size = request->body_size;
+    return request->body;
+}
+
+bool http_request_parameter(const struct http_request *request, const char *name, char *text, size_t size)
+{
+    const size_t name_size = strlen(name);
+    for (const char *at = request->query; at;) {
+        const char *end = at + strcspn(at, "&");
+        if (strncmp(at, name, name_size) == 0 && at[name_size] == '=') {
+            const char *value = at + name_size + 1;
+            if ((size_t)(end - value) >= size) {
+                return false;
+            }
+            memcpy(text, value, (size_t)(end - value));
+            text[end - value] = '\0';
+            return decode(text, true);
+        }
+        at = *end == '&' ? end + 1 : NULL;
+    }
+    return false;
+}
+
+bool http_request_accepts(const struct http_request *request, const char *header, const char *word)
+{
+    const size_t size = strlen(word);
+    for (const char *at = http_request_header(request, header); at && *at != '\0';) {
+        at += strspn(at, " \t,");
+        const char *end = at + strcspn(at, ",");
+        if (strncasecmp(at, word, size) == 0 && strchr(" \t;,", at[size])) { /* its end counts as one of them */
+            const char *weight = strstr(at, "q=");
+            return !weight || weight > end || strtod(weight + 2, NULL) > 0;
+        }
+        at = end;
+    }
+    return false;
+}

@@ -1,0 +1,121 @@
+/*
+ * An HTTP/1.1 server on one thread: epoll, llhttp for the grammar, TLS where wanted, and a table of routes.
+ *
+ * Made for hostile networks. A connection that says nothing costs a small struct; a request takes memory as its bytes
+ * come, up to limits, and all requests and answers together never more than http_options.most_bytes. Everything has a
+ * deadline: the head, the body, an answer that nobody takes. Where connections are at their limit the longest idle one
+ * goes. What the grammar leaves open to argument (two lengths, folded lines, both framings) is refused, and the
+ * connection closed.
+ *
+ * A handler runs on the server's thread and must not wait. It answers at once, or keeps the request and has any thread
+ * answer later. Requests of one connection are answered in their order: the next is read once the last is answered.
+ */
+#ifndef OBSERVE_HTTP_SERVER_H
+#define OBSERVE_HTTP_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+    HTTP_MOST_HEAD = 16 * 1024, /* bytes of a request's line and headers */
+    HTTP_MOST_TARGET = 4096,    /* of what is asked for */
+    HTTP_MOST_HEADERS = 64,
+    HTTP_HEAD_S = 10,  /* for the whole head, from the first byte or the connection's start */
+    HTTP_IDLE_S = 75,  /* between two requests */
+    HTTP_MOVE_S = 20,  /* in so long a body, or an answer, moves by HTTP_MOVE_BYTES at least, or is done */
+    HTTP_LINGER_S = 2, /* after an answer that ends a connection, for the peer to read it */
+    HTTP_MOVE_BYTES = 64 * 1024,
+};
+
+struct http_server;
+struct http_request; /* from the end of its head (or body, where it has one) until it is answered */
+struct http_stream;  /* an answer without an end: server-sent events */
+struct web_keys;     /* net/tls/web.h */
+
+enum http_method { HTTP_METHOD_GET = 1, HTTP_METHOD_HEAD = 2, HTTP_METHOD_POST = 4 };
+
+struct http_route {
+    const char *path; /* "/api/status"; a final asterisk stands for anything */
+    int methods;      /* of enum http_method; GET brings HEAD along */
+    bool is_public;   /* needs no token */
+    size_t most_body; /* bytes; a longer one is refused before it is read */
+    void (*handle)(void *context, struct http_request *request);
+};
+
+struct http_options {
+    const char *host; /* as for socket_listen */
+    uint16_t port;
+    const struct http_route *routes; /* the first that fits; ends with a path of NULL. Borrowed, as all that follows */
+    void *context;                   /* for routes and tick */
+    void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */
+    const struct web_keys *keys;     /* NULL: plain text */
+    const char *token;               /* that "Authorization: Bearer" must bring; NULL: none */
+    const char *only_host;           /* without a token: the one name beside loopback's that Host may say; NULL: any */
+    int most_connections;            /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
+    size_t most_bytes;               /* of requests and answers under way, all together */
+    bool gives_way;                  /* the thread runs at lower priority */
+};
+
+enum { HTTP_CONNECTIONS = 10240, HTTP_TLS_CONNECTIONS = 512 };
+
+/* Listens, and serves from now on. http_server_stop closes all connections; no handler runs when it returns. */
+bool http_server_start(struct http_server **server, const struct http_options *options, struct error *error);
+void http_server_stop(struct http_server *server); /* NULL is fine. Requests kept by handlers must be answered before */
+uint16_t http_server_port(const struct http_server *server);
+
+struct http_counts {
+    uint64_t requests, refused; /* refused: answered with 400 or above */
+    uint64_t bytes_in, bytes_out;
+    int connections, streams;
+};
+void http_server_counts(const struct http_server *server, struct http_counts *counts); /* any thread */
+
+/* --- Requests: what they say is theirs, until they are answered --- */
+
+enum http_method http_request_method(const struct http_request *request);
+const char *http_request_path(const struct http_request *request); /* decoded, without the query; valid UTF-8 */
+const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
+const uint8_t *http_request_body(const struct http_request *request, size_t *size);
+
+/* The query's parameter, decoded, into text. False: it is not there, or does not fit. */
+bool http_request_parameter(const struct http_request *request, const char *name, char *text, size_t size);
+
+/* True if a comma-separated header names `word`, whatever its parameters, unless with a weight of 0. */
+bool http_request_accepts(const struct http_request *request, const char *header, const char *word);
+
+/* --- Answers: any thread; the request is gone afterwards --- */
+
+struct http_answer {
+    int status;
+    const char *type;    /* of the content; NULL: there is none */
+    const char *headers; /* more lines, each with its "\r\n"; NULL: none */
+    const void *body;
+    size_t size;
+    void (*release)(void *owner); /* called once, when the body is no longer needed; NULL: it lives on */
+    void *owner;
+};
+void http_answer(struct http_request *request, const struct http_answer *answer);
+
+/* {"error": text} */
+void http_answer_error(struct http_request *request, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* --- Streams: the server's thread alone --- */
+
+/*
+ * Answers with what http_stream_send will bring. `closed` is called once, when the peer or the server ended it, or when
+ * the peer took nothing for HTTP_MOVE_S; the stream is gone then.
+ */
+struct http_stream *http_stream_begin(struct http_request *request, const char *type,
+                                      void (*closed)(void *owner, struct http_stream *stream), void *owner);
+
+/* Bytes that the peer has not taken yet. What is not urgent is better not sent to one who lags. */
+size_t http_stream_unsent(const struct http_stream *stream);
+
+/* Copies. False if there is no memory for it: nothing of it is sent. */
+bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * A run's numbers for Prometheus: its text format, and OpenMetrics 1.0. docs/operations.md lists every metric.
+ */
+#ifndef OBSERVE_METRICS_H
+#define OBSERVE_METRICS_H
+
+#include <stdbool.h>
+
+#include "observe/board.h"
+#include "observe/http/server.h"
+#include "observe/text.h"
+
+/* open: OpenMetrics. server NULL: none. The board's looking thread. */
+void metrics_write(struct text *text, struct board *board, const struct http_server *server, bool open);
+
+#endif

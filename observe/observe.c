@@ -1,0 +1,368 @@
+/*
+ * The one board of the process and its server. The flag is what costs when nobody watches; all else happens behind it.
+ */
+#include "observe/observe.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text/address.h"
+#include "base/version.h"
+#include "net/endpoint.h"
+#include "net/tls/web.h"
+
+enum {
+    MOST_TOKEN_FILE = 4096,
+    LEAST_TOKEN = 16,
+    MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers under way */
+};
+
+atomic_bool observe_serves;
+
+static struct {
+    struct board board;
+    struct api api;
+    struct api_run run;
+    struct http_server *server;
+    struct web_keys *keys;
+    char *token;
+} self;
+
+__attribute__((format(printf, 4, 5))) static void tell_event(const char *kind, const char *member, int64_t step,
+                                                             const char *format, ...)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    char text[BOARD_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    board_event(&self.board, kind, member, step, text);
+}
+
+/* --- Each second --- */
+
+static void fill_in_itself(struct board *board)
+{
+    struct board_numbers numbers;
+    struct board_member *own;
+    if (!board_begin_members(board, 1)) {
+        return;
+    }
+    own = board->members;
+    board_copy(board, &numbers);
+    snprintf(own->role, sizeof own->role, "%s", board->role);
+    own->task = board->task;
+    snprintf(own->state, sizeof own->state, "%s", board_state_name(numbers.state));
+    snprintf(own->device, sizeof own->device, "%.128s", numbers.engine);
+    snprintf(own->program, sizeof own->program, "%s", version_trainer());
+    snprintf(own->digest, sizeof own->digest, "%s", numbers.digest);
+    gethostname(own->host, sizeof own->host - 1);
+    own->silent_ms = 0;
+    own->generation = numbers.generation;
+    own->global_step = numbers.global_step;
+    own->local_step = numbers.local_step;
+    own->has_version = numbers.digest[0] != '\0';
+    own->config_version = numbers.config_version;
+    own->steps_per_s = board->steps_per_s;
+    own->loss = board->loss;
+    own->dropped = numbers.dropped;
+    own->retries = numbers.retries;
+    own->bytes_in = numbers.bytes_in;
+    own->bytes_out = numbers.bytes_out;
+    own->memory_bytes = (double)board->use.resident_bytes;
+    own->cpu_percent = board->cpu_percent;
+    own->gpu_percent = NAN;
+}
+
+static void tick(void *context)
+{
+    (void)context;
+    board_tick(&self.board);
+    fill_in_itself(&self.board);
+    api_tick(&self.api);
+}
+
+/* --- Beginning and end --- */
+
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+static bool read_token(const char *path, char **token, struct error *error)
+{
+    struct stat status;
+    uint8_t *bytes;
+    size_t size;
+    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
+        return error_set(error, "%s: everybody on this machine may read this token; do: chmod 600 %s", path, path);
+    }
+    if (!file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    while (size > 0 && isspace(bytes[size - 1])) {
+        bytes[--size] = '\0';
+    }
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] <= ' ' || bytes[i] > '~') {
+            size = 0; /* no header can carry it */
+        }
+    }
+    if (size < LEAST_TOKEN) {
+        free(bytes);
+        return error_set(error,
+                         "%s: a token is one word of at least %d characters; make one with: openssl rand -hex 32", path,
+                         LEAST_TOKEN);
+    }
+    *token = (char *)bytes;
+    return true;
+}
+
+/* Beyond this machine: encrypted, and with a token. */
+static bool check_safety(const struct config_observe *observe, const struct address *address, struct error *error)
+{
+    if (is_loopback(address->host) || observe->http_insecure) {
+        return true;
+    }
+    return self.token || error_set(error,
+                                   "observe.http %s can be reached from other machines, and nothing says who may look: "
+                                   "give --http_token_file, listen on 127.0.0.1, or allow it by --http_insecure",
+                                   observe->http);
+}
+
+static bool prepare_keys(const struct config_observe *observe, const struct address *address, const char *fleet_key,
+                         struct error *error)
+{
+    if (observe->http_cert[0] != '\0') {
+        const char *key = observe->http_key[0] != '\0' ? observe->http_key : observe->http_cert;
+        return web_keys_load(&self.keys, observe->http_cert, key, error);
+    }
+    if (is_loopback(address->host) || observe->http_insecure) {
+        return true;
+    }
+    if (!fleet_key || !file_exists(fleet_key)) {
+        return error_set(
+            error,
+            "observe.http %s can be reached from other machines, so it must be encrypted: give --http_cert "
+            "and --http_key, or a key for this member by `trainer keygen --out=fleet.key`",
+            observe->http);
+    }
+    return web_keys_load(&self.keys, fleet_key, fleet_key, error);
+}
+
+static const char *role_name(const struct config *config)
+{
+    static const char *const names[] = {
+        [JOB_LOCAL] = "local", [JOB_PS] = "ps", [JOB_WORKER] = "worker", [JOB_EVALUATOR] = "evaluator"};
+    return names[config->cluster.job_name];
+}
+
+/* One file for each who may share the folder: the chief's is the run's. */
+static void keep_history(const struct config *config)
+{
+    const char *folder = config->output.train_dir;
+    const int task = config->cluster.task_index;
+    char path[600];
+    const bool is_chief =
+        config->cluster.job_name == JOB_LOCAL || (config->cluster.job_name == JOB_WORKER && task == 0);
+    if (folder[0] == '\0' || (!is_chief && !file_exists(folder))) {
+        return;
+    }
+    if (is_chief) {
+        snprintf(path, sizeof path, "%s/history.bin", folder);
+    } else {
+        snprintf(path, sizeof path, "%s/history-%s-%d.bin", folder, role_name(config), task);
+    }
+    board_keep_history(&self.board, path);
+}
+
+static bool serve(const struct config *config, const struct address *address, struct error *error)
+{
+    self.run = (struct api_run){.board = &self.board};
+    self.api = (struct api){.runs = &self.run, .run_count = 1};
+    const struct http_options options = {.host = address->host,
+                                         .port = (uint16_t)address->port,
+                                         .routes = api_routes,
+                                         .context = &self.api,
+                                         .tick = tick,
+                                         .keys = self.keys,
+                                         .token = self.token,
+                                         .only_host = self.keys ? NULL : address->host,
+                                         .most_bytes = MOST_BYTES,
+                                         .gives_way = true};
+    if (!http_server_start(&self.server, &options, error)) {
+        return error_wrap(error, "observe.http %s", config->observe.http);
+    }
+    self.api.server = self.server;
+    return true;
+}
+
+bool observe_start(const struct config *config, const char *fleet_key, struct error *error)
+{
+    const struct config_observe *observe = &config->observe;
+    struct address address;
+    if (observe->http[0] == '\0') {
+        return true;
+    }
+    if (!address_parse(observe->http, &address, error)) {
+        return error_wrap(error, "observe.http");
+    }
+    bool done = observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &self.token, error);
+    done = done && check_safety(observe, &address, error) && prepare_keys(observe, &address, fleet_key, error) &&
+           board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir, error);
+    if (!done) {
+        observe_stop(true);
+        return false;
+    }
+    keep_history(config);
+    tick(NULL);
+    atomic_store(&observe_serves, true);
+    if (!serve(config, &address, error)) {
+        observe_stop(true);
+        return false;
+    }
+    char text[ENDPOINT_TEXT];
+    address.port = http_server_port(self.server);
+    endpoint_format_address(&address, text);
+    log_info("watch this run at %s://%s/", self.keys ? "https" : "http", text);
+    tell_event("started", NULL, -1, "%s %d started, version %s", self.board.role, self.board.task, version_trainer());
+    return true;
+}
+
+void observe_stop(bool failed)
+{
+    if (observe_is_on()) {
+        observe_state(failed ? BOARD_FAILED : BOARD_DONE);
+    }
+    atomic_store(&observe_serves, false);
+    http_server_stop(self.server);
+    self.server = NULL;
+    if (self.board.events) {
+        board_save_history(&self.board);
+        board_destroy(&self.board);
+    }
+    web_keys_free(self.keys);
+    self.keys = NULL;
+    free(self.token);
+    self.token = NULL;
+}
+
+/* --- What a role says --- */
+
+void observe_state(enum board_state state)
+{
+    if (observe_is_on()) {
+        board_lock(&self.board)->state = state;
+        board_unlock(&self.board);
+    }
+}
+
+void observe_run(const struct observe_start_of_run *run)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    struct board_numbers *numbers = board_lock(&self.board);
+    snprintf(numbers->engine, sizeof numbers->engine, "%s", run->engine);
+    snprintf(numbers->digest, sizeof numbers->digest, "%s", run->digest);
+    snprintf(numbers->metric, sizeof numbers->metric, "%s", run->metric);
+    numbers->metric_rises = run->metric_rises;
+    numbers->layer_count = run->layer_count;
+    memcpy(numbers->layers, run->layers, (size_t)run->layer_count * sizeof *run->layers);
+    numbers->global_step = run->global_step;
+    numbers->last_step = run->last_step;
+    numbers->config_version = run->config_version;
+    numbers->best_step = isnan(run->best_value) ? -1 : run->best_step;
+    numbers->best_value = run->best_value;
+    numbers->state = BOARD_TRAINING;
+    board_unlock(&self.board);
+    if (run->restored_from) {
+        tell_event("restored", NULL, run->global_step, "from %s", run->restored_from);
+    }
+}
+
+static int bucket_of(double seconds)
+{
+    int i = 0;
+    while (i < BOARD_STEP_BUCKETS - 1 && seconds > board_step_bounds[i]) {
+        i++;
+    }
+    return i;
+}
+
+void observe_steps(const struct observe_steps *steps)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    struct board_numbers *numbers = board_lock(&self.board);
+    numbers->global_step = steps->global_step;
+    numbers->local_step = steps->local_step;
+    numbers->epoch = steps->epoch;
+    numbers->learning_rate = steps->learning_rate;
+    numbers->examples = steps->run_examples;
+    numbers->steps += steps->steps;
+    numbers->step_s += steps->seconds;
+    if (isfinite(steps->loss_sum)) {
+        numbers->loss_steps += steps->steps;
+        numbers->loss_sum += steps->loss_sum;
+    }
+    if (steps->steps > 0) {
+        numbers->step_times[bucket_of(steps->seconds / (double)steps->steps)] += (uint64_t)steps->steps;
+    }
+    numbers->state = BOARD_TRAINING;
+    board_unlock(&self.board);
+}
+
+void observe_validation(const struct observe_validation *validation)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    struct board_numbers *numbers = board_lock(&self.board);
+    numbers->metric_count = validation->metric_count < BOARD_METRICS ? validation->metric_count : BOARD_METRICS;
+    memcpy(numbers->metrics, validation->metrics, (size_t)numbers->metric_count * sizeof *numbers->metrics);
+    numbers->best_step = isnan(validation->best_value) ? -1 : validation->best_step;
+    numbers->best_value = validation->best_value;
+    numbers->validations++;
+    const struct board_metric first =
+        numbers->metric_count > 0 ? numbers->metrics[0] : (struct board_metric){.name = ""};
+    board_unlock(&self.board);
+    tell_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
+}
+
+void observe_saved(const char *path, int64_t step, double seconds)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    struct board_numbers *numbers = board_lock(&self.board);
+    numbers->saved_step = step;
+    numbers->saved_time_s = clock_wall_s();
+    numbers->saved_took_s = seconds;
+    numbers->saved++;
+    snprintf(numbers->saved_path, sizeof numbers->saved_path, "%s", path);
+    board_unlock(&self.board);
+    tell_event("checkpoint", NULL, step, "%s", path);
+}
+
+void observe_save_failed(const char *why)
+{
+    if (observe_is_on()) {
+        board_lock(&self.board)->saves_failed++;
+        board_unlock(&self.board);
+        tell_event("error", NULL, -1, "%s", why);
+    }
+}

@@ -1,0 +1,73 @@
+/*
+ * What this process shows of itself over HTTP while it works (observe.http), and what its role writes down for that.
+ *
+ * There is one board for the process. Every call but observe_start and observe_stop may come from any thread, at any
+ * time, and does nothing while nobody serves: a look at one flag. None fails, waits or changes what a role does.
+ */
+#ifndef OBSERVE_OBSERVE_H
+#define OBSERVE_OBSERVE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "observe/api.h"
+#include "observe/board.h"
+
+extern atomic_bool observe_serves;
+
+/*
+ * Serves where observe.http says; does nothing where it is empty. fleet_key: the path of the member's own key, for TLS
+ * where no certificate is given; NULL: there is none.
+ */
+bool observe_start(const struct config *config, const char *fleet_key, struct error *error);
+
+/* Says how it ended, keeps the history and closes all connections. */
+void observe_stop(bool failed);
+
+static inline bool observe_is_on(void)
+{
+    return atomic_load_explicit(&observe_serves, memory_order_relaxed);
+}
+
+/* --- What a role says --- */
+
+void observe_state(enum board_state state);
+
+struct observe_start_of_run {
+    const char *engine, *digest, *metric;
+    bool metric_rises;
+    const int *layers;
+    int layer_count;
+    int64_t global_step, last_step; /* last_step -1: none */
+    int64_t config_version;
+    double best_value; /* NaN: none */
+    int64_t best_step;
+    const char *restored_from; /* NULL: a new run */
+};
+void observe_run(const struct observe_start_of_run *run);
+
+struct observe_steps {
+    int64_t global_step, local_step;
+    int64_t steps, examples;  /* that were done, here */
+    double seconds, loss_sum; /* of these */
+    double epoch, learning_rate;
+    int64_t run_examples; /* of all of the run */
+};
+void observe_steps(const struct observe_steps *steps);
+
+struct observe_validation {
+    int64_t global_step;
+    const struct board_metric *metrics;
+    int metric_count;
+    double best_value; /* NaN: none */
+    int64_t best_step;
+};
+void observe_validation(const struct observe_validation *validation);
+
+void observe_saved(const char *path, int64_t step, double seconds);
+void observe_save_failed(const char *why);
+
+#endif

@@ -1,0 +1,169 @@
+/* Text that grows by doubling, and JSON written into it value by value. */
+#include "observe/text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text/utf8.h"
+
+enum { FIRST_ROOM = 1024 };
+
+static bool make_room(struct text *text, size_t more)
+{
+    if (text->failed) {
+        return false;
+    }
+    size_t room = text->room == 0 ? FIRST_ROOM : text->room;
+    while (room < text->size + more) {
+        room *= 2;
+    }
+    if (room != text->room) {
+        char *bytes = realloc(text->bytes, room);
+        if (!bytes) {
+            text->failed = true;
+            return false;
+        }
+        text->bytes = bytes;
+        text->room = room;
+    }
+    return true;
+}
+
+static void add_bytes(struct text *text, const void *bytes, size_t size)
+{
+    if (make_room(text, size)) {
+        memcpy(text->bytes + text->size, bytes, size);
+        text->size += size;
+    }
+}
+
+void text_add(struct text *text, const char *format, ...)
+{
+    char some[512];
+    va_list arguments;
+    va_start(arguments, format);
+    const int size = vsnprintf(some, sizeof some, format, arguments);
+    va_end(arguments);
+    if (size < (int)sizeof some) {
+        add_bytes(text, some, (size_t)size);
+    } else if (make_room(text, (size_t)size + 1)) {
+        va_start(arguments, format);
+        vsnprintf(text->bytes + text->size, (size_t)size + 1, format, arguments);
+        va_end(arguments);
+        text->size += (size_t)size;
+    }
+}
+
+char *text_take(struct text *text, size_t *size)
+{
+    char *bytes = text->bytes;
+    *size = text->size;
+    if (text->failed) {
+        free(bytes);
+        bytes = NULL;
+        *size = 0;
+    }
+    *text = (struct text){.bytes = NULL};
+    return bytes;
+}
+
+void text_free(struct text *text)
+{
+    size_t size;
+    free(text_take(text, &size));
+}
+
+/* --- JSON --- */
+
+static void begin_value(struct text *text, const char *name)
+{
+    if (text->follows) {
+        add_bytes(text, ",", 1);
+    }
+    text->follows = true;
+    if (name) {
+        add_bytes(text, "\"", 1);
+        add_bytes(text, name, strlen(name));
+        add_bytes(text, "\":", 2);
+    }
+}
+
+void json_open(struct text *text, const char *name, char bracket)
+{
+    begin_value(text, name);
+    add_bytes(text, &bracket, 1);
+    text->follows = false;
+}
+
+void json_close(struct text *text, char bracket)
+{
+    add_bytes(text, &bracket, 1);
+    text->follows = true;
+}
+
+void json_string(struct text *text, const char *name, const char *value)
+{
+    if (!value) {
+        json_null(text, name);
+        return;
+    }
+    begin_value(text, name);
+    add_bytes(text, "\"", 1);
+    const uint8_t *at = (const uint8_t *)value, *end = at + strlen(value);
+    while (at < end) {
+        const size_t length = utf8_length(at, end);
+        if (length == 0) {
+            add_bytes(text, "?", 1);
+        } else if (*at < ' ' || *at == 0x7f) {
+            text_add(text, "\\u%04x", *at);
+        } else if (*at == '"' || *at == '\\') {
+            add_bytes(text, "\\", 1);
+            add_bytes(text, at, 1);
+        } else {
+            add_bytes(text, at, length);
+        }
+        at += length == 0 ? 1 : length;
+    }
+    add_bytes(text, "\"", 1);
+}
+
+void json_integer(struct text *text, const char *name, int64_t value)
+{
+    begin_value(text, name);
+    text_add(text, "%lld", (long long)value);
+}
+
+void json_number(struct text *text, const char *name, double value)
+{
+    if (!isfinite(value)) {
+        json_null(text, name);
+        return;
+    }
+    begin_value(text, name);
+    text_add(text, "%.9g", value);
+}
+
+void json_time(struct text *text, const char *name, double value)
+{
+    if (!isfinite(value) || value == 0) {
+        json_null(text, name);
+        return;
+    }
+    begin_value(text, name);
+    text_add(text, "%.3f", value);
+}
+
+void json_bool(struct text *text, const char *name, bool value)
+{
+    begin_value(text, name);
+    text_add(text, value ? "true" : "false");
+}
+
+void json_null(struct text *text, const char *name)
+{
+    begin_value(text, name);
+    add_bytes(text, "null", 4);
+}

@@ -1,0 +1,23 @@
+/* What the training loop tells of itself to who watches (observe/observe.h): nothing, while nobody does. */
+#ifndef WORKER_OBSERVED_H
+#define WORKER_OBSERVED_H
+
+#include <stdint.h>
+
+#include "base/config.h"
+#include "ps/job/plan.h"
+#include "worker/engine.h"
+#include "worker/evaluate.h"
+#include "worker/updater.h"
+
+/* Training begins, or goes on from a checkpoint; start->global_step is where. metric: the one that decides. */
+void observed_start(const struct config *config, const char *digest, struct engine *engine, const struct plan *plan,
+                    enum metric metric, const struct updater_start *start);
+
+/* Steps are done, the last of them global_step. */
+void observed_steps(const struct config *config, const struct plan *plan, int64_t global_step, int64_t local_step,
+                    const struct train_result *done, double seconds);
+
+void observed_validation(const struct evaluation *evaluation, enum metric metric, const struct held_model *held);
+
+#endif
