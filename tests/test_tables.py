@@ -1,6 +1,7 @@
 """Tables: CSV files from scikit-learn's data sets and awkward ones, trained on, evaluated and predicted."""
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -14,7 +15,7 @@ from sklearn import datasets
 from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder, RobustScaler, StandardScaler
 
 from runs import newest, run, same_tensors, train
 
@@ -204,6 +205,9 @@ def test_what_cannot_be_predicted_is_named(trainer, tmp_path):
     assert run(trainer, "predict", "run", "new.csv", "--out=out.csv", cwd=tmp_path).stdout == ""
     assert (tmp_path / "out.csv").read_text().startswith("height,y,prediction,probability_0,probability_1\n1,1,")
     nothing = run(trainer, "eval", "run", cwd=tmp_path, status=1)
+    assert "data: there is no such folder of rows; name their folder with --data_dir, or one file" in nothing.stderr
+    (tmp_path / "data").mkdir()
+    nothing = run(trainer, "eval", "run", cwd=tmp_path, status=1)
     assert "data: holds no files of rows; name their folder with --data_dir, or one file" in nothing.stderr
     refused = run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path, status=1)
     assert "the model is of a table, whose preprocessing an ONNX file does not hold yet" in refused.stderr
@@ -221,6 +225,77 @@ def test_groups_stay_together(trainer, tmp_path):
     found = re.search(r"(\d+) training, (\d+) validation rows", result.named("start")[0]["data"])
     training, validation = map(int, found.groups())
     assert training % 10 == 0 and validation % 10 == 0 and 0 < validation < training < 600
+    again = run(trainer, "train", "--data_dir=d", "--target=y", "--group=group", "--test_share=0.2", *QUICK,
+                "--epochs=1", "--train_dir=run", cwd=tmp_path)
+    assert again.status == 0
+    told = run(trainer, "eval", "run", "--data_dir=d", "--group=group", "--test_share=0.2", "--json", cwd=tmp_path)
+    assert told.events[-1]["test_rows"] == 600 - training - validation
+
+
+@pytest.mark.parametrize("kind", ["numbers", "dates"])
+def test_the_latest_rows_are_held_out(trainer, tmp_path, kind):
+    """What x means for y changes in the end: a model of the rows before that knows nothing of it."""
+    random = numpy.random.default_rng(5)
+    order = random.permutation(1000)
+    rows = []
+    for day in order:
+        time = float(day) - 500 if kind == "numbers" else datetime.date.fromordinal(737000 + int(day)).isoformat()
+        x = random.normal()
+        rows.append([time, f"{x:.4f}", int((x > 0) == (day < 800))])
+    write(tmp_path / "d/train.csv", ["when", "x", "y"], rows)
+    flags = ("--data_dir=d", "--target=y", "--time=when", "--test_share=0.2", "--validation_size=100")
+    result = train(trainer, *flags, *QUICK, "--validate_steps=100", "--epochs=30", "--train_dir=run",
+                   cwd=tmp_path)
+    assert "700 training, 100 validation rows, 1 inputs" in result.named("start")[0]["data"]
+    assert result.done["test_rows"] == 200 and result.done["test_accuracy"] < 0.1
+    assert result.done["best_accuracy"] > 0.9
+    told = run(trainer, "eval", "run", *flags[:1], *flags[2:4], "--json", cwd=tmp_path).events[-1]
+    assert told["test_rows"] == 200 and told["test_accuracy"] == result.done["test_accuracy"]
+    write(tmp_path / "d/train.csv", ["when", "x", "y"], [*rows, ["soon", 1, 1]])
+    wrong = run(trainer, "train", *flags, cwd=tmp_path, status=1)
+    assert 'train.csv:1002:1: column when: "soon" is no time' in wrong.stderr
+    both = run(trainer, "train", *flags, "--group=x", cwd=tmp_path, status=1)
+    assert "data.time and data.group are two ways" in both.stderr
+
+
+def test_robust_scaling_is_scikit_learns(trainer, tmp_path):
+    x = numpy.random.default_rng(6).standard_cauchy((500, 3)).round(3)
+    x[:, 2] = x[:, 2] > 5  # its quartiles are the same
+    write(tmp_path / "d/train.csv", [*"abc", "y"], [[*map(repr, map(float, row)), i % 2] for i, row in enumerate(x)])
+    write(tmp_path / "d/test.csv", [*"abc", "y"], [[0, 0, 0, 0]])
+    train(trainer, "--data_dir=d", "--target=y", "--scaling=robust", *QUICK, "--epochs=1", "--train_dir=run",
+          cwd=tmp_path)
+    scaler = RobustScaler().fit(x)
+    columns = preprocessing(tmp_path / "run")["columns"][:3]
+    assert [column["center"] for column in columns] == pytest.approx(list(scaler.center_), rel=1e-12)
+    assert [column["scale"] for column in columns] == pytest.approx(list(scaler.scale_), rel=1e-12)
+
+
+def test_columns_that_teach_too_much_or_nothing_are_named(trainer, tmp_path):
+    rows = [[i, 7, f"{i % 2}.0", f"{i % 2}", i % 2] for i in range(300)]
+    write(tmp_path / "d/train.csv", ["x", "same", "copy", "half", "y"], [*rows, [1, 7, "1.0", "0", 1]])
+    result = run(trainer, "train", "--data_dir=d", "--target=y", *QUICK, "--epochs=1", cwd=tmp_path)
+    assert "column copy equals the target y in every row, which the model will copy" in result.stderr
+    assert "column same has one value alone and teaches nothing" in result.stderr
+    assert "column half" not in result.stderr and "column x" not in result.stderr
+
+
+def test_rows_count_by_their_weight(trainer, tmp_path):
+    """As often as the row stood there, but for the rows held out, of which there are none."""
+    random = numpy.random.default_rng(7)
+    x = random.normal(size=(400, 2)).round(4)
+    y = ((x[:, 0] > 0) ^ (random.random(400) < 0.3)).astype(int)
+    weight = numpy.where(y == (x[:, 0] > 0), 1, 0)  # noise counts nothing
+    rows = [[*map(repr, map(float, row)), w, label] for row, w, label in zip(x, weight, y)]
+    write(tmp_path / "d/train.csv", ["a", "b", "w", "y"], rows)
+    write(tmp_path / "d/test.csv", ["a", "b", "w", "y"], [row for row, w in zip(rows, weight) if w])
+    flags = ("--data_dir=d", "--target=y", "--validation_size=0", *QUICK, "--epochs=200", "--hidden=64")
+    noisy = train(trainer, *flags, "--ignore=w", cwd=tmp_path).done
+    weighed = train(trainer, *flags, "--weight=w", cwd=tmp_path).done
+    assert weighed["test_loss"] < 0.5 * noisy["test_loss"] and weighed["test_accuracy"] > 0.97
+    write(tmp_path / "d/train.csv", ["a", "b", "w", "y"], [[*row[:2], -1, row[3]] for row in rows])
+    wrong = run(trainer, "train", *flags, "--weight=w", cwd=tmp_path, status=1)
+    assert "column w: \"-1\" is no weight; weights are 0 or more" in wrong.stderr
 
 
 @pytest.mark.parametrize("dtype", "? i1 u1 <i2 >i2 <u2 >u4 <i4 >i8 <u8 <f2 >f2 <f4 >f4 <f8 >f8".split())

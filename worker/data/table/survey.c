@@ -16,6 +16,8 @@ enum {
     MOST_VALUES = 1 << 20,  /* different ones that are counted in a column */
     MOST_BYTES = 1 << 26,   /* of the values of all columns */
     VALUE_BYTES = 48,       /* of a value beside its text */
+    SAMPLE_BYTES = 1 << 25, /* of the numbers that quantiles are taken of */
+    MOST_COMPARED = 64,     /* columns that a target is looked for in, for leaks */
     MOST_CLASSES_SURE = 20, /* integers so few are classes */
     MOST_CLASSES = 1000,    /* more are not, ... */
     ROWS_PER_CLASS = 20,    /* ... unless each has so many rows */
@@ -70,7 +72,8 @@ static bool check_config(const struct rows *rows, const struct config_data *data
     return (learns_inputs(data) || check_names(rows, "target", &data->target, error)) &&
            check_names(rows, "features", &data->features, error) && check_names(rows, "ignore", &data->ignore, error) &&
            check_names(rows, "categorical", &data->categorical, error) &&
-           check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error);
+           check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error) &&
+           check_name(rows, "time", data->time, error);
 }
 
 static bool is_column(const struct rows *rows, const char *name, int column)
@@ -89,7 +92,8 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
     if (data->features.count > 0) {
         return is_listed(&data->features, rows, column) ? USE_FEATURE : USE_NOTHING;
     }
-    return is_listed(&data->ignore, rows, column) || is_column(rows, data->group, column) ? USE_NOTHING : USE_FEATURE;
+    const bool is_of_split = is_column(rows, data->group, column) || is_column(rows, data->time, column);
+    return is_listed(&data->ignore, rows, column) || is_of_split ? USE_NOTHING : USE_FEATURE;
 }
 
 /* Are a column's values counted from the first row on? */
@@ -103,6 +107,11 @@ static void forget(struct survey *survey)
 {
     survey->rows = 0;
     survey->bytes = 0;
+    sample_clear(&survey->sample);
+    uint64_t targets = 0;
+    for (int i = 0; i < survey->count && i < MOST_COMPARED; i++) {
+        targets |= (uint64_t)(survey->columns[i].use == USE_TARGET) << i;
+    }
     for (int i = 0; i < survey->count; i++) {
         struct survey_column *column = &survey->columns[i];
         dictionary_free(&column->values);
@@ -112,6 +121,7 @@ static void forget(struct survey *survey)
                                          .is_number = column->is_number,
                                          .is_collected = is_collected(survey, column),
                                          .is_integer = true,
+                                         .same = column->use == USE_FEATURE ? targets : 0,
                                          .minimum = INFINITY,
                                          .maximum = -INFINITY};
     }
@@ -140,6 +150,9 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         column->is_category = is_listed(&config->data.categorical, rows, i);
     }
     forget(survey);
+    if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
+        return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
+    }
     return survey->count == count || error_set(error, "%s: out of memory for %d columns", rows_name(rows), count);
 }
 
@@ -150,6 +163,7 @@ void survey_free(struct survey *survey)
         dictionary_free(&survey->columns[i].values);
     }
     free(survey->columns);
+    sample_free(&survey->sample);
     *survey = (struct survey){.count = 0};
 }
 
@@ -238,7 +252,8 @@ static bool is_no_class(const struct survey_column *column)
            column->texts == 0;
 }
 
-static bool add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index)
+/* *kept: where the number goes if the row is in the sample; else NULL. */
+static bool add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
@@ -252,6 +267,9 @@ static bool add_value(struct survey *survey, const struct rows *rows, const stru
         column->is_collected |= kind == NUMBER_TEXT && column->numbers.count + column->numbers.in_chunk == 0;
     } else {
         moments_add(&column->numbers, number);
+        if (kept) {
+            *kept = number;
+        }
         column->is_integer = column->is_integer && number == trunc(number);
         column->minimum = number < column->minimum ? number : column->minimum;
         column->maximum = number > column->maximum ? number : column->maximum;
@@ -262,12 +280,41 @@ static bool add_value(struct survey *survey, const struct rows *rows, const stru
     return !column->is_collected || count_value(survey, column, row, index);
 }
 
+static bool are_same(const struct row *row, int a, int b)
+{
+    char buffers[2][ROW_NUMBER_TEXT];
+    size_t sizes[2];
+    double left, right;
+    const char *one = row_text(row, a, buffers[0], &sizes[0]), *other = row_text(row, b, buffers[1], &sizes[1]);
+    return (sizes[0] == sizes[1] && memcmp(one, other, sizes[0]) == 0) ||
+           (row_number(row, a, &left) == NUMBER_FINITE && row_number(row, b, &right) == NUMBER_FINITE && left == right);
+}
+
+/* Which targets a feature is still the same as. */
+static void compare_with_targets(struct survey_column *column, const struct row *row, int index)
+{
+    for (uint64_t left = column->same; left != 0; left &= left - 1) {
+        const int target = __builtin_ctzll(left);
+        if (!are_same(row, index, target)) {
+            column->same &= ~((uint64_t)1 << target);
+        }
+    }
+}
+
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
 {
+    double *kept = survey->sample.capacity > 0 ? sample_add(&survey->sample) : NULL;
     survey->rows++;
     for (int i = 0; i < survey->count; i++) {
-        const struct survey_column *column = &survey->columns[i];
-        if ((column->use != USE_NOTHING || survey->counts_all) && !add_value(survey, rows, row, i)) {
+        struct survey_column *column = &survey->columns[i];
+        if (kept) {
+            kept[i] = (double)NAN;
+        }
+        if (column->same != 0) {
+            compare_with_targets(column, row, i);
+        }
+        if ((column->use != USE_NOTHING || survey->counts_all) &&
+            !add_value(survey, rows, row, i, kept ? &kept[i] : NULL)) {
             return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
         }
     }
@@ -354,6 +401,21 @@ static bool is_flag(const struct survey_column *column)
     return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
 }
 
+/* By median and quartiles, as scikit-learn's RobustScaler. */
+static bool find_robust_scale(struct schema_column *to, const struct survey *survey, int column)
+{
+    static const double shares[] = {0.25, 0.5, 0.75};
+    double quantiles[3];
+    if (!sample_quantile(&survey->sample, column, shares, 3, quantiles)) {
+        return false;
+    }
+    if (!isnan(quantiles[1])) {
+        to->fill = to->center = quantiles[1];
+        to->scale = quantiles[2] > quantiles[0] ? quantiles[2] - quantiles[0] : 1;
+    }
+    return true;
+}
+
 static void find_scale(struct schema_column *to, const struct survey_column *from, enum table_scaling scaling)
 {
     const double count = (double)from->numbers.count;
@@ -378,6 +440,19 @@ static bool is_id(const struct survey_column *column, int64_t rows)
            (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
 }
 
+/* Columns that teach nothing, or too much. */
+static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
+{
+    const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
+    if (is_constant && column->missing == 0) {
+        log_warning("%s: column %.64s has one value alone and teaches nothing", name, column->name);
+    } else if (column->same != 0) {
+        log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
+                    "known when predicting, leave it out (--ignore=%.64s)",
+                    name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
+    }
+}
+
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
@@ -392,11 +467,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
         return true;
     }
     const bool is_category = is_text(column);
-    if (is_category ? column->values.count < 2 : column->minimum == column->maximum) {
-        if (column->missing == 0) {
-            log_warning("%s: column %.64s has one value alone and teaches nothing", name, column->name);
-        }
-    }
+    warn_of(column, survey, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_FEATURE, is_category ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
     if (!added) {
@@ -409,7 +480,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
         return dictionary_settle(&added->categories, data->category_min);
     }
     find_scale(added, column, data->scaling);
-    return true;
+    return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
 }
 
 static bool add_target(struct schema *schema, struct survey_column *column)

@@ -13,6 +13,7 @@
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/moments.h"
 #include "worker/data/table/rows.h"
+#include "worker/data/table/sample.h"
 #include "worker/data/table/schema.h"
 
 /* What the config has a column for. */
@@ -26,6 +27,7 @@ struct survey_column {
     bool is_collected; /* its values are counted one by one */
     bool has_too_many; /* different values to count */
     size_t bytes;      /* of its values, about */
+    uint64_t same;     /* of a feature: which of the first 64 columns are targets that have been equal in every row */
     int64_t missing, texts, infinite;
     bool is_integer; /* no number is anything else */
     double minimum, maximum;
@@ -38,9 +40,10 @@ struct survey {
     struct survey_column *columns; /* [count] */
     int count;
     int64_t rows;
-    bool counts_all;     /* every column's values, for people to see */
-    enum loss_kind loss; /* of the config: which targets may be classes */
-    size_t bytes;        /* of all columns' values, about */
+    bool counts_all;      /* every column's values, for people to see */
+    enum loss_kind loss;  /* of the config: which targets may be classes */
+    struct sample sample; /* of all columns' numbers, where quantiles are asked for */
+    size_t bytes;         /* of all columns' values, about */
 };
 
 /* Takes the columns from the first file and their use from the config. */

@@ -166,11 +166,6 @@ static bool same_columns(const struct survey *survey, const struct rows *rows, s
     return true;
 }
 
-static int find_group(const struct rows *rows, const struct config *config)
-{
-    return config->data.group[0] == '\0' ? -1 : rows_find_column(rows, config->data.group);
-}
-
 static bool begin_survey(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
@@ -178,24 +173,21 @@ static bool begin_survey(struct table_pass *pass, const struct rows *rows, struc
         return same_columns(self->survey, rows, error);
     }
     self->has_begun = true;
-    if (self->split) {
-        self->split->column = find_group(rows, pass->config);
-    }
-    return survey_begin(self->survey, rows, pass->config, self->counts_all, error);
+    return (!self->split || split_find_column(self->split, rows, pass->config, error)) &&
+           survey_begin(self->survey, rows, pass->config, self->counts_all, error);
 }
 
 static bool take_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                              struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
-    if (!survey_accepts(self->survey, rows, row, error)) {
-        *bad = true;
+    uint64_t key = 0;
+    *bad = !survey_accepts(self->survey, rows, row, error) ||
+           (self->split && !split_key(self->split, rows, row, &key, error));
+    if (*bad || (self->split && !split_show(self->split, key, error))) {
         return false;
     }
-    if (self->split && !split_show(self->split, row, error)) {
-        return false;
-    }
-    return (self->split && split_is_test(self->split, row)) || survey_add(self->survey, rows, row, error);
+    return (self->split && split_is_test(self->split, key)) || survey_add(self->survey, rows, row, error);
 }
 
 /* Passes over the files until the types are settled: at most twice. */
@@ -231,14 +223,49 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
     return done;
 }
 
+/* --- the times of rows --- */
+
+struct time_pass {
+    struct table_pass pass;
+    struct split *split;
+};
+
+static bool begin_times(struct table_pass *pass, const struct rows *rows, struct error *error)
+{
+    return split_find_column(((struct time_pass *)pass)->split, rows, pass->config, error);
+}
+
+static bool take_time(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+                      struct error *error)
+{
+    struct split *split = ((struct time_pass *)pass)->split;
+    uint64_t key;
+    *bad = !split_key(split, rows, row, &key, error);
+    return !*bad && split_sample(split, key, error);
+}
+
+/* Where rows are held out by time: a pass over nothing but the times, to find out which are the latest. */
+static bool sample_times(struct split *split, const struct names *names, const struct config *config,
+                         struct error *error)
+{
+    struct time_pass self = {.pass = {.begin = begin_times,
+                                      .take = take_time,
+                                      .config = config,
+                                      .folder = config->data.data_dir,
+                                      .names = names},
+                             .split = split};
+    return config->data.time[0] == '\0' || split->test_share == 0 ||
+           (run_pass(&self.pass, error) && split_settle_test(split, error));
+}
+
 /* --- encoding --- */
 
 struct encode_pass {
     struct table_pass pass;
     struct encoder encoder;
     const struct schema *schema;
-    const struct split *split; /* NULL: all rows are for the test */
-    uint64_t limit;            /* bytes that a set may take */
+    struct split *split; /* NULL: all rows are for the test */
+    uint64_t limit;      /* bytes that a set may take */
     /* Rows to train on; NULL: not wanted. Those held out come first, then as many others as there is room for. */
     struct examples *train;
     int held_out, next_held_out;
@@ -255,7 +282,8 @@ static bool begin_encoding(struct table_pass *pass, const struct rows *rows, str
 {
     struct encode_pass *self = (struct encode_pass *)pass;
     encoder_end(&self->encoder);
-    return encoder_begin(&self->encoder, self->schema, rows, true, error);
+    return (!self->split || split_find_column(self->split, rows, pass->config, error)) &&
+           encoder_begin(&self->encoder, self->schema, rows, true, error);
 }
 
 /* Room for one more row to test with. */
@@ -358,7 +386,12 @@ static bool take_into_examples(struct table_pass *pass, const struct rows *rows,
                                struct error *error)
 {
     struct encode_pass *self = (struct encode_pass *)pass;
-    const enum dataset_part part = self->split ? split_part(self->split, row) : DATASET_TEST;
+    uint64_t key = 0;
+    *bad = self->split && !split_key(self->split, rows, row, &key, error);
+    if (*bad) {
+        return false;
+    }
+    const enum dataset_part part = self->split ? split_part(self->split, key) : DATASET_TEST;
     if (part == DATASET_TEST) {
         return take_for_test(self, rows, row, bad, error);
     }
@@ -407,8 +440,8 @@ static bool survey_train(struct schema *schema, struct split *split, const struc
         .pass = {.begin = begin_survey, .take = take_into_survey, .config = config, .folder = folder, .names = names},
         .survey = &survey,
         .split = split};
-    const bool done = survey_files(&surveying, error) && split_settle(split, error) &&
-                      survey_schema(&survey, config, folder, schema, error);
+    const bool done = sample_times(split, names, config, error) && survey_files(&surveying, error) &&
+                      split_settle(split, error) && survey_schema(&survey, config, folder, schema, error);
     survey_free(&survey);
     return done;
 }
@@ -527,7 +560,7 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
 
 /* All rows of the files, or those that the split has for the test. */
 static bool read_test_rows(struct examples *examples, const struct schema *schema, const char *folder,
-                           const struct names *names, const struct split *split, const struct table_options *options,
+                           const struct names *names, struct split *split, const struct table_options *options,
                            struct error *error)
 {
     struct examples read = encoder_shape(schema);
@@ -561,16 +594,17 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
     if (is_split) {
         names_free(&names);
         done = list_files(&names, options->config, DATASET_TRAIN, error);
-        split_begin(&split);
         if (done && names.count == 0) {
-            done = error_set(error,
-                             "%s: holds no files of rows; name their folder with --data_dir, or one file: "
-                             "`trainer eval RUN FILE`",
-                             folder);
+            done =
+                error_set(error, "%s: %s; name their folder with --data_dir, or one file: `trainer eval RUN FILE`",
+                          folder, file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
         }
+        done = done && sample_times(&split, &names, options->config, error);
+        split_begin(&split);
     }
     done = done && read_test_rows(examples, schema, folder, &names, is_split ? &split : NULL, options, error);
     names_free(&names);
+    split_free(&split);
     return done;
 }
 

@@ -1,0 +1,98 @@
+/* Whether a row is kept is a matter of its number's hash: whenever room ends, half of the rows go. */
+#include "worker/data/table/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/data/table/wide.h"
+
+enum { LEAST_ROWS = 1024, MOST_LEVEL = 63 };
+
+static const uint64_t ODD = 0x9E3779B97F4A7C15u, OTHER = 0xD6E8FEB86659FD93u;
+
+bool sample_create(struct sample *sample, int columns, uint64_t bytes)
+{
+    const uint64_t rows = bytes / ((uint64_t)columns * sizeof(double));
+    *sample = (struct sample){.columns = columns, .capacity = rows > LEAST_ROWS ? (int)rows : LEAST_ROWS};
+    sample->values = malloc((size_t)sample->capacity * (size_t)columns * sizeof *sample->values);
+    sample->numbers = malloc((size_t)sample->capacity * sizeof *sample->numbers);
+    return sample->values && sample->numbers;
+}
+
+void sample_free(struct sample *sample)
+{
+    free(sample->values);
+    free(sample->numbers);
+    *sample = (struct sample){.capacity = 0};
+}
+
+void sample_clear(struct sample *sample)
+{
+    sample->count = sample->level = 0;
+    sample->next = 0;
+}
+
+static bool is_kept(const struct sample *sample, uint64_t number)
+{
+    return sample->level == 0 || wide_mix(number ^ OTHER, ODD) >> (64 - sample->level) == 0;
+}
+
+static void thin(struct sample *sample)
+{
+    const size_t columns = (size_t)sample->columns;
+    int kept = 0;
+    sample->level++;
+    for (int i = 0; i < sample->count; i++) {
+        if (is_kept(sample, sample->numbers[i])) {
+            sample->numbers[kept] = sample->numbers[i];
+            memmove(sample->values + (size_t)kept * columns, sample->values + (size_t)i * columns,
+                    columns * sizeof *sample->values);
+            kept++;
+        }
+    }
+    sample->count = kept;
+}
+
+double *sample_add(struct sample *sample)
+{
+    const uint64_t number = sample->next++;
+    while (sample->count == sample->capacity && sample->level < MOST_LEVEL) {
+        thin(sample);
+    }
+    if (sample->count == sample->capacity || !is_kept(sample, number)) {
+        return NULL;
+    }
+    sample->numbers[sample->count] = number;
+    return sample->values + (size_t)sample->count++ * (size_t)sample->columns;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
+bool sample_quantile(const struct sample *sample, int column, const double *shares, int count, double *quantiles)
+{
+    double *sorted = malloc(((size_t)sample->count + 1) * sizeof *sorted);
+    int there = 0;
+    if (!sorted) {
+        return false;
+    }
+    for (int i = 0; i < sample->count; i++) {
+        const double value = sample->values[(size_t)i * (size_t)sample->columns + (size_t)column];
+        if (!isnan(value)) {
+            sorted[there++] = value;
+        }
+    }
+    qsort(sorted, (size_t)there, sizeof *sorted, by_value);
+    for (int i = 0; i < count; i++) {
+        const double place = shares[i] * (there - 1);
+        const int below = there > 0 ? (int)floor(place) : 0, above = below + 1 < there ? below + 1 : below;
+        quantiles[i] =
+            there > 0 ? sorted[below] + (sorted[above] - sorted[below]) * (place - (double)below) : (double)NAN;
+    }
+    free(sorted);
+    return true;
+}
