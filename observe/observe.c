@@ -3,26 +3,21 @@
  */
 #include "observe/observe.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text/address.h"
 #include "base/version.h"
 #include "net/endpoint.h"
-#include "net/tls/web.h"
+#include "observe/guard.h"
 
 enum {
-    MOST_TOKEN_FILE = 4096,
-    LEAST_TOKEN = 16,
     MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers under way */
 };
 
@@ -33,8 +28,7 @@ static struct {
     struct api api;
     struct api_run run;
     struct http_server *server;
-    struct web_keys *keys;
-    char *token;
+    struct guard guard;
 } self;
 
 __attribute__((format(printf, 4, 5))) static void tell_event(const char *kind, const char *member, int64_t step,
@@ -96,72 +90,6 @@ static void tick(void *context)
 
 /* --- Beginning and end --- */
 
-static bool is_loopback(const char *host)
-{
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
-static bool read_token(const char *path, char **token, struct error *error)
-{
-    struct stat status;
-    uint8_t *bytes;
-    size_t size;
-    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
-        return error_set(error, "%s: everybody on this machine may read this token; do: chmod 600 %s", path, path);
-    }
-    if (!file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
-        return false;
-    }
-    while (size > 0 && isspace(bytes[size - 1])) {
-        bytes[--size] = '\0';
-    }
-    for (size_t i = 0; i < size; i++) {
-        if (bytes[i] <= ' ' || bytes[i] > '~') {
-            size = 0; /* no header can carry it */
-        }
-    }
-    if (size < LEAST_TOKEN) {
-        free(bytes);
-        return error_set(error,
-                         "%s: a token is one word of at least %d characters; make one with: openssl rand -hex 32", path,
-                         LEAST_TOKEN);
-    }
-    *token = (char *)bytes;
-    return true;
-}
-
-/* Beyond this machine: encrypted, and with a token. */
-static bool check_safety(const struct config_observe *observe, const struct address *address, struct error *error)
-{
-    if (is_loopback(address->host) || observe->http_insecure) {
-        return true;
-    }
-    return self.token || error_set(error,
-                                   "observe.http %s can be reached from other machines, and nothing says who may look: "
-                                   "give --http_token_file, listen on 127.0.0.1, or allow it by --http_insecure",
-                                   observe->http);
-}
-
-static bool prepare_keys(const struct config_observe *observe, const struct address *address, const char *fleet_key,
-                         struct error *error)
-{
-    if (observe->http_cert[0] != '\0') {
-        const char *key = observe->http_key[0] != '\0' ? observe->http_key : observe->http_cert;
-        return web_keys_load(&self.keys, observe->http_cert, key, error);
-    }
-    if (is_loopback(address->host) || observe->http_insecure) {
-        return true;
-    }
-    if (!fleet_key || !file_exists(fleet_key)) {
-        return error_set(
-            error,
-            "observe.http %s can be reached from other machines, so it must be encrypted: give --http_cert "
-            "and --http_key, or a key for this member by `trainer keygen --out=fleet.key`",
-            observe->http);
-    }
-    return web_keys_load(&self.keys, fleet_key, fleet_key, error);
-}
-
 static const char *role_name(const struct config *config)
 {
     static const char *const names[] = {
@@ -188,20 +116,13 @@ static void keep_history(const struct config *config)
     board_keep_history(&self.board, path);
 }
 
-static bool serve(const struct config *config, const struct address *address, struct error *error)
+static bool serve(const struct config *config, struct error *error)
 {
     self.run = (struct api_run){.board = &self.board};
     self.api = (struct api){.runs = &self.run, .run_count = 1};
-    const struct http_options options = {.host = address->host,
-                                         .port = (uint16_t)address->port,
-                                         .routes = api_routes,
-                                         .context = &self.api,
-                                         .tick = tick,
-                                         .keys = self.keys,
-                                         .token = self.token,
-                                         .only_host = self.keys ? NULL : address->host,
-                                         .most_bytes = MOST_BYTES,
-                                         .gives_way = true};
+    struct http_options options = {
+        .routes = api_routes, .context = &self.api, .tick = tick, .most_bytes = MOST_BYTES, .gives_way = true};
+    guard_apply(&self.guard, &options);
     if (!http_server_start(&self.server, &options, error)) {
         return error_wrap(error, "observe.http %s", config->observe.http);
     }
@@ -212,16 +133,12 @@ static bool serve(const struct config *config, const struct address *address, st
 bool observe_start(const struct config *config, const char *fleet_key, struct error *error)
 {
     const struct config_observe *observe = &config->observe;
-    struct address address;
     if (observe->http[0] == '\0') {
         return true;
     }
-    if (!address_parse(observe->http, &address, error)) {
-        return error_wrap(error, "observe.http");
-    }
-    bool done = observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &self.token, error);
-    done = done && check_safety(observe, &address, error) && prepare_keys(observe, &address, fleet_key, error) &&
-           board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir, error);
+    bool done =
+        guard_prepare(&self.guard, observe, fleet_key, error) &&
+        board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir, error);
     if (!done) {
         observe_stop(true);
         return false;
@@ -229,14 +146,14 @@ bool observe_start(const struct config *config, const char *fleet_key, struct er
     keep_history(config);
     tick(NULL);
     atomic_store(&observe_serves, true);
-    if (!serve(config, &address, error)) {
+    if (!serve(config, error)) {
         observe_stop(true);
         return false;
     }
     char text[ENDPOINT_TEXT];
-    address.port = http_server_port(self.server);
-    endpoint_format_address(&address, text);
-    log_info("watch this run at %s://%s/", self.keys ? "https" : "http", text);
+    self.guard.address.port = http_server_port(self.server);
+    endpoint_format_address(&self.guard.address, text);
+    log_info("watch this run at %s://%s/", self.guard.keys ? "https" : "http", text);
     tell_event("started", NULL, -1, "%s %d started, version %s", self.board.role, self.board.task, version_trainer());
     return true;
 }
@@ -253,10 +170,7 @@ void observe_stop(bool failed)
         board_save_history(&self.board);
         board_destroy(&self.board);
     }
-    web_keys_free(self.keys);
-    self.keys = NULL;
-    free(self.token);
-    self.token = NULL;
+    guard_free(&self.guard);
 }
 
 /* --- What a role says --- */

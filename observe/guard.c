@@ -1,0 +1,107 @@
+/* What is missing is said before anything listens. */
+#include "observe/guard.h"
+
+#include <ctype.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "net/tls/web.h"
+
+enum { MOST_TOKEN_FILE = 4096, LEAST_TOKEN = 16 };
+
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+static bool read_token(const char *path, char **token, struct error *error)
+{
+    struct stat status;
+    uint8_t *bytes;
+    size_t size;
+    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
+        return error_set(error, "%s: everybody on this machine may read this token; do: chmod 600 %s", path, path);
+    }
+    if (!file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    while (size > 0 && isspace(bytes[size - 1])) {
+        bytes[--size] = '\0';
+    }
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] <= ' ' || bytes[i] > '~') {
+            size = 0; /* no header can carry it */
+        }
+    }
+    if (size < LEAST_TOKEN) {
+        free(bytes);
+        return error_set(error,
+                         "%s: a token is one word of at least %d characters; make one with: openssl rand -hex 32", path,
+                         LEAST_TOKEN);
+    }
+    *token = (char *)bytes;
+    return true;
+}
+
+/* Beyond this machine: encrypted, and with a token. */
+static bool check_safety(const struct config_observe *observe, const struct guard *guard, struct error *error)
+{
+    if (is_loopback(guard->address.host) || observe->http_insecure) {
+        return true;
+    }
+    return guard->token ||
+           error_set(error,
+                     "observe.http %s can be reached from other machines, and nothing says who may look: "
+                     "give --http_token_file, listen on 127.0.0.1, or allow it by --http_insecure",
+                     observe->http);
+}
+
+static bool prepare_keys(const struct config_observe *observe, struct guard *guard, const char *fleet_key,
+                         struct error *error)
+{
+    if (observe->http_cert[0] != '\0') {
+        const char *key = observe->http_key[0] != '\0' ? observe->http_key : observe->http_cert;
+        return web_keys_load(&guard->keys, observe->http_cert, key, error);
+    }
+    if (is_loopback(guard->address.host) || observe->http_insecure) {
+        return true;
+    }
+    if (!fleet_key || !file_exists(fleet_key)) {
+        return error_set(
+            error,
+            "observe.http %s can be reached from other machines, so it must be encrypted: give --http_cert "
+            "and --http_key, or a key for this member by `trainer keygen --out=fleet.key`",
+            observe->http);
+    }
+    return web_keys_load(&guard->keys, fleet_key, fleet_key, error);
+}
+
+bool guard_prepare(struct guard *guard, const struct config_observe *observe, const char *fleet_key,
+                   struct error *error)
+{
+    *guard = (struct guard){.keys = NULL};
+    if (!address_parse(observe->http, &guard->address, error)) {
+        return error_wrap(error, "observe.http");
+    }
+    return (observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &guard->token, error)) &&
+           check_safety(observe, guard, error) && prepare_keys(observe, guard, fleet_key, error);
+}
+
+void guard_free(struct guard *guard)
+{
+    web_keys_free(guard->keys);
+    free(guard->token);
+    *guard = (struct guard){.keys = NULL};
+}
+
+void guard_apply(const struct guard *guard, struct http_options *options)
+{
+    options->host = guard->address.host;
+    options->port = (uint16_t)guard->address.port;
+    options->keys = guard->keys;
+    options->token = guard->token;
+    options->only_host = guard->keys ? NULL : guard->address.host;
+}
