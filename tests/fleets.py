@@ -24,9 +24,9 @@ class Fleet(Cluster):
                            capture_output=True, timeout=20)
             (self.folder / "operator.pub").write_bytes((self.folder / "operator.key.pub").read_bytes())
 
-    def start_and_train(self):
+    def start_and_train(self, *ps_flags):
         for name in [f"ps {i}" for i in range(len(self.ps_hosts))]:
-            self.start(name)
+            self.start(name, *ps_flags)
         for i in range(len(self.worker_hosts)):
             self.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
         self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")

@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fleets import OpenFleet, text_of
 from ports import free_ports
+from relay import Relay
 from runs import wait_for
 
 
@@ -93,23 +94,26 @@ def test_summaries_begin_and_change_their_interval(trainer, tmp_path):
 
 def test_the_end_of_a_job_moves(trainer, tmp_path):
     """By train_steps, and by epochs, of which ps know the length although they have no data; on a ps, too, that holds
-    nothing."""
+    nothing. A slow link keeps the end away until it is agreed on."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=3, workers=1, cluster={"placement": "round_robin"},
-                   model={"layers": [784, 10]}, data={"validation_size": 100}) as fleet:
-        fleet.start_and_train()
-        result = fleet.rollout(fleet.candidate(2, train={"epochs": 100000}), "--yes", "--healthy_secs=0.5")
-        assert result.returncode == 0, text_of(result) + fleet.text("ps 2")
-        assert told_steps(fleet, "ps 1", "the last step is 5800000") == [switch_step(result)]  # 2900 images, 50 a batch
-        began, first = time.monotonic(), fleet.goes_on()["global_step"]
-        step = fleet.goes_on(20)["global_step"]
-        # Far enough away for a rollout, however fast this machine trains.
-        last = step + 20000 + int(10 * (step - first) / (time.monotonic() - began))
-        result = fleet.rollout(fleet.candidate(3, train={"train_steps": last, "patience": 1000000}), "--yes",
-                               "--healthy_secs=0.5")
-        assert result.returncode == 0, text_of(result)
-        for name in fleet.members:
-            fleet.wait(name, 0, timeout=240)
-        assert fleet.events("worker 0", "done")[-1]["steps"] == last
+                   model={"layers": [784, 10]}, data={"validation_size": 100}, output={"log_steps": 5}) as fleet:
+        port = fleet.ps_hosts[0].split(":")[1]
+        fleet.ps_hosts[0] = fleet.config["cluster"]["ps_hosts"][0] = f"127.0.0.2:{port}"
+        (fleet.folder / "config.json").write_text(json.dumps(fleet.config))
+        with Relay(int(port)) as relay:
+            relay.delay_s = 0.02  # at most 25 steps a second
+            fleet.start_and_train("--bind=127.0.0.1")
+            result = fleet.rollout(fleet.candidate(2, train={"epochs": 100000}), "--yes", "--healthy_secs=0.5")
+            assert result.returncode == 0, text_of(result) + fleet.text("ps 2")
+            assert told_steps(fleet, "ps 1", "the last step is 5800000") == [switch_step(result)]  # 2900 images by 50
+            last = fleet.status()[1]["ps 0"]["global_step"] + 1000
+            result = fleet.rollout(fleet.candidate(3, train={"train_steps": last, "patience": 1000000}), "--yes",
+                                   "--healthy_secs=0.5")
+            assert result.returncode == 0, text_of(result)
+            relay.delay_s = 0
+            for name in fleet.members:
+                fleet.wait(name, 0)
+            assert fleet.events("worker 0", "done")[-1]["steps"] == last
 
 
 @pytest.mark.parametrize("keys, last", [({"train_steps": 30}, 30), ({"epochs": 0.5}, 30),

@@ -636,10 +636,10 @@ def test_server_changes_keys_in_time(root, keys, cipher):
 class Visit:
     """A program that connects here and wants its bytes back."""
 
-    def __init__(self, root, keys, limit=0):
+    def __init__(self, root, keys, limit=0, most=100000):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.process = subprocess.Popen(
-            [root / PEER[0], "connect", keys / "fleet.key", str(self.listener.getsockname()[1]), str(limit)],
+            [root / PEER[0], "connect", keys / "fleet.key", str(self.listener.getsockname()[1]), str(limit), str(most)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,9 +2,10 @@
  * One end of a TLS connection for tests that hold the other end in another language, without anything on top of it:
  *
  *   peer serve KEY [LIMIT]          prints its port, sends back what comes, prints a line for each connection's end
- *   peer connect KEY PORT [LIMIT]   sends blocks of bytes, wants them back, prints how that went
+ *   peer connect KEY PORT [LIMIT [MOST]]   sends blocks of bytes, wants them back, prints how that went
  *
- * LIMIT: so many records go out under one key, instead of the 2^24 for which nobody can wait.
+ * LIMIT: so many records go out under one key, instead of the 2^24 for which nobody can wait; 0: those 2^24.
+ * MOST: no block is larger, for an end that ciphers them in Python.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -116,7 +117,7 @@ static bool swap(struct connection *connection, size_t size, int salt, struct er
     return memcmp(block, back, size) == 0 || error_set(error, "what came back is not what was sent");
 }
 
-static int connect_to(uint16_t port)
+static int connect_to(uint16_t port, size_t most)
 {
     static const size_t sizes[] = {1, 16384, 16385, 3, BLOCK, 1};
     struct address address = {.host = "127.0.0.1", .port = port};
@@ -126,7 +127,7 @@ static int connect_to(uint16_t port)
     if (done) {
         lower_limit(connection);
         for (size_t i = 0; done && i < sizeof sizes / sizeof *sizes; i++) {
-            done = swap(connection, sizes[i], (int)i, &error);
+            done = swap(connection, sizes[i] < most ? sizes[i] : most, (int)i, &error);
         }
         connection_close(connection);
     }
@@ -136,7 +137,7 @@ static int connect_to(uint16_t port)
 
 int main(int argc, char **argv)
 {
-    struct error error = {"peer serve KEY [LIMIT], or peer connect KEY PORT [LIMIT]"};
+    struct error error = {"peer serve KEY [LIMIT], or peer connect KEY PORT [LIMIT [MOST]]"};
     bool serving = argc > 1 && strcmp(argv[1], "serve") == 0;
     int limit_at = serving ? 3 : 4;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -145,5 +146,6 @@ int main(int argc, char **argv)
         return 1;
     }
     limit = argc > limit_at ? strtoull(argv[limit_at], NULL, 10) : 0;
-    return serving ? serve_all() : connect_to((uint16_t)strtoul(argv[3], NULL, 10));
+    size_t most = !serving && argc > 5 ? strtoull(argv[5], NULL, 10) : BLOCK;
+    return serving ? serve_all() : connect_to((uint16_t)strtoul(argv[3], NULL, 10), most);
 }
