@@ -15,6 +15,7 @@ static const struct command *const commands[] = {
     &command_export,
     &command_cluster,
     &command_status,
+    &command_dashboard,
     &command_profile,
     &command_rollout,
     &command_config_check,

@@ -105,11 +105,16 @@ void board_copy(struct board *board, struct board_numbers *numbers)
 
 void board_event(struct board *board, const char *kind, const char *member, int64_t step, const char *text)
 {
-    const double now_s = clock_wall_s();
+    board_event_at(board, clock_wall_s(), kind, member, step, text);
+}
+
+void board_event_at(struct board *board, double time_s, const char *kind, const char *member, int64_t step,
+                    const char *text)
+{
     pthread_mutex_lock(&board->mutex);
     const int64_t id = ++board->last_event;
     struct board_event *event = &board->events[id % BOARD_EVENTS];
-    *event = (struct board_event){.id = id, .step = step, .time_s = now_s};
+    *event = (struct board_event){.id = id, .step = step, .time_s = time_s};
     snprintf(event->kind, sizeof event->kind, "%s", kind);
     snprintf(event->member, sizeof event->member, "%s", member ? member : "");
     snprintf(event->text, sizeof event->text, "%s", text);

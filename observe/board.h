@@ -154,6 +154,10 @@ void board_copy(struct board *board, struct board_numbers *numbers);
 /* member NULL: none. step -1: none. */
 void board_event(struct board *board, const char *kind, const char *member, int64_t step, const char *text);
 
+/* The same, of something that happened at another time. */
+void board_event_at(struct board *board, double time_s, const char *kind, const char *member, int64_t step,
+                    const char *text);
+
 /* The event with that id, or the first later one that is still known. False: none. */
 bool board_event_from(struct board *board, int64_t id, struct board_event *event);
 

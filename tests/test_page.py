@@ -7,9 +7,13 @@ names a folder, to be looked at.
 
 import copy
 import io
+import json
 import os
 import pathlib
+import signal
+import socket
 import time
+import urllib.request
 
 import pytest
 from PIL import Image
@@ -17,6 +21,8 @@ from PIL import Image
 import browser
 import page_server
 from page_server import Member, Run
+from ports import free_ports
+from runs import SMALL_DATA, run, start, train, wait_for
 
 pytestmark = pytest.mark.xdist_group("page")  # one browser is for all tests of the file
 
@@ -472,3 +478,106 @@ def test_keyboard_and_screen_reader(chromium, folder):
             chromium.wait_for_text([f"for worker 5, {i} s"])
         assert chromium.run("window.spoken") == 1 and "Waiting" in chromium.run("byId('spoken').textContent")
         assert chromium.complaints() == []
+
+
+# --- The program itself ---
+
+REAL = (*SMALL_DATA, "--layers=784,64,10", "--batch_size=50", "--num_threads=1", "--save_summaries_steps=20")
+
+
+def see(chromium, url, view, words=()):
+    """Opens a view of a page that a real process serves."""
+    chromium.open(f"{url}#{view}")
+    chromium.wait_until("typeof page !== 'undefined' && page.shown && page.shown.status && "
+                        f"page.view === '{view}' && ['live', 'still'].includes(page.link)")
+    chromium.wait_for_text(list(words))
+
+
+def stop(process):
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=60)
+
+
+def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
+    (port,) = free_ports(1)
+    process = start(trainer, *REAL, "--train_steps=100000000", "--train_dir=run", "--save_model_secs=1",
+                    "--validate_steps=200", f"--http=127.0.0.1:{port}", cwd=tmp_path)
+    try:
+        wait_for(lambda: answers(port), "answer")
+        see(chromium, f"http://127.0.0.1:{port}/", "overview", ["run", "training", "Accuracy", "Step", "validation"])
+        chromium.wait_until("(page.shown.points.values.loss || []).filter(y => y !== null).length > 2")
+        chromium.wait_until("charts.overview.charts.get('loss').graph")
+        chromium.screenshot(screenshots / "page-real.png")
+        for view, words in {"charts": ["Memory of this process"], "members": ["local", "training"],
+                            "events": ["started", "validation"], "config": ["None under way."],
+                            "checkpoints": ["model-00"], "model": ["784 – 64 – 10", "accuracy, higher is better"]}.items():
+            turn_to(chromium, view)
+            chromium.wait_for_text(words)
+        assert chromium.complaints() == []
+        assert all(url.startswith((f"http://127.0.0.1:{port}/", "data:")) for url in chromium.requests())
+    finally:
+        stop(process)
+    chromium.wait_until("['lost', 'still'].includes(page.link)")
+
+
+def answers(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+    except OSError:
+        return False
+
+
+def history_of(port):
+    """What a member remembers: the values of each series that are known."""
+    if not answers(port):
+        return {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/history", timeout=20) as answer:
+        values = json.loads(answer.read())["recent"]["values"]
+    return {name: [value for value in column if value is not None] for name, column in values.items()}
+
+
+def test_the_dashboard_of_finished_runs(chromium, trainer, tmp_path, screenshots):
+    """One run was served and left its history, the other left TensorBoard's files alone."""
+    ports = free_ports(2)
+    served = start(trainer, *REAL, "--train_steps=100000000", "--train_dir=runs/sgd", f"--http=127.0.0.1:{ports[0]}",
+                   "--validate_steps=200", cwd=tmp_path)
+    wait_for(lambda: history_of(ports[0]).get("loss", []) and history_of(ports[0]).get("metric:accuracy"), "history")
+    stop(served)
+    train(trainer, *REAL, "--train_steps=300", "--train_dir=runs/adam", "--optimizer=adam", "--learning_rate=0.001",
+          cwd=tmp_path)
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    process = start(trainer, "dashboard", "runs/sgd", "runs/adam/", f"--http=127.0.0.1:{ports[1]}", cwd=tmp_path)
+    try:
+        wait_for(lambda: answers(ports[1]), "answer")
+        see(chromium, f"http://127.0.0.1:{ports[1]}/", "overview", ["sgd", "adam", "done", "300"])
+        turn_to(chromium, "charts")
+        accuracy = "charts.charts.charts.get('metric:accuracy')"
+        chromium.wait_until(f"{accuracy}?.graph?.numColumns() === 3")
+        assert chromium.run("page.runs[1].points.values.loss.filter(y => y !== null).length") > 10
+        chromium.screenshot(screenshots / "page-dashboard.png")
+        turn_to(chromium, "checkpoints")
+        chromium.wait_for_text([checkpoint.name for checkpoint in (tmp_path / "runs" / "sgd").glob("model-*")])
+        chromium.run("byId('run').value = '1'; byId('run').dispatchEvent(new Event('change'))")
+        chromium.wait_for_text(["model-0000000300.safetensors"])
+        turn_to(chromium, "model")
+        chromium.wait_until("document.querySelectorAll('#weights canvas').length === 64")
+        chromium.screenshot(screenshots / "page-weights.png")
+        assert chromium.complaints() == []
+    finally:
+        stop(process)
+    assert process.returncode == 0
+    assert sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_the_dashboard_says_what_is_no_run(trainer, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "history.bin").write_bytes(b"trnrhist" + bytes(100))
+    (tmp_path / "odd" / "summaries").mkdir()
+    (tmp_path / "odd" / "summaries" / "events.out.tfevents.1.a.2").write_bytes(os.urandom(5000))
+    for arguments, words in ((["empty"], "empty holds no run: neither a checkpoint nor history.bin nor summaries"),
+                             (["nowhere"], "nowhere"), ([], "dashboard needs a train_dir"),
+                             (["odd"], "odd holds no run")):
+        result = run(trainer, "dashboard", *arguments, cwd=tmp_path, status=None)
+        assert result.status != 0 and words in result.stderr, result.stderr

@@ -74,7 +74,7 @@ function duration(seconds) {
     if (seconds < 60) return `${Math.round(seconds)} s`;
     const days = Math.floor(seconds / 86400), hours = Math.floor(seconds / 3600) % 24, rest = seconds % 3600;
     if (seconds < 3600) return `${Math.floor(rest / 60)}:${two(rest % 60)}`;
-    return `${days ? `${days} d ` : ''}${hours}:${two(rest / 60)}:${two(rest % 60)}`;
+    return days ? `${days} d ${hours} h` : `${hours}:${two(rest / 60)}:${two(rest % 60)}`;
 }
 
 function clock(seconds) {
@@ -95,7 +95,9 @@ const ago = seconds => (isNumber(seconds) ? `${duration(Math.max(0, now() - seco
 const isShare = name => /accuracy/.test(name);
 const metricText = (name, value) => (isShare(name) && isNumber(value) ? `${(value * 100).toFixed(2)}%` : number(value));
 const shareTick = value => `${plain.format(value * 100)}%`;
-const titled = name => name.charAt(0).toUpperCase() + name.slice(1).replace(/_/g, ' ');
+const SHORT = {f1: 'F1', mcc: 'MCC', mae: 'MAE', rmse: 'RMSE', r2: 'R²', roc_auc: 'ROC AUC'};
+const titled = name => (Object.hasOwn(SHORT, name) ? SHORT[name]
+    : name.charAt(0).toUpperCase() + name.slice(1).replace(/_/g, ' '));
 
 // What each series is called, how its values are written, and how those at the axis, if not alike.
 const SERIES = {
@@ -556,17 +558,24 @@ function fillFacts(box, facts) {
     });
 }
 
+// Of the last validation, the one that decides first.
+function metricsNow() {
+    const metric = runOf().metric;
+    return Object.entries(progressOf().metrics || {}).sort(([a], [b]) => (b === metric) - (a === metric));
+}
+
 function drawTiles() {
     const progress = progressOf(), run = runOf(), best = progress.best;
-    const metrics = Object.entries(progress.metrics || {});
-    metrics.sort(([a], [b]) => (b === run.metric) - (a === run.metric));
+    const metrics = metricsNow(), [main] = metrics, loss = metrics.find(([name]) => name === 'loss');
     const isOver = ['done', 'failed'].includes(run.state);
     const last = page.shown && page.shown.points.time;
     const end = isOver && last && last.length ? last[last.length - 1] : now();
     fillTiles(byId('tiles'), [
         tile('Loss', number(progress.loss), isOver ? 'at the end' : 'of the last steps'),
-        ...metrics.map(([name, value]) => tile(titled(name), metricText(name, value), name === run.metric && best
-            ? `best ${metricText(name, best.value)} at step ${count(best.step)}` : 'last validation')),
+        ...(main && main !== loss ? [tile(titled(main[0]), metricText(...main), main[0] === run.metric && best
+            ? `best ${metricText(main[0], best.value)} at ${compact(best.step)}` : 'last validation')] : []),
+        ...(loss ? [tile('Validation loss', number(loss[1]), loss[0] === run.metric && best
+            ? `best ${number(best.value)} at ${compact(best.step)}` : 'last validation')] : []),
         tile('Steps/s', number(progress.steps_per_s), `${compact(progress.examples_per_s)} examples/s`),
         tile('Learning rate', number(progress.learning_rate), ''),
         tile(isOver ? 'Ended' : 'Time left', isOver ? clock(end) : duration(progress.eta_s),
@@ -597,6 +606,9 @@ function drawInShort() {
         ['Written', count(saved.written)],
         saved.failed ? ['Failed', count(saved.failed), 'bad'] : null,
     ]);
+    const metrics = metricsNow();
+    byId('metrics-panel').hidden = metrics.length < 2;
+    fillFacts(byId('metrics'), metrics.map(([name, value]) => [titled(name), metricText(name, value), 'number']));
     drawEvents(byId('events-short'), events().slice(-8), true);
 }
 

@@ -1,0 +1,13 @@
+/* A run's curves from its event files, for folders that hold no history of their own. */
+#ifndef WORKER_DASHBOARD_CURVES_H
+#define WORKER_DASHBOARD_CURVES_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "observe/history.h"
+
+/* Adds what the folder's event files say, in their order; what is damaged in them is left out. None: nothing is added. */
+bool curves_read(struct history *history, const char *folder, struct error *error);
+
+#endif

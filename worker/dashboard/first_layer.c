@@ -1,0 +1,98 @@
+/* A checkpoint is opened, and so verified, for each look: it may be gone by the next one. */
+#include "worker/dashboard/first_layer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "observe/text.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/folder.h"
+
+enum {
+    MOST_UNITS = 64,       /* that are shown */
+    LEAST_SIDE = 4,        /* fewer pixels than that are no picture */
+    MOST_FLOATS = 1 << 24, /* of a layer that is read for it */
+};
+
+/* The side of the pictures that the tensor's units look at; 0: they are none that are square. */
+static int side_of(const struct checkpoint_file *file, const struct safetensors_tensor *tensor)
+{
+    if (!tensor || tensor->dimensions != 2 || checkpoint_file_info(file)->preprocessing || tensor->shape[1] < 1 ||
+        tensor->shape[0] > MOST_FLOATS / tensor->shape[1]) {
+        return 0;
+    }
+    const int side = (int)lround(sqrt((double)tensor->shape[0]));
+    return side >= LEAST_SIDE && (int64_t)side * side == tensor->shape[0] ? side : 0;
+}
+
+static const struct safetensors_tensor *first_layer(const struct checkpoint_file *file)
+{
+    return safetensors_find(checkpoint_file_tensors(file), "layer0/weights");
+}
+
+/* NULL: there is no such checkpoint now. */
+static struct checkpoint_file *open_newest(const char *folder)
+{
+    struct checkpoint_file *file = NULL;
+    struct error error;
+    if (!checkpoint_folder_find(folder, &file, &error)) {
+        return NULL;
+    }
+    if (file && side_of(file, first_layer(file)) == 0) {
+        checkpoint_close(file);
+        return NULL;
+    }
+    return file;
+}
+
+bool first_layer_is_known(const char *folder)
+{
+    struct checkpoint_file *file = open_newest(folder);
+    const bool known = file;
+    checkpoint_close(file);
+    return known;
+}
+
+/* weights: [inputs, units] */
+static void write_units(struct text *text, const float *weights, int inputs, int units, int side)
+{
+    json_open(text, NULL, '{');
+    json_integer(text, "height", side);
+    json_integer(text, "width", side);
+    json_open(text, "units", '[');
+    for (int unit = 0; unit < units && unit < MOST_UNITS; unit++) {
+        json_open(text, NULL, '{');
+        json_open(text, "values", '[');
+        for (int i = 0; i < inputs; i++) {
+            const double weight = (double)weights[(size_t)i * (size_t)units + (size_t)unit];
+            text_add(text, "%s%.3g", i > 0 ? "," : "", isfinite(weight) ? weight : 0.0);
+        }
+        text->follows = true;
+        json_close(text, ']');
+        json_close(text, '}');
+    }
+    json_close(text, ']');
+    json_close(text, '}');
+}
+
+bool first_layer_json(void *context, char **json, size_t *size)
+{
+    struct checkpoint_file *file = open_newest(context);
+    struct error error;
+    if (!file) {
+        return false;
+    }
+    const struct safetensors_tensor *tensor = first_layer(file);
+    const int inputs = (int)tensor->shape[0], units = (int)tensor->shape[1];
+    const size_t count = (size_t)inputs * (size_t)units;
+    float *weights = malloc(count * sizeof *weights);
+    struct text text = {.bytes = NULL};
+    const bool done = weights && checkpoint_read_tensor(file, tensor, 0, count, weights, &error);
+    if (done) {
+        write_units(&text, weights, inputs, units, side_of(file, tensor));
+    }
+    free(weights);
+    checkpoint_close(file);
+    *json = text_take(&text, size);
+    return *json;
+}
