@@ -16,6 +16,8 @@ import threading
 import time
 import warnings
 
+import pytest
+
 from clocks import Clocks
 from clusters import Cluster
 from diverging import INFINITY, NAN, NOT_FINITE, ONE, STALE, DivergingWorker
@@ -24,6 +26,7 @@ from runs import SMALL, checkpoints, newest, same_tensors, seed_of_tests, train,
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 EACH = 100 if FULL else 20
+CLUSTERS = 2  # at once, each with its part of the faults
 FLAGS = ("--optimizer=adam", "--learning_rate=0.002")
 
 
@@ -228,9 +231,10 @@ class Chaos:
             time.sleep(0.02)
 
 
-def test_every_fault_over_and_over(trainer, clocked, tmp_path):
-    seed = seed_of_tests()
-    dice = random.Random(seed)
+@pytest.mark.parametrize("part", range(CLUSTERS))
+def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
+    dice = random.Random(seed_of_tests() + part)
+    each = EACH // CLUSTERS
     flags = ("--issync=1", "--replicas_to_aggregate=2", "--min_replicas=2", "--min_workers=2",
              "--train_steps=100000000", "--lease_secs=1", "--recovery_wait_secs=0.1", "--save_model_secs=0.1",
              "--max_to_keep=3", "--validation_size=0", *FLAGS)
@@ -249,13 +253,13 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
         assert not clocks or all(clocks.is_read_by(name, cluster.members[name]) for name in members)
         begun = time.monotonic()
         faults = chaos.faults()
-        schedule = [name for name in faults for _ in range(EACH)]
+        schedule = [name for name in faults for _ in range(each)]
         dice.shuffle(schedule)
         for i, name in enumerate(schedule):
             print(f"{time.monotonic() - begun:6.2f} s: {name}", flush=True)
             faults[name]()
             chaos.counts[name] += 1
-            chaos.pause(dice.uniform(0, 0.4))
+            chaos.pause(dice.uniform(0, 0.3))
             if i % 20 == 19:
                 chaos.wait_for_a_checkpoint(60)
         chaos.pause(2)  # what was begun ends
@@ -266,8 +270,8 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path):
         chaos.wait_for_a_checkpoint(60)
         print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; "
               f"ends: {dict(chaos.ends)}; outcomes of pushes that were not finite: {dict(chaos.outcomes)}")
-        assert min(chaos.counts.values()) == EACH
-        assert set(chaos.outcomes) == {STALE, NOT_FINITE} and chaos.outcomes[NOT_FINITE] >= EACH
+        assert min(chaos.counts.values()) == each
+        assert set(chaos.outcomes) == {STALE, NOT_FINITE} and chaos.outcomes[NOT_FINITE] >= each
         named = [line for path in tmp_path.glob("ps*.out") for line in path.read_text().splitlines()
                  if re.search(r"worker \d \(.*sent a gradient that is not finite", line)]
         assert named and all("worker 2 (127.0.0.1:" in line for line in named)

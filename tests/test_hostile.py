@@ -264,30 +264,6 @@ def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
     fleet.assert_well()
 
 
-def test_a_frame_that_drips(fleet):
-    """A byte now and then is a sign of life, and still has to come to an end."""
-    client = fleet.client()
-    stop = threading.Event()
-
-    def drip():
-        try:
-            for byte in header(size=60) + bytes(60):
-                client.socket.sendall(bytes([byte]))
-                if stop.wait(1):
-                    return
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=drip)
-    thread.start()
-    try:
-        ended(client, 40)
-    finally:
-        stop.set()
-        thread.join()
-    fleet.assert_well()
-
-
 # --- Floods ---
 
 

@@ -6,6 +6,7 @@ import random
 import signal
 import struct
 import subprocess
+import threading
 import time
 
 import protocol
@@ -284,6 +285,40 @@ def test_a_second_worker_of_the_same_index(ps):
                 with protocol.Client(served.port, served.key) as fenced:
                     name, fields = fenced.hello(role=2, index=1, incarnation=7, **served.identity)
                     assert (name, fields["reason"]) == ("refused", 6)
+
+
+def test_a_frame_that_drips(ps):
+    """A byte now and then is a sign of life, and still has to come to an end: SERVER_FRAME_S after its first."""
+    served = ps("--lease_secs=3600")
+    push_frame = protocol.frame("push", protocol.encode("push", sequence=1, examples=1, ranges=[(0, 8)]),
+                                bulk=bytes(32), generation=1)
+    with served.client(0) as chief, served.client(1) as slow:
+        restore(chief)
+        stop = threading.Event()
+
+        def drip():
+            try:
+                for byte in push_frame:
+                    slow.socket.sendall(bytes([byte]))
+                    if stop.wait(1):
+                        return
+            except OSError:
+                pass
+
+        assert len(push_frame) > 60
+        thread = threading.Thread(target=drip)
+        started = time.monotonic()
+        thread.start()
+        slow.socket.settimeout(120)
+        try:
+            with pytest.raises((EOFError, ConnectionError)):
+                while True:
+                    slow.receive()
+            assert time.monotonic() - started > 29
+        finally:
+            stop.set()
+            thread.join()
+        assert chief.call("ping", nonce=1)[0] == "pong"
 
 
 def test_the_end(ps):
