@@ -20,7 +20,7 @@ def done_of(cluster):
 
 
 def test_one_ps_and_two_workers_train_and_leave(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=600", "--learning_rate=0.2")) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=600", "--learning_rate=0.2", "--min_workers=2")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         cluster.wait_all()
@@ -41,7 +41,7 @@ def test_any_order_of_start(trainer, tmp_path, order):
 
 
 def test_a_worker_names_what_it_waits_for(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=50",)) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=50", "--min_workers=2")) as cluster:
         cluster.start("worker 1")
         cluster.until("worker 1", lambda text: "waiting for ps 0 (127.0.0.1:" in text, "line about the ps it waits for")
         cluster.start("ps 0")
@@ -72,7 +72,7 @@ def test_it_waits_for_min_workers(trainer, tmp_path):
     ("--pipeline_depth=3", "--max_staleness=2", "--wire_dtype=bfloat16", "--learning_rate=0.1"),
 ])
 def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
-    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=900", *flags)) as cluster:
+    with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=900", "--min_workers=2", *flags)) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         cluster.wait_all()
@@ -117,13 +117,14 @@ def test_one_worker_computes_what_local_training_does(trainer, tmp_path):
 def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     kept = f"--train_dir={tmp_path}/kept"
     common = ("--optimizer=adam", "--ema_decay=0.9")
-    with Cluster(trainer, tmp_path / "first", ps=2, flags=("--train_steps=200", *common, kept)) as cluster:
+    both = ("--min_workers=2",)
+    with Cluster(trainer, tmp_path / "first", ps=2, flags=("--train_steps=200", *both, *common, kept)) as cluster:
         cluster.start_all()
         cluster.wait_all()
     assert set(checkpoints(tmp_path / "kept")) == {200}
     done = train(trainer, *SMALL_CLUSTER, *common, "--train_steps=300", kept, cwd=tmp_path).done
     assert done["steps"] == 300 and done["local_steps"] == 100
-    with Cluster(trainer, tmp_path / "second", flags=("--train_steps=400", *common, kept)) as cluster:
+    with Cluster(trainer, tmp_path / "second", flags=("--train_steps=400", *both, *common, kept)) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         cluster.wait_all()
@@ -142,7 +143,7 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers, steps, every, flags):
     """However fast they come, and whatever else takes snapshots: none is missing, and by steps alone there are no
     others."""
-    flags = (f"--train_steps={steps}", f"--save_steps={every}", "--max_to_keep=0", *flags)
+    flags = (f"--train_steps={steps}", f"--save_steps={every}", "--max_to_keep=0", f"--min_workers={workers}", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=workers, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
         cluster.wait_all()
@@ -229,7 +230,7 @@ def test_a_ps_that_comes_back_is_given_the_newest_checkpoint(trainer, tmp_path):
 
 def test_epochs_count_the_whole_job(trainer, tmp_path):
     """2500 training images in batches of 50: 4 epochs are 200 batches, whoever draws them."""
-    with Cluster(trainer, tmp_path, workers=3, flags=("--train_steps=0", "--epochs=4")) as cluster:
+    with Cluster(trainer, tmp_path, workers=3, flags=("--train_steps=0", "--epochs=4", "--min_workers=3")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
         assert done["steps"] == 200 and done["epochs"] == 4
@@ -237,7 +238,7 @@ def test_epochs_count_the_whole_job(trainer, tmp_path):
 
 
 def test_target_accuracy_ends_the_job(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=100000", "--target_accuracy=0.6",
+    with Cluster(trainer, tmp_path, flags=("--train_steps=100000", "--target_accuracy=0.6", "--min_workers=2",
                                            "--validate_steps=20")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
@@ -246,7 +247,7 @@ def test_target_accuracy_ends_the_job(trainer, tmp_path):
 
 
 def test_a_diverging_job_fails_for_all(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=20000", "--learning_rate=1000",
+    with Cluster(trainer, tmp_path, flags=("--train_steps=20000", "--learning_rate=1000", "--min_workers=2",
                                            "--activation=identity")) as cluster:
         cluster.start_all()
         cluster.wait("worker 0", status=1)
@@ -296,7 +297,7 @@ def test_without_a_key_no_role_starts(run, tmp_path):
 
 
 def test_plain_text_is_said_loudly(trainer, tmp_path):
-    with Cluster(trainer, tmp_path, flags=("--train_steps=50", "--insecure")) as cluster:
+    with Cluster(trainer, tmp_path, flags=("--train_steps=50", "--min_workers=2", "--insecure")) as cluster:
         cluster.start_all()
         cluster.wait_all()
         assert all("INSECURE" in cluster.text(name) for name in cluster.members)

@@ -298,7 +298,7 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
-def test_what_a_cut_connection_was_told_is_told_anew(trainer, tmp_path):
+def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path):
     """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been
     brought."""
     dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", "--wire_dtype=bfloat16")

@@ -200,7 +200,7 @@ def test_workers_give_the_bits_of_one_process(trainer, tmp_path, sets, name, fla
 def test_disjoint_shares(trainer, tmp_path, sets):
     """Asynchronous, each worker with half of the records, and summaries by the chief."""
     flags = (*FLAGS, "--data_source=auto", f"--data_dir={sets / 'tfrecord'}", "--data_sharding=disjoint",
-             "--train_steps=400", "--train_dir=kept")
+             "--train_steps=400", "--min_workers=2", "--train_dir=kept")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         cluster.start_all()
         cluster.wait_all()
