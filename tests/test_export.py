@@ -1,6 +1,7 @@
 """What comes out: inspect, diff, export and predict, checked with the programs that their formats are for."""
 
 import gzip
+import hashlib
 import io
 import json
 import pathlib
@@ -106,6 +107,28 @@ def test_diff_of_other_models(trainer, digits, tmp_path):
     assert "is [784,32] in A and [784,24] in B" in text
     assert "layer0/weights/ExponentialMovingAverage  only in A" in text
     assert "diff needs two checkpoints" in run(trainer, "diff", "t", cwd=tmp_path, status=2).stderr
+
+
+def test_diff_shows_names_of_strangers(trainer, digits, tmp_path):
+    """Of a checkpoint that somebody made. In the table nothing reaches the terminal that it would obey."""
+    folder, _, _ = digits
+    name = "w\x9b2J\u202e\x7f the same"
+    content = newest(folder / "t").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + size])
+    end = max(tensor["data_offsets"][1] for key, tensor in header.items() if key != "__metadata__")
+    header[name] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
+    header["__metadata__"] |= {"key" + name: name, "digest": "0" * 64}
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    whole = len(text).to_bytes(8, "little") + text + content[8 + size:] + b"\0\0\0\0"
+    digest = hashlib.blake2b(whole, digest_size=32).hexdigest().encode()
+    (tmp_path / "made.safetensors").write_bytes(whole.replace(b"0" * 64, digest, 1))
+    shown = run(trainer, "diff", "made.safetensors", folder / "t", cwd=tmp_path, status=1).stdout
+    assert all(character.isprintable() for character in shown.replace("\n", "")), repr(shown)
+    assert shown.count(r"w\u009b2J\u202e\x7f the same") == 3
+    told = run(trainer, "diff", "--json", "made.safetensors", folder / "t", cwd=tmp_path, status=1).stdout
+    assert {"name": name, "only_in": "A"} in json.loads(told)["tensors"]
 
 
 # --- export ---
@@ -270,6 +293,18 @@ def test_a_bad_picture_does_not_stop_the_others(trainer, digits, tmp_path):
     lines = result.stderr.splitlines()
     assert len(lines) == 4 and "CRC is wrong" in lines[0] and "cut.png" in lines[1]
     assert "text: is not an IDX file" in lines[2] and "missing: cannot be opened" in lines[3]
+
+
+def test_predict_says_what_came_before_the_damage(trainer, digits, tmp_path):
+    """A checksum stands at the end of a gzip file, behind what was predicted of it."""
+    folder, images, _ = digits
+    content = bytearray(gzip.compress((folder / "set" / "t10k-images-idx3-ubyte").read_bytes()))
+    content[-8] ^= 1
+    (tmp_path / "bad.gz").write_bytes(content)
+    result = run(trainer, "predict", f"--train_dir={folder / 't'}", "bad.gz", cwd=tmp_path, status=1)
+    told = result.stdout.count("\n")
+    assert told > 0 and len(images) == 500
+    assert f"; the {told} predictions before that are incomplete, and may be of damaged bytes\n" in result.stderr
 
 
 def test_predict_wants_files(trainer, tmp_path):

@@ -112,6 +112,24 @@ def test_clocks_that_disagree_are_aligned_by_pushes(trainer, run, tmp_path):
                 assert span["ts"] - allowed_us <= served["worker 1", span["args"]["number"]]["ts"] <= span["ts"] + 60e6
 
 
+def test_names_of_strangers(run, tmp_path):
+    """They are names, whatever they say, and their numbers are numbers: what is written is JSON again."""
+    run(*SMALL, "--train_steps=5", "--profile=p.json")
+    name = 'x"},\x1b[2J\u202e\x9b\n'
+    told = [json.dumps({"ph": "X", "name": name, "pid": 1, "tid": 5, "ts": 7, "dur": 3}),
+            '{"ph":"X","name":"late","pid":1,"tid":5,"ts":1e999,"dur":-1e999,"args":{"cipher_us":1e308}}',
+            json.dumps({"ph": "M", "name": "thread_name", "pid": 1, "tid": 5, "args": {"name": name}})]
+    text = (tmp_path / "p.json").read_text()
+    (tmp_path / "p.json").write_text(text.replace("\n]}", "".join(",\n" + line for line in told) + "\n]}"))
+    shown = run("profile", "--out=all.json", "p.json").stdout
+    assert all(character.isprintable() for character in shown.replace("\n", "")), repr(shown)
+    assert r'x"},\x1b[2J\u202e\u009b' in shown
+    written = json.loads((tmp_path / "all.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert name in {event["name"] for event in written}
+    assert name in {event["args"].get("name") for event in written if event["ph"] == "M"}
+    assert name in {span["name"] for span in json.loads(run("profile", "--json", "p.json").stdout)[0]["spans"]}
+
+
 def test_what_is_no_profile(run, tmp_path):
     run(*SMALL, "--train_steps=5", "--profile=p.json")
     (tmp_path / "other.json").write_text('{"traceEvents":[]}\n')

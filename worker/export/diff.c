@@ -7,6 +7,7 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
+#include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
 #include "worker/export/operands.h"
@@ -54,6 +55,9 @@ static bool same_shape(const struct safetensors_tensor *a, const struct safetens
     return a->dimensions == b->dimensions && memcmp(a->shape, b->shape, (size_t)a->dimensions * sizeof *a->shape) == 0;
 }
 
+/* Of names and texts of files, which may come from anybody, as they are shown. */
+enum { NAME_TEXT = 256, VALUE_TEXT = 4096 };
+
 /* The output, as text or JSON lists. */
 struct diff_output {
     bool as_json;
@@ -70,7 +74,8 @@ static void say_missing(struct diff_output *output, const char *name, const char
         cJSON_AddStringToObject(object, "only_in", where);
         cJSON_AddItemToArray(output->tensors, object);
     } else {
-        printf("%-40s only in %s\n", name, where);
+        char shown[NAME_TEXT];
+        printf("%-40s only in %s\n", printable(shown, sizeof shown, name), where);
     }
 }
 
@@ -88,7 +93,8 @@ static void say_shapes(struct diff_output *output, const char *name, const struc
         cJSON_AddItemToObject(object, "shape_b", tensor_shape_json(b));
         cJSON_AddItemToArray(output->tensors, object);
     } else {
-        printf("%-40s is %s in A and %s in B\n", name, left, right);
+        char shown[NAME_TEXT];
+        printf("%-40s is %s in A and %s in B\n", printable(shown, sizeof shown, name), left, right);
     }
 }
 
@@ -96,6 +102,8 @@ static void say_difference(struct diff_output *output, const char *name, const s
 {
     double apart = sqrt(difference->squares), norm = tensor_norms_l2(&difference->norms);
     double relative = norm > 0 ? apart / norm : apart > 0 ? INFINITY : 0;
+    char shown[NAME_TEXT];
+    printable(shown, sizeof shown, name);
     output->unequal += difference->unequal > 0;
     if (output->as_json) {
         cJSON *object = cJSON_CreateObject();
@@ -107,9 +115,9 @@ static void say_difference(struct diff_output *output, const char *name, const s
         add_number(object, "relative_difference", relative);
         cJSON_AddItemToArray(output->tensors, object);
     } else if (difference->unequal == 0) {
-        printf("%-40s the same\n", name);
+        printf("%-40s the same\n", shown);
     } else {
-        printf("%-40s %" PRIu64 " of %" PRIu64 " differ, largest %.4g, l2 norm %.4g (%.4g of A's)\n", name,
+        printf("%-40s %" PRIu64 " of %" PRIu64 " differ, largest %.4g, l2 norm %.4g (%.4g of A's)\n", shown,
                difference->unequal, difference->count, difference->largest, apart, relative);
     }
 }
@@ -123,7 +131,9 @@ static void say_metadata(struct diff_output *output, const char *key, const char
         cJSON_AddItemToObject(object, "b", b ? cJSON_CreateString(b) : cJSON_CreateNull());
         cJSON_AddItemToArray(output->metadata, object);
     } else {
-        printf("%-40s %s in A, %s in B\n", key, a ? a : "missing", b ? b : "missing");
+        char shown[NAME_TEXT], left[VALUE_TEXT], right[VALUE_TEXT];
+        printf("%-40s %s in A, %s in B\n", printable(shown, sizeof shown, key),
+               printable(left, sizeof left, a ? a : "missing"), printable(right, sizeof right, b ? b : "missing"));
     }
 }
 

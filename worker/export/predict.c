@@ -32,6 +32,7 @@ struct predict {
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     double *probabilities;
+    int64_t told; /* images of the file in hand */
 };
 
 /* --- output --- */
@@ -108,6 +109,7 @@ static bool predict_batch(struct predict *predict, const char *name, int count, 
     for (int i = 0; i < count; i++) {
         rank(predict, predict->logits + (size_t)i * (size_t)predict->classes);
         say(predict, name, first < 0 ? -1 : first + i);
+        predict->told++;
     }
     return true;
 }
@@ -328,7 +330,9 @@ static int run_predict(const struct command_call *call)
         goto out;
     }
     for (int i = first; i < call->operand_count; i++) {
+        predict.told = 0;
         if (!predict_file(&predict, call->operands[i], &error)) {
+            predict_doubt(predict.told, &error);
             log_error("%s", error.text);
             status = COMMAND_FAILED; /* continue with the other files */
         }

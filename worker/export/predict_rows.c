@@ -24,7 +24,8 @@ struct prediction {
     double *probabilities;    /* [outputs] */
     char *text;               /* the rows' own columns, a line each */
     size_t text_used, text_capacity;
-    int count; /* rows in the batch */
+    int count;    /* rows in the batch */
+    int64_t told; /* rows whose predictions are written */
     int bad;
 };
 
@@ -208,6 +209,7 @@ static bool put_batch(struct prediction *self, struct error *error)
     }
     free(lines);
     self->text_used = 0;
+    self->told += self->count;
     self->count = 0;
     return true;
 }
@@ -257,6 +259,16 @@ static bool open_rows(struct rows **rows, const char *path, uint8_t **input, con
            rows_open_bytes(rows, "standard input", *input, size, config->data.header, error);
 }
 
+bool predict_doubt(int64_t told, struct error *error)
+{
+    const size_t used = strlen(error->text);
+    if (told > 0) {
+        snprintf(error->text + used, sizeof error->text - used,
+                 "; the %lld predictions before that are incomplete, and may be of damaged bytes", (long long)told);
+    }
+    return false;
+}
+
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
 {
     const struct schema *schema = trained->schema;
@@ -273,7 +285,7 @@ bool predict_rows(const struct trained *trained, const char *path, FILE *out, st
     }
     if (done) {
         put_header(&self);
-        done = predict_all(&self, error);
+        done = predict_all(&self, error) || predict_doubt(self.told, error);
     }
     free(self.outputs);
     free(self.probabilities);

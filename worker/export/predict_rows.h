@@ -3,6 +3,7 @@
 #define WORKER_EXPORT_PREDICT_ROWS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -16,9 +17,16 @@
  *     numbers      prediction, or prediction_TARGET for each target
  *     the inputs   error: the mean squared difference of what the model makes of them
  *
- * The model was learnt from a table and has been started. path "-": standard input. Up to max_bad_records rows with
+ * What is written before a damaged place stays, and the error says so. The model was learnt from a table and has been
+ * started. path "-": standard input. Up to max_bad_records rows with
  * faults are left out, each with a warning.
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
+
+/*
+ * Adds to the error of a file that so many predictions came before it: they went out before the file's checksum, if it
+ * has one, could be verified. Returns false.
+ */
+bool predict_doubt(int64_t told, struct error *error);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/cli/commands.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "base/text/printable.h"
 #include "worker/profile/trace.h"
 
 /* Totals of all spans of one name. */
@@ -51,7 +52,9 @@ static double covered_us(const struct trace *trace)
 
 static void show_text(const struct trace *trace, const struct total *totals, double us)
 {
-    printf("%s: %.2f s, %d thread%s", trace->name, us / 1e6, trace->thread_count, trace->thread_count == 1 ? "" : "s");
+    char shown[256];
+    printf("%s: %.2f s, %d thread%s", printable(shown, sizeof shown, trace->name), us / 1e6, trace->thread_count,
+           trace->thread_count == 1 ? "" : "s");
     if (trace->unsure_us > 0) {
         printf("; its clock is %.3f ms %s, +- %.3f ms", fabs(trace->behind_us) / 1e3,
                trace->behind_us > 0 ? "behind" : "ahead", trace->unsure_us / 1e3);
@@ -60,8 +63,8 @@ static void show_text(const struct trace *trace, const struct total *totals, dou
     }
     printf("%s\n", trace->forgotten > 0 ? "; only its end was kept" : "");
     for (int i = 0; i < trace->name_count; i++) {
-        printf("  %-24s %7.2f%%  %9lld times  %10.1f us each", totals[i].name, 100 * totals[i].self_us / us,
-               (long long)totals[i].count, totals[i].self_us / (double)totals[i].count);
+        printf("  %-24s %7.2f%%  %9lld times  %10.1f us each", printable(shown, sizeof shown, totals[i].name),
+               100 * totals[i].self_us / us, (long long)totals[i].count, totals[i].self_us / (double)totals[i].count);
         if (totals[i].cipher_us > 0.01 * totals[i].self_us) {
             printf(", encryption %.0f us", totals[i].cipher_us / (double)totals[i].count);
         }
@@ -105,6 +108,7 @@ static bool show(const struct trace *traces, int count, bool json)
         }
     }
     char *text = json && done ? cJSON_PrintUnformatted(members) : NULL;
+    text = text ? printable_json(text) : NULL;
     if (text) {
         printf("%s\n", text);
     }

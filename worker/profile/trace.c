@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/profile.h"
+#include "base/text/printable.h"
 #include "net/spans.h"
 
 /* --- Reading --- */
@@ -61,17 +62,24 @@ static int member_by_name(const char *name)
     return strcmp(name, "local") == 0 ? PROFILE_LOCAL : PROFILE_NOBODY;
 }
 
-static double number_of(const cJSON *object, const char *key)
+/* Microseconds, a million years of them: sums of such numbers are finite, as JSON wants them. */
+static const double MOST_US = 3e19;
+
+static double within(double number, double most)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : 0.0;
+    return fabs(number) <= most ? number : 0.0;
 }
 
 /* What is no number, or a larger one than any of ours, is 0. */
+static double number_of(const cJSON *object, const char *key, double most)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? within(item->valuedouble, most) : 0.0;
+}
+
 static int64_t whole_number_of(const cJSON *object, const char *key, int64_t most)
 {
-    const double number = number_of(object, key);
-    return fabs(number) <= (double)most ? (int64_t)number : 0;
+    return (int64_t)number_of(object, key, (double)most);
 }
 
 static const char *text_of(const cJSON *object, const char *key)
@@ -96,9 +104,9 @@ static bool add_span(struct trace *trace, const cJSON *event)
     }
     const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(event, "args");
     struct trace_span *span = &trace->spans[trace->count];
-    *span = (struct trace_span){.begin_us = number_of(event, "ts"),
-                                .us = number_of(event, "dur"),
-                                .cipher_us = number_of(arguments, "cipher_us"),
+    *span = (struct trace_span){.begin_us = number_of(event, "ts", MOST_US),
+                                .us = number_of(event, "dur", MOST_US),
+                                .cipher_us = number_of(arguments, "cipher_us", MOST_US),
                                 .number = whole_number_of(arguments, "number", INT64_C(1) << 53),
                                 .peer = member_by_name(text_of(arguments, "peer")),
                                 .name = find_name(trace, text_of(event, "name")),
@@ -170,6 +178,7 @@ static bool take_line(struct trace *trace, const char *line, int number, struct 
     if (other) {
         sscanf(other, "\"otherData\":{\"begin_us\":%lf,\"forgotten_spans\":%" SCNu64, &trace->begin_us,
                &trace->forgotten);
+        trace->begin_us = within(trace->begin_us, MOST_US);
     }
     const char *begin = line + (line[0] == ',' ? 1 : 0) + (line[0] == ',' && line[1] == '\n');
     if (strncmp(begin, "{\"ph\":", 6) != 0) {
@@ -450,28 +459,59 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
 
 /* --- Writing --- */
 
-static void write_names(FILE *file, const struct trace *trace)
+/* A name of a file that anybody may have written, as JSON; to be freed. NULL: out of memory. */
+static char *quote(const char *name)
 {
-    fprintf(file, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", trace->member,
-            trace->name);
-    fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
-            trace->member, trace->member);
-    for (int i = 0; i < trace->thread_count; i++) {
-        if (trace->threads[i].name[0] != '\0') {
-            fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-                    trace->member, trace->threads[i].id, trace->threads[i].name);
-        }
-    }
+    cJSON *text = cJSON_CreateStringReference(name);
+    char *quoted = text ? cJSON_PrintUnformatted(text) : NULL;
+    cJSON_Delete(text);
+    return quoted ? printable_json(quoted) : NULL;
 }
 
-static void write_spans(FILE *file, const struct trace *trace, double zero_us)
+static void write_name(FILE *file, const char *kind, int member, const char *thread, const char *quoted)
 {
-    for (size_t i = 0; i < trace->count; i++) {
+    fprintf(file, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d%s,\"args\":{\"name\":%s}}", kind, member, thread, quoted);
+}
+
+static bool write_names(FILE *file, const struct trace *trace)
+{
+    char *quoted = quote(trace->name);
+    bool done = quoted;
+    if (done) {
+        write_name(file, "process_name", trace->member, "", quoted);
+    }
+    free(quoted);
+    fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+            trace->member, trace->member);
+    for (int i = 0; done && i < trace->thread_count; i++) {
+        if (trace->threads[i].name[0] != '\0') {
+            char id[24];
+            snprintf(id, sizeof id, ",\"tid\":%d", trace->threads[i].id);
+            quoted = quote(trace->threads[i].name);
+            done = quoted;
+            if (done) {
+                fprintf(file, ",\n");
+                write_name(file, "thread_name", trace->member, id, quoted);
+            }
+            free(quoted);
+        }
+    }
+    return done;
+}
+
+static bool write_spans(FILE *file, const struct trace *trace, double zero_us)
+{
+    char *quoted[TRACE_MAX_NAMES];
+    bool done = true;
+    for (int i = 0; i < trace->name_count; i++) {
+        quoted[i] = quote(trace->names[i]);
+        done = done && quoted[i];
+    }
+    for (size_t i = 0; done && i < trace->count; i++) {
         const struct trace_span *span = &trace->spans[i];
         char peer[32];
-        fprintf(file, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
-                trace->names[span->name], trace->member, trace->threads[span->thread].id,
-                span->begin_us + trace->shift_us - zero_us, span->us);
+        fprintf(file, ",\n{\"ph\":\"X\",\"name\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", quoted[span->name],
+                trace->member, trace->threads[span->thread].id, span->begin_us + trace->shift_us - zero_us, span->us);
         fprintf(file, ",\"args\":{\"cipher_us\":%.3f", span->cipher_us);
         if (span->peer != PROFILE_NOBODY) {
             profile_member_name(span->peer, peer);
@@ -479,6 +519,10 @@ static void write_spans(FILE *file, const struct trace *trace, double zero_us)
         }
         fprintf(file, "}}");
     }
+    for (int i = 0; i < trace->name_count; i++) {
+        free(quoted[i]);
+    }
+    return done;
 }
 
 /* An arrow for each push between these two. */
@@ -525,8 +569,9 @@ static bool write_all(FILE *file, const struct trace *traces, int count, struct 
     for (int i = 0; i < count; i++) {
         size_t pushes;
         fprintf(file, i > 0 ? ",\n" : "");
-        write_names(file, &traces[i]);
-        write_spans(file, &traces[i], zero_us);
+        if (!write_names(file, &traces[i]) || !write_spans(file, &traces[i], zero_us)) {
+            return error_set(error, "out of memory while writing %s", traces[i].path);
+        }
         if (traces[i].member < PROFILE_WORKER) {
             continue;
         }
