@@ -24,7 +24,7 @@ void channel_close(struct channel *channel)
 
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
 {
-    if (size <= buffer->size) {
+    if (buffer->bytes && size <= buffer->size) { /* even an empty message lies somewhere */
         return true;
     }
     size_t wanted = size < CHANNEL_FIRST_BUFFER ? CHANNEL_FIRST_BUFFER : size;

@@ -172,7 +172,7 @@ static bool read_file_text(struct config_reader *reader)
     if (!json_check(reader->text, reader->size, &place, reader->error)) {
         return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
     }
-    cJSON *root = cJSON_ParseWithLength(reader->text, reader->size);
+    cJSON *root = json_build(reader->text, reader->size);
     if (!root) {
         return error_set(reader->error, "%s: out of memory", reader->name);
     }

@@ -172,7 +172,7 @@ bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *e
     if (!json_check(text, size, &place, error)) {
         return error_wrap(error, "TF_CONFIG:%d:%d", place.line, place.column);
     }
-    cJSON *root = cJSON_ParseWithLength(text, size);
+    cJSON *root = json_build(text, size);
     bool done = root ? read_root(parsed, root, error) : error_set(error, "out of memory");
     cJSON_Delete(root);
     return done || error_wrap(error, "TF_CONFIG");

@@ -306,10 +306,16 @@ static bool scan_value(struct scanner *scanner, int matched)
     return scan_word(scanner);
 }
 
-static void scan_begin(struct scanner *scanner, const char *text, size_t size, struct error *error)
+/* Bytes of a leading byte order mark. */
+static size_t mark_size(const char *text, size_t size)
 {
     static const char mark[] = "\xEF\xBB\xBF";
-    size_t skip = size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
+    return size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
+}
+
+static void scan_begin(struct scanner *scanner, const char *text, size_t size, struct error *error)
+{
+    size_t skip = mark_size(text, size);
     const uint8_t *bytes = (const uint8_t *)text;
     *scanner = (struct scanner){
         .begin = bytes + skip, .at = bytes + skip, .end = bytes + size, .error = error, .path_depth = -2};
@@ -332,6 +338,13 @@ bool json_check(const char *text, size_t size, struct json_place *place, struct 
         *place = place_of(scanner.begin, scanner.wrong);
     }
     return good;
+}
+
+/* cJSON passes over a mark only if more than one byte follows it. */
+cJSON *json_build(const char *text, size_t size)
+{
+    const size_t skip = mark_size(text, size);
+    return cJSON_ParseWithLength(text + skip, size - skip);
 }
 
 bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)

@@ -3,13 +3,15 @@
  *
  * cJSON accepts more than RFC 8259 allows, and of an error reports only where it gave up. So text is checked here
  * first, then given to cJSON; errors about a value are reported at its line and column, found by scanning the text
- * again. Pure functions of arbitrary bytes; nothing is allocated.
+ * again. Pure functions of arbitrary bytes; but for json_build, nothing is allocated.
  */
 #ifndef BASE_TEXT_JSON_H
 #define BASE_TEXT_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
+
+#include <cJSON.h>
 
 #include "base/error.h"
 
@@ -26,6 +28,9 @@ struct json_place {
  * Duplicate names in an object are left to the caller.
  */
 bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
+
+/* The value of checked text, which the caller deletes; NULL: out of memory. */
+cJSON *json_build(const char *text, size_t size);
 
 /*
  * The place of a value inside checked text: path[0] is the index of a child of the outermost array or object, path[1]

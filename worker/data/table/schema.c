@@ -263,7 +263,7 @@ static bool get_column(struct schema *schema, const cJSON *object)
     if (!column) {
         return false;
     }
-    column->may_miss = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "may_miss"));
+    column->may_miss = role == SCHEMA_FEATURE && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "may_miss"));
     if (kind == SCHEMA_CATEGORY) {
         return get_categories(column, cJSON_GetObjectItemCaseSensitive(object, "categories"));
     }

@@ -1,0 +1,52 @@
+/* Preprocessing that a checkpoint carries, as somebody else may have written it. */
+#include "worker/data/table/schema.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FEATURE                                                                                                        \
+    "{\"name\":\"a\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":true,\"center\":0,\"scale\":1,\"fill\":0}"
+#define TARGET                                                                                                         \
+    "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"number\",\"may_miss\":true,\"center\":1,\"scale\":2,\"fill\":0}"
+
+/* What is understood is what is written again: a target that is missing is no row to learn from. */
+static void only_features_may_miss(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "," TARGET "]}";
+    struct schema schema, again;
+    struct error error;
+    assert_true(schema_parse(&schema, text, &error));
+    assert_true(schema.columns[0].may_miss);
+    assert_false(schema.columns[1].may_miss);
+    assert_true(schema_parse(&again, schema.text, &error));
+    assert_true(schema_same(&schema, &again, &error));
+    assert_string_equal(schema.text, again.text);
+    schema_free(&again);
+    schema_free(&schema);
+}
+
+static void damaged(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "{}", "{\"version\":1}",
+                                        "{\"version\":1,\"task\":\"numbers\",\"columns\":[]}",
+                                        "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "]}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct schema schema;
+        struct error error = {""};
+        assert_false(schema_parse(&schema, texts[i], &error));
+        assert_true(error.text[0] != '\0' && schema.count == 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(only_features_may_miss), cmocka_unit_test(damaged)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
