@@ -90,8 +90,9 @@ tested   := $(filter test test-full test-units test-fuzz test-programs test-alon
 purposes := build \
 	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
-	$(if $(tested)$(filter fuzz build/fuzz/%,$(goals)),fuzz) \
-	$(if $(tested)$(filter lint format bench vectors mutants test-threads build/venv% build/lint/%,$(goals)),python)
+	$(if $(tested)$(filter fuzz fuzz-long build/fuzz/%,$(goals)),fuzz) \
+	$(if $(tested)$(filter lint format bench vectors mutants test-threads fuzz-long fuzz-coverage build/venv% build/lint/%,\
+		$(goals)),python)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages
@@ -181,7 +182,7 @@ mnist:
 install: build/trainer
 	install -D -m 755 build/trainer $(DESTDIR)$(PREFIX)/bin/trainer
 	for file in config.json LICENSE README.md docs/*.md net/PROTOCOL.md tests/bench/RESULTS.md tests/net/tls/TLSFUZZER.md \
-			tests/simulate/README.md; do \
+			tests/simulate/README.md tests/fuzz/README.md; do \
 		install -D -m 644 $$file $(DESTDIR)$(PREFIX)/share/doc/trainer/$$file || exit 1; \
 	done
 	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf
@@ -198,7 +199,7 @@ install: build/trainer
 # --- Housekeeping ---
 
 clean:
-	rm -rf build/product build/gpu build/san build/tsan build/fuzz build/debug build/lint \
+	rm -rf build/product build/gpu build/san build/tsan build/fuzz build/fuzz-coverage build/debug build/lint \
 		build/trainer build/trainer.debug build/version
 
 distclean:
@@ -218,6 +219,8 @@ help:
 	@echo "make debug SAN=thread   build/tsan/trainer with ThreadSanitizer"
 	@echo "make test-threads   unit tests and clusters under it"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make fuzz-long HOURS=$(HOURS)   so long for each of them, or T=name; keeps what it learnt"
+	@echo "make fuzz-coverage   which lines of the decoders their inputs reach"
 	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
 	@echo "make simulate-mutants   bugs planted in it, one after another: are they noticed?"

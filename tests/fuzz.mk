@@ -1,8 +1,8 @@
 # Fuzz targets: the decoders of all that comes from outside, with clang's sanitizers. Included by the Makefile.
 
-FUZZ_SECONDS      ?= 20
+FUZZ_SECONDS      ?= 11
 # Beside what else computes, with a quarter of a processor, say.
-FUZZ_TEST_SECONDS ?= 12
+FUZZ_TEST_SECONDS ?= 6
 
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
@@ -23,7 +23,11 @@ build/fuzz/rooms.a: $(fuzz_objects)
 	@rm -f $@
 	@ar rcs $@ $^
 
+# Whoever asks in a fuzzer meets nobody but its input, and waits for nothing.
+answers_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait connection_connect)
 build/fuzz/fuzz_requests: link_with += $(serving_link)
+build/fuzz/fuzz_answers: link_with += $(answers_link)
+build/fuzz/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
 
 $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(native_libs)
 	@$(CLANG) $(sanitized) -fsanitize=fuzzer -o $@ $< build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
@@ -31,6 +35,38 @@ $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(n
 fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(fuzzers)
 
--include $(fuzz_objects:.o=.d) $(fuzzers:%=build/fuzz/tests/fuzz/%.d)
+# Hours of a processor for each target, or for those whose names contain T.
+HOURS ?= 2
+fuzz-long: $(fuzz_programs)
+	@tests/fuzz/long $(HOURS) $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1) \
+		$(foreach target,$(fuzzers),$(if $(findstring $(T),$(target)),$(target)))
 
-.PHONY: fuzz
+# Which lines of the decoders do the inputs reach? Optimised little, without sanitizers, counted by gcc.
+counted := -std=gnu11 -O1 -g --coverage $(mathflags) $(warnings)
+$(call remember,build/fuzz-coverage/flags,$(CC) $(counted) $(cppflags) $(link_with))
+counted_programs := $(fuzzers:%=build/fuzz-coverage/%)
+
+build/fuzz-coverage/%.o: %.c build/fuzz-coverage/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@echo "cc $< (counting)"
+	@$(CC) $(counted) $(cppflags) $(call flags_for,$<) -MMD -MP -c -o $@ $<
+
+build/fuzz-coverage/rooms.a: $(fuzz_objects:build/fuzz/%=build/fuzz-coverage/%)
+	@rm -f $@
+	@ar rcs $@ $^
+
+build/fuzz-coverage/fuzz_requests: link_with += $(serving_link)
+build/fuzz-coverage/fuzz_answers: link_with += $(answers_link)
+build/fuzz-coverage/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
+
+$(counted_programs): build/fuzz-coverage/%: build/fuzz-coverage/tests/fuzz/%.o build/fuzz-coverage/tests/fuzz/replay.o \
+		build/fuzz-coverage/rooms.a $(native_libs)
+	@$(CC) $(counted) -o $@ $(filter %.o,$^) build/fuzz-coverage/rooms.a -Lbuild/deps/native/lib $(link_with)
+
+fuzz-coverage: $(counted_programs)
+	@tests/fuzz/coverage $(fuzzers)
+
+-include $(fuzz_objects:.o=.d) $(fuzzers:%=build/fuzz/tests/fuzz/%.d)
+-include $(fuzz_objects:build/fuzz/%.o=build/fuzz-coverage/%.d) $(fuzzers:%=build/fuzz-coverage/tests/fuzz/%.d)
+
+.PHONY: fuzz fuzz-long fuzz-coverage

@@ -172,6 +172,18 @@ def test_help_names_every_target(root):
         assert re.search(rf"\b{target}\b", text), target
 
 
+def test_every_fuzzer_is_listed(root):
+    """With the files that it decodes, its first inputs and its words; tests/fuzz/coverage reads the same table."""
+    folder = root / "tests/fuzz"
+    table = re.findall(r"^\| `(fuzz_\w+)` \| ([^|]*) \| [^|]+ \|$", (folder / "README.md").read_text(), re.M)
+    assert [name for name, _ in table] == sorted(path.stem for path in folder.glob("fuzz_*.c"))
+    for name, decoders in table:
+        assert all((root / path).is_file() for path in re.findall(r"`([^`]+)`", decoders)), decoders
+        kind = name.removeprefix("fuzz_")
+        assert (folder / "dictionary" / kind).is_file(), name
+        assert any((folder / "corpus" / kind).iterdir()), name
+
+
 # --- Fetching, without a network: a folder of unpacked sources stands in for Debian's archive ---
 
 

@@ -2,15 +2,10 @@
  * config.json as bytes from anywhere: refused with one line, or loaded such that what it says can be shown, hashed and
  * read back to the same.
  */
-#include <assert.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "base/config.h"
 #include "base/config/keys.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static void check_reads_back(const struct config *config)
 {
@@ -35,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct config config;
     struct error error = {""};
     if (!config_parse(&config, "config.json", bytes, size, NULL, 0, &error)) {
-        assert(strncmp(error.text, "config.json:", 12) == 0);
+        check_refusal(&error, "config.json:");
         assert(!config.origins);
         return 0;
     }

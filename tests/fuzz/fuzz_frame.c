@@ -1,12 +1,8 @@
 /* A frame's header as bytes from anywhere: refused, or within every limit and encoded to the same bytes. */
-#include <assert.h>
-#include <stdint.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "net/frame.h"
 #include "net/message.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {

@@ -1,13 +1,8 @@
 /* Pictures from anywhere: refused with one line, or decoded to as many pixels as they say and scaled to a digit. */
-#include <assert.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
@@ -15,7 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct image image;
     uint8_t fitted[28 * 28];
     if (!image_decode(&image, bytes, size, &error)) {
-        assert(!image.pixels && error.text[0] != '\0' && !strchr(error.text, '\n'));
+        assert(!image.pixels);
+        check_refusal(&error, "");
         return 0;
     }
     assert(image_is_known(bytes, size) && image.width > 0 && image.height > 0);

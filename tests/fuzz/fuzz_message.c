@@ -3,15 +3,10 @@
  * that texts end, ranges are in order and it encodes to the same bytes. A hello's job config goes on to the comparison
  * that names differences.
  */
-#include <assert.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "net/handshake.h"
 #include "net/message.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static void check_ranges(const struct ranges *ranges)
 {

@@ -5,21 +5,17 @@
  *
  * Most of what is sent is well formed, so that it gets past the decoder, which has a fuzzer of its own.
  */
-#include <stdint.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "tests/ps/server/serving.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 enum { MOST_DEPTH = 4, MOST_RANGES = 4, MOST_FLOATS = 4096, MOST_BULK = 1 << 21, TEXT = 12 };
 
-static struct input {
-    const uint8_t *next, *end;
-} input;
+static struct input input;
 
 static uint8_t take(void)
 {
-    return input.next < input.end ? *input.next++ : 0;
+    return input_byte(&input);
 }
 
 /* --- Messages --- */
@@ -391,7 +387,7 @@ static void check_idle(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    input = (struct input){bytes, bytes + size};
+    input = input_of(bytes, size);
     begun = (struct begun){0, 0};
     struct config *config = serving_config();
     const uint8_t kind = take(), more = take();

@@ -2,19 +2,15 @@
  * Tables from anywhere: rows are handed out with as many fields as the first, each inside its row, or refused with one
  * line that names the file. What a survey makes of them reads back as the same schema, and takes the same rows.
  */
-#include <assert.h>
+#include "tests/fuzz/fuzz.h"
+
 #include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/config.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
 #include "worker/data/table/survey.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static void expect_named(const struct error *error)
 {

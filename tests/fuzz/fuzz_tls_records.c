@@ -3,12 +3,9 @@
  * (encrypted, altered, in clear), of messages in them, and of reads and writes on our side. What is read must be what
  * was sent, to the byte and up to the first breach of the protocol; what we send must open under our keys.
  */
-#include <assert.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
+
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "net/tls/aead.h"
 #include "net/tls/stream.h"
@@ -16,13 +13,10 @@
 #include "net/transport.h"
 #include "tests/net/writing.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 enum { MOST = 1 << 17 };
 
 struct play {
-    const uint8_t *script; /* what is left of it */
-    size_t size;
+    struct input script; /* what is left of it */
     struct connection connection;
     struct tls tls;
     int socket; /* the peer's end */
@@ -37,11 +31,7 @@ static uint8_t buffers[2][CONNECTION_BUFFER], sent[MOST], answer[CONNECTION_BUFF
 
 static uint8_t next(struct play *play)
 {
-    if (play->size == 0) {
-        return 0;
-    }
-    play->size--;
-    return *play->script++;
+    return input_byte(&play->script);
 }
 
 static size_t next_size(struct play *play)
@@ -69,11 +59,10 @@ static void send_sealed(struct play *play, uint8_t type, size_t size, size_t pad
     uint8_t *content = record + RECORD_HEADER, flip = next(play);
     size = size < RECORD_CONTENT ? size : RECORD_CONTENT;
     padding = padding < RECORD_CONTENT - size ? padding : RECORD_CONTENT - size;
-    size_t drawn = size < play->size ? size : play->size;
-    memcpy(content, play->script, drawn);
+    size_t drawn;
+    const uint8_t *from = input_bytes(&play->script, size, &drawn);
+    memcpy(content, from, drawn);
     memset(content + drawn, 'x', size - drawn);
-    play->script += drawn;
-    play->size -= drawn;
     bool breach = flip > 250 || type != RECORD_DATA;
     if (!play->broken && !breach && play->sent_size + size <= MOST) {
         memcpy(play->sent + play->sent_size, content, size);
@@ -117,7 +106,8 @@ static void read_some(struct play *play, size_t most)
 
 static void write_some(struct play *play, size_t size)
 {
-    struct iovec part = {(void *)(uintptr_t)play->script, size < play->size ? size : play->size};
+    const size_t left = input_left(&play->script);
+    struct iovec part = {(void *)(uintptr_t)play->script.next, size < left ? size : left};
     struct error error;
     if (!write_now(&play->connection, &part, 1, 0.0, &error)) {
         play->done = true;
@@ -151,14 +141,13 @@ static void step(struct play *play)
 {
     size_t count;
     uint8_t type;
+    const uint8_t *from;
     switch (next(play) % 7) {
     case 0: /* as it comes */
         count = next(play);
-        count = count < play->size ? count : play->size;
+        from = input_bytes(&play->script, count, &count);
         play->broken = play->broken || count > 0;
-        to_socket(play, play->script, count);
-        play->script += count;
-        play->size -= count;
+        to_socket(play, from, count);
         return;
     case 1:
         count = next_size(play);
@@ -193,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     enum record_cipher cipher =
         bytes[0] % 2 && aead_has_aes() ? RECORD_AES_256_GCM_SHA384 : RECORD_CHACHA20_POLY1305_SHA256;
-    play = (struct play){.script = bytes + 1, .size = size - 1, .socket = sockets[1], .sent = sent};
+    play = (struct play){.script = input_of(bytes + 1, size - 1), .socket = sockets[1], .sent = sent};
     play.connection = (struct connection){.transport = &transport_tls,
                                           .fd = sockets[0],
                                           .tls = &play.tls,
@@ -207,7 +196,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     assert(record_key_set(&play.tls.in, cipher, secrets[0]) && record_key_set(&play.out, cipher, secrets[0]));
     assert(record_key_set(&play.tls.out, cipher, secrets[1]) && record_key_set(&play.in, cipher, secrets[1]));
     play.tls.out.limit = 3;
-    while (play.size > 0 && !play.done) {
+    while (input_left(&play.script) > 0 && !play.done) {
         step(&play);
     }
     for (int i = 0; i < 300 && !play.done; i++) {

@@ -1,0 +1,358 @@
+/*
+ * Those who ask, and are answered by somebody with a key who means no good: an operator about the fleet and a rollout,
+ * a worker that pushes and pulls, a chief that takes snapshots and restores; and who answers a hello. The input is what
+ * is heard on one connection after another, most of it in frames that are well formed, so that it gets past their
+ * decoder. Whatever it is, everybody comes to an end, and floats land within the model.
+ *
+ * There is no network and no time: connections are halves of socket pairs that hold all that will ever come, and the
+ * clock goes on whenever it is asked.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <sodium.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "net/frame.h"
+#include "ps/rollout/manifest.h"
+#include "tests/worker/remote/exchange/fake_engine.h"
+#include "worker/remote/chief/transfer.h"
+#include "worker/remote/operator/fleet_view.h"
+#include "worker/remote/operator/status.h"
+
+enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* in a frame's flags: its bulk ends with the operator's signature */ };
+
+static struct stage {
+    struct input input;
+    double now_s;
+    int connections;
+    int peers[MOST_CONNECTIONS]; /* the other halves */
+} stage;
+
+static struct {
+    struct config config;
+    struct model model;
+    struct identity identity;
+    struct traffic traffic;
+    uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+} world;
+
+/* --- Time --- */
+
+double __wrap_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void)
+{
+    return stage.now_s += 0.001;
+}
+
+enum wake_result __real_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    if (fd < 0) {
+        stage.now_s = deadline_s > stage.now_s ? deadline_s : stage.now_s;
+        return WAKE_TIMEOUT;
+    }
+    return __real_wake_wait(fd, events, wake, deadline_s);
+}
+
+/* --- What is heard --- */
+
+static void put(int fd, const void *bytes, size_t size)
+{
+    ssize_t ignored = send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored; /* what does not fit is not heard */
+}
+
+static void put_frame(int fd, const struct frame *frame, const uint8_t *message, const uint8_t *bulk)
+{
+    uint8_t header[FRAME_HEADER];
+    frame_encode(frame, header);
+    put(fd, header, sizeof header);
+    put(fd, message, frame->message_bytes);
+    put(fd, bulk, frame->bulk_bytes);
+}
+
+static void put_welcome(int fd, const struct member *expected)
+{
+    const union message message = {.welcome = {.version = PROTOCOL_VERSION_MAX,
+                                               .program = "trainer",
+                                               .role = (uint8_t)expected->role,
+                                               .index = expected->index,
+                                               .incarnation = 7,
+                                               .digest = "",
+                                               .lease_ms = 1000}};
+    uint8_t bytes[256];
+    const size_t size = message_size(MESSAGE_welcome, &message);
+    message_encode(MESSAGE_welcome, &message, bytes, size);
+    put_frame(fd,
+              &(struct frame){.version = PROTOCOL_VERSION_MAX,
+                              .type = MESSAGE_welcome,
+                              .request = 1,
+                              .flags = FRAME_LAST,
+                              .message_bytes = (uint32_t)size},
+              bytes, NULL);
+}
+
+/* Type, flags, request, generation, two sizes, and as many bytes. False: the connection ends here. */
+static bool put_next(int fd)
+{
+    static uint8_t bulk[1 << 16];
+    struct frame frame = {.version = PROTOCOL_VERSION_MAX};
+    size_t message_bytes, bulk_bytes;
+    frame.type = input_byte(&stage.input);
+    if (frame.type == 0) {
+        return false;
+    }
+    const uint8_t flags = input_byte(&stage.input);
+    frame.flags = flags & FRAME_LAST;
+    frame.request = input_byte(&stage.input);
+    frame.generation = input_byte(&stage.input);
+    message_bytes = input_byte(&stage.input);
+    message_bytes |= (size_t)input_byte(&stage.input) << 8;
+    bulk_bytes = input_byte(&stage.input);
+    bulk_bytes |= (size_t)input_byte(&stage.input) << 8;
+    const uint8_t *message = input_bytes(&stage.input, message_bytes, &message_bytes);
+    const uint8_t *from = input_bytes(&stage.input, bulk_bytes, &bulk_bytes);
+    memcpy(bulk, from, bulk_bytes);
+    if (flags & SIGNED && bulk_bytes >= MANIFEST_SIGNATURE) {
+        const size_t text = bulk_bytes - MANIFEST_SIGNATURE;
+        crypto_sign_detached(bulk + text, NULL, bulk, text, world.secret_key);
+    }
+    frame.message_bytes = (uint32_t)message_bytes;
+    frame.bulk_bytes = (uint32_t)bulk_bytes;
+    put_frame(fd, &frame, message, bulk);
+    return true;
+}
+
+static bool is_over(void *context)
+{
+    (void)context;
+    return input_left(&stage.input) == 0 || stage.connections == MOST_CONNECTIONS;
+}
+
+/* A connection on which the next part of the input comes, up to a frame of type 0; a welcome before it if wanted. */
+static bool meet(struct connection **connection, const struct member *expected, struct error *error)
+{
+    int sockets[2], room = 1 << 20;
+    *connection = NULL;
+    if (is_over(NULL) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets) != 0) {
+        return error_set(error, "nobody is there");
+    }
+    setsockopt(sockets[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    stage.peers[stage.connections++] = sockets[1];
+    if (input_byte(&stage.input) % 8 != 0 && expected) {
+        put_welcome(sockets[1], expected);
+    }
+    while (put_next(sockets[1])) {
+    }
+    shutdown(sockets[1], SHUT_WR);
+    if (!connection_serve(connection, sockets[0], "peer", NULL, NULL, stage.now_s + 10, error)) {
+        abort();
+    }
+    return true;
+}
+
+bool __wrap_connection_connect(struct connection **connection, const struct address *address,
+                               const struct member *expected, const struct credentials *credentials,
+                               const struct wake *wake, double deadline_s, struct error *error);
+bool __wrap_connection_connect(struct connection **connection, const struct address *address,
+                               const struct member *expected, const struct credentials *credentials,
+                               const struct wake *wake, double deadline_s, struct error *error)
+{
+    (void)address, (void)credentials, (void)wake, (void)deadline_s;
+    return meet(connection, expected, error);
+}
+
+/* --- Those who ask --- */
+
+static void ask_about_rollout(void)
+{
+    struct rollout_client client;
+    struct fleet_view view = {.job = NULL};
+    struct error error = {""};
+    uint8_t wish[64] = {0};
+    if (rollout_client_open(&client, &world.config, &error)) {
+        if (rollout_client_reach(&client, &error) &&
+            fleet_view_ask(&view, &client, &world.config, world.public_key, &error)) {
+            assert(view.running.fleet.name && strcmp(view.running.fleet.name, world.config.fleet.name) == 0);
+            assert(view.earlier && view.earlier_local);
+        }
+        fleet_view_free(&view);
+        if (rollout_client_ask(&client, &error)) {
+            rollout_client_propose(&client, wish, sizeof wish, 1, &error);
+        }
+        if (rollout_client_ask(&client, &error)) {
+            rollout_client_abort(&client, "me", wish, sizeof wish, &error);
+        }
+    }
+    rollout_client_close(&client);
+}
+
+static void ask_how_they_are(void)
+{
+    struct status_query *query;
+    struct error error;
+    if (!status_query_create(&query, &world.config, &error)) {
+        abort();
+    }
+    for (int i = 0; i < 2; i++) {
+        int count;
+        const struct status_entry *entries = status_query_ask(query, 2, &count);
+        assert(count >= 2);
+        for (int k = 0; k < count; k++) {
+            assert(strlen(entries[k].message) < sizeof entries[k].message && entries[k].address);
+        }
+    }
+    status_query_destroy(query);
+}
+
+static void fill(struct outbox *outbox)
+{
+    const struct gradient_sink sink = outbox_sink(outbox);
+    outbox_begin(outbox);
+    for (int v = 0; v < world.model.variable_count; v++) {
+        const struct variable *variable = &world.model.variables[v];
+        float row[64];
+        for (int c = 0; c < variable->cols; c++) {
+            row[c] = 1;
+        }
+        sink.block(
+            sink.context,
+            &(struct gradient_block){
+                .variable = v, .row = 0, .rows = 1, .cols = variable->cols, .values = row, .stride = variable->cols});
+    }
+}
+
+static void train(struct push_pull *exchange)
+{
+    struct outbox outbox;
+    struct push_answer answer;
+    struct error error = {""};
+    const enum dtype dtype = world.config.cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    if (!outbox_create(&outbox, &world.model, dtype, NULL, &error)) {
+        abort();
+    }
+    enum push_pull_end end = push_pull_join(exchange, &error);
+    for (int i = 0; i < 3 && end == PUSH_PULL_DONE; i++) {
+        const struct push_note note = {.base_step = exchange->global_step, .local_step = i, .examples = 1};
+        fill(&outbox);
+        end = push_pull_exchange(exchange, &outbox, &note, &answer, &error);
+    }
+    end = end == PUSH_PULL_DONE ? push_pull_refresh(exchange, &error) : end;
+    if (end == PUSH_PULL_DONE) {
+        push_pull_await_step(exchange, exchange->global_step, &error);
+    }
+    outbox_destroy(&outbox);
+}
+
+static void lead(struct push_pull *exchange)
+{
+    struct checkpoint_state state;
+    struct shard_status status;
+    struct snapshot_answer answer;
+    enum order_state order;
+    struct error error = {""};
+    int64_t step;
+    if (!checkpoint_state_create(&state, &world.model, &world.config.train, &error)) {
+        abort();
+    }
+    transfer_status(exchange, &status, &error);
+    transfer_newest_step(exchange, &step, &error);
+    if (transfer_snapshot(exchange, 3, -1, 100, &answer, &error) == PUSH_PULL_DONE && answer.taken) {
+        transfer_read(exchange, 3, 1, &state, &error);
+    }
+    transfer_order(exchange, 4, 10, 100, &order, &error);
+    if (transfer_restore(exchange, 2, &state, "fuzz", &error) == PUSH_PULL_DONE) {
+        transfer_end_restore(exchange, &(struct transfer_place){5, 1}, &error);
+    }
+    transfer_end_job(exchange, &(struct message_end_job){.job_state = 3, .message = ""}, &error);
+    checkpoint_state_destroy(&state);
+}
+
+static void exchange_by(void (*use)(struct push_pull *exchange))
+{
+    struct fake_engine engine = {.engine = {.table = &fake_engine_near}};
+    struct push_pull exchange;
+    struct error error;
+    const struct push_pull_options options = {.config = &world.config,
+                                              .model = &world.model,
+                                              .engine = &engine.engine,
+                                              .identity = &world.identity,
+                                              .traffic = &world.traffic,
+                                              .given_up = is_over,
+                                              .quiet = true};
+    engine.parameters = calloc(world.model.float_count, sizeof *engine.parameters); /* whose edges are watched */
+    if (!engine.parameters || !push_pull_create(&exchange, &options, &error)) {
+        abort();
+    }
+    use(&exchange);
+    push_pull_destroy(&exchange);
+    free(engine.parameters);
+}
+
+static void answer_hello(void)
+{
+    struct connection *connection;
+    struct channel channel;
+    struct peer peer;
+    struct error error = {""};
+    struct hello_identity identity = world.identity.hello;
+    identity.member = (struct member){MEMBER_PS, 0};
+    if (!meet(&connection, NULL, &error)) {
+        return;
+    }
+    channel_open(&channel, connection);
+    if (!handshake_accept(&channel, &identity, &(struct handshake_rules){0}, &peer, stage.now_s + 5, &error)) {
+        check_beginning(&error, "");
+    }
+    channel_close(&channel);
+}
+
+static void make_world(void)
+{
+    static const uint8_t seed[crypto_sign_SEEDBYTES] = {1};
+    static const struct config_setting settings[] = {
+        {"insecure", "true"},   {"layers", "6,20,3"}, {"worker_hosts", "127.0.0.1:1"},
+        {"job_name", "worker"}, {"optimizer", "sgd"}, {"ps_hosts", "127.0.0.1:2"}};
+    struct error error;
+    be_silent();
+    crypto_sign_seed_keypair(world.public_key, world.secret_key, seed);
+    if (!config_parse(&world.config, NULL, NULL, 0, settings, sizeof settings / sizeof *settings, &error) ||
+        !identity_create(&world.identity, &world.config, (struct member){MEMBER_WORKER, 0}, &error)) {
+        abort();
+    }
+    model_layout(&world.model, &world.config.model);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    if (!world.config.origins) {
+        make_world();
+    }
+    stage = (struct stage){.input = input_of(bytes, size), .now_s = 1000};
+    world.traffic = (struct traffic){.retries = 0};
+    const uint8_t kind = input_byte(&stage.input);
+    world.config.cluster.wire_dtype = kind & 0x80 ? WIRE_BFLOAT16 : WIRE_FLOAT32;
+    world.config.cluster.issync = kind & 0x40;
+    switch (kind % 8) {
+    case 0:
+        ask_about_rollout();
+        break;
+    case 1:
+        ask_how_they_are();
+        break;
+    case 2:
+        answer_hello();
+        break;
+    case 3:
+        exchange_by(lead);
+        break;
+    default:
+        exchange_by(train);
+    }
+    for (int i = 0; i < stage.connections; i++) {
+        close(stage.peers[i]);
+    }
+    return 0;
+}

@@ -1,0 +1,53 @@
+/*
+ * Key files from anywhere: a fleet's or a member's in PEM, with a second one that is trusted beside it, and the
+ * operator's. Refused with one line that names the file, or keys that make passes which they let through.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "net/credentials.h"
+#include "net/operator_key.h"
+
+static void check_credentials(const char *path)
+{
+    struct error error = {""};
+    struct credentials *credentials;
+    if (!credentials_load(&credentials, path, &error)) {
+        check_refusal(&error, path);
+        assert(!credentials);
+        return;
+    }
+    const struct member member = credentials_member(credentials);
+    const struct pass_keys *keys = credentials_passes(credentials);
+    uint8_t pass[PASS_SIZE];
+    assert(member.role >= MEMBER_NONE && member.role <= MEMBER_OPERATOR && member.index <= MEMBER_MAX_INDEX);
+    assert(keys->count >= 0 && keys->count <= PASS_KEYS);
+    pass_make(keys, pass);
+    assert(pass_check(keys, pass) == (keys->count > 0));
+    credentials_free(credentials);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    char path[300], beside[310];
+    struct input input = input_of(bytes, size);
+    struct error error = {""};
+    uint8_t secret[OPERATOR_SECRET_KEY], open[OPERATOR_PUBLIC_KEY];
+    size_t part_size;
+    const uint8_t *part = input_part(&input, &part_size);
+    snprintf(path, sizeof path, "%s/key", fuzz_folder());
+    snprintf(beside, sizeof beside, "%s.next", path);
+    fuzz_write(path, part, part_size);
+    unlink(beside);
+    if (input_left(&input) > 0) {
+        part = input_part(&input, &part_size);
+        fuzz_write(beside, part, part_size);
+    }
+    check_credentials(path);
+    if (!operator_key_read_secret(path, secret, &error)) {
+        check_refusal(&error, path);
+    }
+    if (!operator_key_read_public(path, open, &error)) {
+        check_refusal(&error, path);
+    }
+    return 0;
+}
