@@ -53,7 +53,8 @@ bool probation_read(const char *config_path, struct probation *probation)
         return false;
     }
     bool done = sscanf((const char *)text, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
-                       &probation->starts, &failed) == 4;
+                       &probation->starts, &failed) == 4 &&
+                probation->starts >= 0; /* or it would be long before it goes back */
     probation->failed = failed != 0;
     free(text);
     return done;

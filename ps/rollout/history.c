@@ -178,12 +178,13 @@ bool record_store(const struct versions *versions, const struct record *record, 
     return done;
 }
 
-/* A whole number from 0 on, as far as a double holds it exactly. */
+/* As far as a double holds whole numbers exactly. */
+static const uint64_t MOST_COUNT = UINT64_C(1) << 53;
+
 static bool get_count(const cJSON *root, const char *name, uint64_t *count)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
-    const double most = 9007199254740992.0;
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= most) ||
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= (double)MOST_COUNT) ||
         floor(item->valuedouble) != item->valuedouble) { /* NOLINT: exactly */
         return false;
     }
@@ -278,7 +279,8 @@ static bool parse_former_state(char *line, struct record *record)
     int kind = -1, length = 0;
     if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %d %lg %lg %n", &plan->target, &plan->fallback,
                &record->highest, &kind, &plan->healthy_s, &record->loss_before, &length) < 6 ||
-        length == 0 || kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB) {
+        length == 0 || kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB || plan->target > MOST_COUNT ||
+        plan->fallback > MOST_COUNT || record->highest > MOST_COUNT || !isfinite(plan->healthy_s)) {
         return false;
     }
     const char *absent = cut_at(line + length, ABSENT);

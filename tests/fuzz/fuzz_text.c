@@ -58,7 +58,10 @@ static void check_json(const char *text, size_t size)
     printed = printable_json(printed);
     assert(before && printed && utf8_check(printed, strlen(printed)));
     cJSON *after = cJSON_Parse(printed);
-    assert(after && cJSON_Compare(before, after, true));
+    char *one = cJSON_PrintUnformatted(before), *other = cJSON_PrintUnformatted(after);
+    assert(one && other && strcmp(one, other) == 0);
+    free(one);
+    free(other);
     free(printed);
     cJSON_Delete(after);
     cJSON_Delete(before);

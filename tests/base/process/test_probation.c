@@ -78,6 +78,26 @@ static void two_deaths_are_enough(void **state)
     assert_false(probation_read(config_path, &probation));
 }
 
+/* Of what is no record, nothing is believed, and nothing is counted. */
+static void a_damaged_record_is_none(void **state)
+{
+    static const char *const texts[] = {"", "2 1", "2 1 -1 0\n", "2 1 -2147483648 0\n", "x 1 1 0\n"};
+    struct probation probation;
+    char path[200], id[RESTART_ID];
+    (void)state;
+    begin_version_2();
+    restart_identity(id);
+    snprintf(path, sizeof path, "%s.d/probation-%s", config_path, id);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        FILE *file = fopen(path, "w");
+        assert_true(file && fputs(texts[i], file) >= 0 && fclose(file) == 0);
+        assert_false(probation_read(config_path, &probation));
+        probation_check(config_path);
+        assert_int_equal(current(), 2);
+    }
+    probation_end(config_path);
+}
+
 static void a_process_that_lives_is_left_alone(void **state)
 {
     (void)state;
@@ -114,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_damaged_record_is_none, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
     };

@@ -180,6 +180,10 @@ static void a_damaged_one_is_refused_by_name(void **state)
         "5 4 5 2 10 0.25 switching", /* torn */
         "5 4 5 2 10 switching\n\n",
         "5 4 5 3 10 0.25 switching\n\n",
+        "-5 4 5 2 10 0.25 switching\n\n",
+        "5 -4 5 2 10 0.25 switching\n\n",
+        "5 4 9007199254740993 2 10 0.25 switching\n\n",
+        "5 4 5 2 nan 0.25 switching\n\n",
         "5 4 5 2 10 0.25 sailing\n\n",
         "5 4 5 2 10 0.25 switching, without \n\n",
         "5 4 5 2 10 0.25 switching, without 4\n\n",
