@@ -28,6 +28,7 @@ answers_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait conne
 build/fuzz/fuzz_requests: link_with += $(serving_link)
 build/fuzz/fuzz_answers: link_with += $(answers_link)
 build/fuzz/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
+build/fuzz/fuzz_http: link_with += -Wl,--wrap=connection_live
 
 $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(native_libs)
 	@$(CLANG) $(sanitized) -fsanitize=fuzzer -o $@ $< build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
@@ -58,6 +59,7 @@ build/fuzz-coverage/rooms.a: $(fuzz_objects:build/fuzz/%=build/fuzz-coverage/%)
 build/fuzz-coverage/fuzz_requests: link_with += $(serving_link)
 build/fuzz-coverage/fuzz_answers: link_with += $(answers_link)
 build/fuzz-coverage/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
+build/fuzz-coverage/fuzz_http: link_with += -Wl,--wrap=connection_live
 
 $(counted_programs): build/fuzz-coverage/%: build/fuzz-coverage/tests/fuzz/%.o build/fuzz-coverage/tests/fuzz/replay.o \
 		build/fuzz-coverage/rooms.a $(native_libs)

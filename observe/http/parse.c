@@ -387,7 +387,7 @@ static int on_headers_complete(llhttp_t *parser)
     struct http_request *request = connection->request;
     request->has_head = true;
     request->is_old = parser->http_minor == 0;
-    request->keeps_alive = llhttp_should_keep_alive(parser);
+    request->keeps_alive = llhttp_should_keep_alive(parser) && !parser->upgrade; /* what follows may be anything */
     request->method = method_of(parser);
     if (check_form(connection, parser) != 0) {
         return -1;
@@ -474,8 +474,7 @@ bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size
     }
     if (result == HPE_PAUSED || result == HPE_PAUSED_UPGRADE) {
         *taken = (size_t)((const uint8_t *)llhttp_get_error_pos(parser) - bytes);
-        if (result == HPE_PAUSED_UPGRADE) { /* nothing else is spoken here, and what follows may be just that */
-            connection->request->keeps_alive = false;
+        if (result == HPE_PAUSED_UPGRADE) { /* nothing else is spoken here */
             llhttp_resume_after_upgrade(parser);
         } else {
             llhttp_resume(parser);
