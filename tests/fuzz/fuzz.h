@@ -138,13 +138,13 @@ static inline void be_silent(void)
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1));
 }
 
-/* A refusal begins with whose fault it is, */
+/* A refusal begins with whose fault it is; it may quote a file's own names, which the log makes printable. */
 static inline void check_beginning(const struct error *error, const char *begins)
 {
     assert(error->text[0] != '\0' && strncmp(error->text, begins, strlen(begins)) == 0);
 }
 
-/* and is one line, even before the log has made it printable. */
+/* One that quotes nothing is one line as it stands. */
 static inline void check_refusal(const struct error *error, const char *begins)
 {
     check_beginning(error, begins);

@@ -54,7 +54,7 @@ static void check_settings(const struct flag *flags, int count, const char *cons
         config_check_role(&config, &error);
         config_free(&config);
     } else {
-        check_refusal(&error, "");
+        check_beginning(&error, "");
     }
 }
 

@@ -63,7 +63,7 @@ static void check_record(void)
     bool there;
     assert(versions_open(&versions, config_path, &error));
     if (!record_read(&versions, &there, &record, &error)) {
-        check_refusal(&error, folder);
+        check_beginning(&error, folder);
         return;
     }
     if (!there) {
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     uint64_t number;
     write_files(&input);
     if (!versions_current(config_path, &there, &number, &error)) {
-        check_refusal(&error, folder);
+        check_beginning(&error, folder);
     }
     assert(!there || number <= VERSIONS_MAX_NUMBER);
     if (config_load(&config, config_path, NULL, 0, &error)) {
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         lineage_of(&config, 2, &lineage);
         config_free(&config);
     } else {
-        check_refusal(&error, config_path);
+        check_beginning(&error, config_path);
     }
     check_record();
     check_probation();

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0; /* text: tests/fuzz/fuzz_table.c */
     }
     if (!rows_open_bytes(&rows, "array", bytes, size, HEADER_AUTO, &error)) {
-        check_beginning(&error, "array: "); /* it may quote names in the archive, for the log to make printable */
+        check_beginning(&error, "array: ");
         return 0;
     }
     assert(rows_columns(rows) >= 1 && rows_columns(rows) <= NPY_MAX_COLUMNS);
