@@ -66,7 +66,11 @@
                                              "signed abort; answered by done")                                         \
     MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
                                              "query; answered by rollout")                                             \
-    MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")
+    MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")    \
+    MESSAGE(35, describe,      16777216,     "from a worker to ps 0: how the rows of its table become inputs, as a "   \
+                                             "digest; from the chief in full, in the bulk; answered by "               \
+                                             "description")                                                            \
+    MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -281,6 +285,12 @@
 
 #define MESSAGE_FIELDS_abort_rollout(FIELD)                                                                            \
     FIELD(TEXT,   who,             256,     "who asks")
+
+#define MESSAGE_FIELDS_describe(FIELD)                                                                                 \
+    FIELD(TEXT,   digest,          64,      "of the preprocessing as JSON, in hex")
+
+#define MESSAGE_FIELDS_description(FIELD)                                                                              \
+    FIELD(TEXT,   digest,          64,      "what the chief said; empty: nothing yet")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

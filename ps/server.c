@@ -103,6 +103,7 @@ static void create_locks(struct server *server)
 static void destroy(struct server *server)
 {
     listener_destroy(server->listener);
+    free(server->description);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);

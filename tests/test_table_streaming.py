@@ -144,3 +144,34 @@ def test_a_synchronous_cluster_gives_one_processs_bits(trainer, plant, tmp_path)
         cluster.wait_all()
         assert cluster.events("worker 1", "start")[0]["data"].endswith("; streams")
     assert same_tensors(newest(tmp_path / "one"), newest(tmp_path / "both/kept")) == []
+
+
+def test_workers_whose_rows_mean_something_else_are_refused(trainer, tmp_path):
+    """The same columns, categories and layers, but other scales: without a word, both would train on nonsense."""
+    for name, shift in (("here", 0), ("there", 5)):
+        x, kind, y = table(2000)
+        lines = [f"{a + shift},{b},k{k},{label}" for a, b, k, label in zip(x[:, 0], x[:, 1], kind, y)]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.csv").write_text("\n".join(["a,b,kind,y", *lines]) + "\n")
+        if name == "there":
+            (tmp_path / "same").mkdir()
+            (tmp_path / "same/train.csv").write_text((tmp_path / "here/train.csv").read_text())
+    flags = ("--target=y", "--layers=8,16,2", "--batch_size=50", "--train_steps=1000000000", "--data_source=auto",
+             "--validation_size=200")
+    with Cluster(trainer, tmp_path / "fleet", workers=3, flags=flags) as cluster:
+        cluster.flags = [flag for flag in cluster.flags if "synthetic" not in flag]
+        cluster.start("ps 0")
+        cluster.start("worker 0", f"--data_dir={tmp_path / 'here'}")
+        cluster.start("worker 1", f"--data_dir={tmp_path / 'same'}")
+        cluster.start("worker 2", f"--data_dir={tmp_path / 'there'}")
+        cluster.wait("worker 2", status=1)
+        assert "of this worker (here) would not mean the same to the model" in cluster.text("worker 2")
+        assert re.search(r"column a has centre -?[\d.e-]+ and scale [\d.]+ there, [\d.]+ and [\d.]+ here",
+                         cluster.text("worker 2")), cluster.text("worker 2")
+        cluster.until("worker 1", lambda text: '"step"' in text, "a step")
+        # So it is after a ps that was lost has come back.
+        cluster.kill("ps 0")
+        cluster.start("ps 0")
+        cluster.start("worker 2", f"--data_dir={tmp_path / 'there'}")
+        cluster.wait("worker 2", status=1)
+        assert "would not mean the same to the model" in cluster.text("worker 2")

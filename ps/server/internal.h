@@ -70,6 +70,10 @@ struct server {
 
     struct rollout_coordinator *coordinator; /* rollouts */
 
+    uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
+    size_t description_size;
+    char description_digest[65]; /* "" without one */
+
     uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
     int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */
     double held_since_s; /* since then */

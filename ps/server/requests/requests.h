@@ -114,6 +114,7 @@ bool serve_pong(struct session *session);
 bool serve_leave(struct session *session, struct error *error);
 bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);
+bool serve_describe(struct session *session, struct error *error);
 
 /* Rollouts. */
 bool serve_report(struct session *session, struct error *error);

@@ -143,6 +143,8 @@ static bool answer(struct session *session, struct error *error)
         return serve_leave(session, error);
     case MESSAGE_get_status:
         return serve_get_status(session, error);
+    case MESSAGE_describe:
+        return serve_describe(session, error);
     case MESSAGE_report:
         return serve_report(session, error);
     case MESSAGE_propose:

@@ -285,6 +285,7 @@ static inline void serving_end(void)
     pthread_mutex_destroy(&server->lock);
     job_destroy(&server->job);
     shard_destroy(server->shard);
+    free(server->description);
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);

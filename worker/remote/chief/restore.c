@@ -14,6 +14,7 @@
 #include "worker/initial.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
+#include "worker/remote/exchange/preprocessing.h"
 
 /* A checkpoint that a rollout leads from or back to is taken over as far as it fits. */
 static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
@@ -127,6 +128,9 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     uint32_t newest;
     char source[256];
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
+    if (end == PUSH_PULL_DONE) {
+        end = preprocessing_agree(&chief->shards, chief->options.dataset->schema, true, error);
+    }
     if (end != PUSH_PULL_DONE) {
         return end;
     }

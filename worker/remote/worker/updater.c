@@ -7,6 +7,7 @@
 #include "base/process/restart.h"
 #include "base/process/signals.h"
 #include "base/threads.h"
+#include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/worker/internal.h"
 
 static struct remote_worker *of(struct updater *updater)
@@ -111,6 +112,9 @@ static bool find_model(struct remote_worker *worker, struct chief_start *start)
             return false;
         }
         end = push_pull_join(&worker->exchange, error);
+        if (end == PUSH_PULL_DONE && !worker->chief) {
+            end = preprocessing_agree(&worker->exchange, worker->dataset.schema, false, error);
+        }
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
     return worker_take_end(worker, end) &&
            (!worker->pipeline || pipeline_load(worker->pipeline, error) || training_fail(&worker->training));

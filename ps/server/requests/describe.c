@@ -1,0 +1,64 @@
+/*
+ * What the workers' data are preprocessed like: worker 0 says it, and the others learn whether theirs is the same. It
+ * means nothing to a ps.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/server/requests/requests.h"
+
+/* Takes over the bytes. Locked. */
+static void keep_description(struct server *server, const char *digest, uint8_t *bytes, size_t size)
+{
+    free(server->description);
+    server->description = bytes;
+    server->description_size = size;
+    snprintf(server->description_digest, sizeof server->description_digest, "%s", digest);
+}
+
+static bool take_description(struct session *session, const char *digest, struct error *error)
+{
+    const size_t size = session->channel->bulk_left;
+    uint8_t *bytes = malloc(size > 0 ? size : 1);
+    if (!bytes) {
+        return error_set(error, "out of memory for a description of %zu bytes", size);
+    }
+    if (!channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
+        free(bytes);
+        return false;
+    }
+    server_lock(session->server);
+    keep_description(session->server, digest, bytes, size);
+    server_unlock(session->server);
+    return true;
+}
+
+bool serve_describe(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const uint64_t request = session->channel->frame.request;
+    char told[sizeof server->description_digest], known[sizeof server->description_digest];
+    struct message_description description = {.digest = known};
+    snprintf(told, sizeof told, "%s", session->channel->message.describe.digest);
+    if (session->worker == 0 && !take_description(session, told, error)) {
+        return false;
+    }
+    server_lock(server);
+    memcpy(known, server->description_digest, sizeof known);
+    const bool differs = known[0] != '\0' && strcmp(known, told) != 0;
+    struct iovec bulk = {differs ? malloc(server->description_size + 1) : NULL, server->description_size};
+    if (bulk.iov_base) {
+        memcpy(bulk.iov_base, server->description, server->description_size);
+    }
+    serve_tell_generation(session);
+    server_unlock(server);
+    const struct outgoing frame = {.type = MESSAGE_description,
+                                   .request = request,
+                                   .message = &description,
+                                   .bulk = &bulk,
+                                   .bulk_parts = bulk.iov_base ? 1 : 0};
+    const bool sent = channel_send_frame(session->channel, &frame, serve_deadline(), error);
+    free(bulk.iov_base);
+    return sent;
+}

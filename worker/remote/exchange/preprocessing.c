@@ -1,0 +1,110 @@
+/* Digests are compared; only where they differ does the chief's text travel, to say in which column. */
+#include "worker/remote/exchange/preprocessing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "worker/remote/exchange/internal.h"
+
+enum { DIGEST_BYTES = 32 };
+
+static double soon(void)
+{
+    return clock_monotonic_s() + LINK_ANSWER_S;
+}
+
+/* The text of the chief's, which the caller frees; NULL after an error. */
+static char *read_text(struct channel *channel, struct error *error)
+{
+    const size_t size = channel->bulk_left;
+    char *text = calloc(1, size + 1);
+    if (!text) {
+        error_set(error, "out of memory for the preprocessing of worker 0");
+        return NULL;
+    }
+    if (!channel_read_bulk(channel, text, size, soon(), error)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* What differs, into the error. */
+static enum push_pull_end say_difference(const char *text, const struct schema *here, struct error *error)
+{
+    struct schema there;
+    if (schema_parse(&there, text, error)) {
+        if (schema_same(&there, here, error)) {
+            error_set(error, "their texts differ");
+        }
+        schema_free(&there);
+    }
+    error_wrap(error, "the rows of worker 0 (there) and of this worker (here) would not mean the same to the model, as "
+                      "their files differ; give all workers the same files");
+    return PUSH_PULL_REFUSED;
+}
+
+/* Asks once. False if the connection broke; else *end is how it ended. */
+static bool ask(struct shard_part *part, const struct schema *schema, const char *digest, bool is_chief,
+                enum push_pull_end *end, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    const struct message_describe describe = {.digest = (char *)(uintptr_t)digest};
+    struct iovec bulk = {schema->text, is_chief ? strlen(schema->text) : 0};
+    const struct outgoing frame = {.type = MESSAGE_describe,
+                                   .request = ++channel->next_request,
+                                   .message = &describe,
+                                   .bulk = &bulk,
+                                   .bulk_parts = is_chief ? 1 : 0};
+    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
+        return false;
+    }
+    *end = PUSH_PULL_DONE;
+    if (channel->frame.type == MESSAGE_error) {
+        error_set(error, "%s: %s", part->link.name, channel->message.error.message);
+        *end = PUSH_PULL_REFUSED;
+        return true;
+    }
+    if (channel->frame.type != MESSAGE_description) {
+        return error_set(error, "%s: answered describe by %s", part->link.name, message_name(channel->frame.type));
+    }
+    const char *known = channel->message.description.digest;
+    if (known[0] == '\0' || strcmp(known, digest) == 0) {
+        return true;
+    }
+    char *text = read_text(channel, error);
+    if (!text) {
+        return false;
+    }
+    *end = say_difference(text, schema, error);
+    free(text);
+    return true;
+}
+
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+                                       struct error *error)
+{
+    unsigned char hash[DIGEST_BYTES];
+    char digest[2 * DIGEST_BYTES + 1];
+    struct shard_part *part = &exchange->parts[0];
+    if (!schema) {
+        return PUSH_PULL_DONE;
+    }
+    if (strlen(schema->text) > message_max_bulk(MESSAGE_describe)) {
+        error_set(error, "the preprocessing takes %zu bytes, and a message holds %u: raise data.category_min",
+                  strlen(schema->text), message_max_bulk(MESSAGE_describe));
+        return PUSH_PULL_REFUSED;
+    }
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
+    sodium_bin2hex(digest, sizeof digest, hash, sizeof hash);
+    for (;;) {
+        enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE || ask(part, schema, digest, is_chief, &end, error)) {
+            return end;
+        }
+        link_lost(&part->link, error->text);
+    }
+}

@@ -1,0 +1,19 @@
+/* The workers of a table agree on its preprocessing: it has to be worker 0's, which stands in the checkpoint. */
+#ifndef WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
+#define WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "worker/data/table/schema.h"
+#include "worker/remote/exchange/push_pull.h"
+
+/*
+ * Tells ps 0 how rows become inputs here; as the chief, so that the others can compare. Waits for ps 0.
+ * PUSH_PULL_REFUSED: the chief's rows become other inputs, and the error names the column. schema: NULL: pictures, of
+ * which there is nothing to say.
+ */
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+                                       struct error *error);
+
+#endif
