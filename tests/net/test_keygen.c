@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -289,6 +290,36 @@ static int keygen(const char *out, const char *ca, const char *member, const cha
     return command_keygen.run(&call);
 }
 
+/* What it says of it: the file, and what to do with it. */
+static void told(int status, const char *first, const char *words)
+{
+    char text[8192];
+    assert_int_equal(status, COMMAND_DONE);
+    fflush(stdout);
+    read_text(file("told"), text);
+    if (!strstr(text, first) || !strstr(text, words)) {
+        fail_msg("\"%s\" instead of \"%s ... %s\"", text, first, words);
+    }
+    assert_int_equal(truncate(file("told"), 0), 0);
+}
+
+static void what_keygen_says(void **state)
+{
+    (void)state;
+    fflush(stdout);
+    const int kept = dup(1), log = open(file("told"), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    assert_true(kept >= 0 && log >= 0 && dup2(log, 1) == 1);
+    told(keygen(file("s.key"), NULL, NULL, NULL, NULL), file("s.key; "), "copy it to every machine of the fleet");
+    told(keygen(NULL, file("sca"), NULL, NULL, NULL), file("sca/ca.key; "), "next: trainer keygen --ca=");
+    told(keygen(file("s0.key"), file("sca"), "ps:0", NULL, NULL), file("s0.key, the key of ps:0, valid for 365 days"),
+         "start that member with --fleet_key=");
+    told(keygen(file("s1.key"), file("sca"), "ps:1", NULL, "7"), file("s1.key"), "the key of ps:1, valid for 7 days");
+    told(keygen(NULL, NULL, NULL, file("sop"), NULL), file("sop, which signs configs"), file("sop.pub: copy it"));
+    dup2(kept, 1);
+    close(kept);
+    close(log);
+}
+
 static void what_keygen_makes(void **state)
 {
     (void)state;
@@ -345,6 +376,7 @@ int main(void)
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),
         cmocka_unit_test(a_next_key_without_its_private_half),
+        cmocka_unit_test(what_keygen_says),
         cmocka_unit_test(what_keygen_makes),
         cmocka_unit_test(what_keygen_refuses),
     };

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -219,6 +220,141 @@ static void suspicion(void **state)
     listening_stop(&owner);
 }
 
+/* What the log says goes into a file meanwhile. */
+struct record {
+    FILE *file;
+    int out, err;
+};
+
+static void begin_record(struct record *record)
+{
+    fflush(NULL);
+    *record = (struct record){tmpfile(), dup(1), dup(2)};
+    assert_true(record->file && dup2(fileno(record->file), 1) == 1 && dup2(fileno(record->file), 2) == 2);
+}
+
+static const char *end_record(struct record *record)
+{
+    static char text[4096];
+    fflush(NULL);
+    dup2(record->out, 1);
+    dup2(record->err, 2);
+    const ssize_t size = pread(fileno(record->file), text, sizeof text - 1, 0);
+    text[size > 0 ? size : 0] = '\0';
+    close(record->out);
+    close(record->err);
+    fclose(record->file);
+    return text;
+}
+
+static const char *what_a_try_says(struct link *link, enum link_try wanted)
+{
+    struct record record;
+    struct error error;
+    begin_record(&record);
+    link->next_try_s = 0;
+    const enum link_try result = link_try(link, &error);
+    const char *text = end_record(&record);
+    assert_int_equal(result, wanted);
+    return text;
+}
+
+/* A wait is named once it lasts, and then every ten seconds; so are its end, and the loss of a connection. */
+static void waits_are_told(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct link *link = &bench.link;
+    struct listening owner = {.refusal = 0};
+    struct record record;
+    const uint16_t port = free_port();
+    char words[96];
+    create_link(&bench, port, (struct link_options){.purpose = " to decide", .longest_delay_s = 0.1});
+    link->quiet = false;
+    assert_string_equal(what_a_try_says(link, LINK_LATER), "");
+    link->missed_s -= 5;
+    snprintf(words, sizeof words, "waiting for ps 0 (127.0.0.1:%u) to decide, 5 s: ", port);
+    assert_non_null(strstr(what_a_try_says(link, LINK_LATER), words));
+    assert_string_equal(what_a_try_says(link, LINK_LATER), "");
+    link->told_s -= LINK_TOLD_EVERY_S;
+    assert_non_null(strstr(what_a_try_says(link, LINK_LATER), " to decide, 5 s: "));
+    listening_start(&owner, NULL, port);
+    snprintf(words, sizeof words, "ps 0 (127.0.0.1:%u) is there, after 5 s\n", port);
+    assert_string_equal(what_a_try_says(link, LINK_OPEN), words);
+    assert_string_equal(what_a_try_says(link, LINK_OPEN), "");
+    begin_record(&record);
+    link_lost(link, "it broke");
+    link_lost(link, "it was broken");
+    assert_string_equal(end_record(&record), "trainer: warning: it broke; connecting again\n");
+    assert_string_equal(what_a_try_says(link, LINK_OPEN), ""); /* no wait was told of, so no end either */
+    begin_record(&record);
+    link_lost(link, NULL);
+    assert_string_equal(end_record(&record), "");
+    link->quiet = true;
+    link->missed_s -= 100;
+    listening_stop(&owner);
+    assert_string_equal(what_a_try_says(link, LINK_LATER), "");
+    link_destroy(link);
+}
+
+/* Whose silence ends a connection makes others suspect; who closes it does not. */
+static void silence_is_told_to_others(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct bench bench = {.wake.fd = -1};
+        struct listening owner = {.refusal = 0};
+        struct error error;
+        listening_start(&owner, NULL, 0);
+        create_link(&bench, listener_port(owner.listener), (struct link_options){.timeout_s = 5});
+        assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+        if (i == 0) {
+            assert_false(channel_receive(&bench.link.channel, clock_monotonic_s() + 0.02, &error));
+            link_lost(&bench.link, NULL);
+        } else if (i == 1) {
+            link_timed_out(&bench.link, NULL);
+        } else {
+            link_lost(&bench.link, NULL);
+        }
+        const double since_s = atomic_load(&bench.traffic.suspect_since_s), now_s = clock_monotonic_s();
+        assert_true(i == 2 ? since_s <= 0 : since_s <= now_s - 0.5 && since_s > now_s - 60); /* a quarter of 2 s ago */
+        assert_false(link_is_open(&bench.link));
+        assert_true(bench.link.next_try_s > bench.link.missed_s);
+        assert_int_equal(atomic_load(&bench.traffic.retries), 1);
+        link_destroy(&bench.link);
+        listening_stop(&owner);
+    }
+}
+
+/* Bytes count once, however often they are counted, and those of every connection. */
+static void bytes_count_once(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    uint64_t in = 0, out = 0;
+    listening_start(&owner, NULL, 0);
+    create_link(&bench, listener_port(owner.listener), (struct link_options){.timeout_s = 5});
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+        link_count(&bench.link);
+        assert_true(ping(&bench.link, &error));
+        in += connection_bytes_in(bench.link.channel.connection);
+        out += connection_bytes_out(bench.link.channel.connection);
+        for (int k = 0; k < 2; k++) {
+            link_count(&bench.link);
+            assert_int_equal(atomic_load(&bench.traffic.bytes_in), in);
+            assert_int_equal(atomic_load(&bench.traffic.bytes_out), out);
+        }
+        link_close(&bench.link);
+        link_count(&bench.link);
+    }
+    assert_true(in > 0 && out > 0 && in != out);
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+}
+
 static bool always(void *context)
 {
     (void)context;
@@ -255,6 +391,9 @@ int main(void)
         cmocka_unit_test(strangers),
         cmocka_unit_test(refusals),
         cmocka_unit_test(suspicion),
+        cmocka_unit_test(waits_are_told),
+        cmocka_unit_test(silence_is_told_to_others),
+        cmocka_unit_test(bytes_count_once),
         cmocka_unit_test(held_and_woken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

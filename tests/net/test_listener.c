@@ -99,6 +99,63 @@ static void silent_crowd(void **state)
     assert_int_equal(atomic_load(&owner.left), 2);
 }
 
+/* Only a crowd has to go on: a few who take their time are left alone, although others come. */
+static void a_few_may_take_their_time(void **state)
+{
+    (void)state;
+    struct listening owner = {.refusal = 0};
+    struct channel channel;
+    struct error error;
+    uint8_t hello[1024];
+    int fds[3];
+    listening_start(&owner, fleet_key, 0);
+    const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
+    for (int i = 0; i < 3; i++) { /* the first shows a pass, which is none any more when the next ones repeat it */
+        fds[i] = knock(&owner);
+        assert_int_equal(send(fds[i], hello, size - 1, MSG_NOSIGNAL), size - 1);
+    }
+    for (int i = 0; i < 3; i++) { /* these come behind them */
+        assert_true(come_in(&channel, &owner, 1, &error));
+        channel_close(&channel);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_false(is_closed(fds[i]));
+        close(fds[i]);
+    }
+    listening_stop(&owner);
+}
+
+/* All bytes of all connections, also of those that have ended. */
+static void bytes_of_all_count(void **state)
+{
+    (void)state;
+    struct listening owner = {.refusal = 0};
+    struct channel channels[2];
+    struct error error;
+    uint64_t in, out, in_here = 0, out_here = 0;
+    listening_start(&owner, NULL, 0);
+    pthread_mutex_lock(&owner.lock);
+    listener_bytes(owner.listener, &in, &out);
+    pthread_mutex_unlock(&owner.lock);
+    assert_int_equal(in + out, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_true(come_in(&channels[i], &owner, i + 1, &error) && ping(&channels[i]));
+        in_here += connection_bytes_in(channels[i].connection);
+        out_here += connection_bytes_out(channels[i].connection);
+    }
+    channel_close(&channels[0]);
+    while (atomic_load(&owner.left) == 0) {
+        usleep(1000);
+    }
+    pthread_mutex_lock(&owner.lock);
+    listener_bytes(owner.listener, &in, &out);
+    pthread_mutex_unlock(&owner.lock);
+    assert_true(in >= out_here && in < out_here + 200); /* who leaves may say so */
+    assert_int_equal(out, in_here);
+    channel_close(&channels[1]);
+    listening_stop(&owner);
+}
+
 /* The older connection of a member makes room for the newer. */
 static void the_same_again(void **state)
 {
@@ -343,6 +400,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silent_crowd),
+        cmocka_unit_test(a_few_may_take_their_time),
+        cmocka_unit_test(bytes_of_all_count),
         cmocka_unit_test(the_same_again),
         cmocka_unit_test(refusals_are_few_lines),
         cmocka_unit_test(members_pass_strangers),

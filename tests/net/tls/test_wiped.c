@@ -10,9 +10,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <mbedtls/ecp.h>
 #include <sodium.h>
 
 #include "net/tls/stream.h"
+#include "net/tls/tls.h"
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
@@ -160,10 +162,33 @@ static void no_secret_is_left(void **state)
     }
 }
 
+/* The private key of a fleet key that was made, loaded and freed. */
+static void no_private_key_is_left(void **state)
+{
+    (void)state;
+    char path[128];
+    uint8_t bytes[32];
+    size_t size = 0;
+    struct credentials *credentials;
+    struct error error;
+    memset(&needles, 0, sizeof needles);
+    snprintf(path, sizeof path, "%s/other.key", key_folder);
+    assert_true(credentials_create_fleet_key(path, &error) && credentials_load(&credentials, path, &error));
+    assert_int_equal(mbedtls_ecp_write_key_ext(mbedtls_pk_ec(credentials->key), &size, bytes, sizeof bytes), 0);
+    keep(bytes, "a private key");
+    sodium_memzero(bytes, sizeof bytes);
+    credentials_free(credentials);
+    const char *found = search_memory();
+    if (found) {
+        fail_msg("%s is still in memory", found);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_secret_is_left),
+        cmocka_unit_test(no_private_key_is_left),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/internal.h"
 #include "ps/checkpoint/safetensors.h"
 #include "tests/random.h"
 #include "tests/ps/checkpoint/reading.h"
@@ -270,6 +271,83 @@ static void a_misfit_says_what_differs(void **unused)
     checkpoint_state_destroy(&written.state);
 }
 
+/* The file with `from` replaced by `to`, as long, and the digest that fits. */
+static void rewrite(const uint8_t *bytes, size_t size, const char *from, const char *to)
+{
+    static const char name[] = "\"digest\":\"";
+    struct error error;
+    crypto_generichash_state hash;
+    char hex[DIGEST_HEX + 1];
+    assert_int_equal(strlen(from), strlen(to));
+    uint8_t *changed = malloc(size);
+    memcpy(changed, bytes, size);
+    uint8_t *at = memmem(changed, size, from, strlen(from)), *digest = memmem(changed, size, name, strlen(name));
+    assert_true(at && digest);
+    memcpy(at, to, strlen(to));
+    memcpy(digest + strlen(name), ZERO_DIGEST, DIGEST_HEX);
+    assert_true(checkpoint_start_digest(&hash, path, &error));
+    crypto_generichash_update(&hash, changed, size);
+    checkpoint_digest_hex(&hash, hex);
+    memcpy(digest + strlen(name), hex, DIGEST_HEX);
+    write_bytes(changed, size);
+    free(changed);
+}
+
+/* Whole, by its digest, and yet nothing that this program can go on from: another program's, or a later one's. */
+static void what_metadata_cannot_say(void **unused)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"layers\":\"5,7,3\"", "\"layers\":\"5,x,3\"", "no list of widths"},
+        {"\"layers\":\"5,7,3\"", "\"layers\":\"5,0,3\"", "no list of widths"},
+        {"\"layers\":\"5,7,3\"", "\"layers\":\"5;7;3\"", "no list of widths"},
+        {"\"layers\":\"5,7,3\"", "\"layers\":\"5,7,,\"", "no list of widths"},
+        {"\"layers\":\"5,7,3\"", "\"layers\":\"    7\"", "no list of widths"},
+        {"\"layers\":\"5,7,3\"", "\"lawers\":\"5,7,3\"", "\"layers\" in its metadata is missing"},
+        {"\"activation\":\"tanh\"", "\"activation\":\"tank\"",
+         "its activation is \"tank\", which this program does not"},
+        {"\"activation\"", "\"activitaon\"", "\"activation\" in its metadata is missing"},
+        {"\"global_step\":\"1234567890123\"", "\"global_step\":\"-234567890123\"", "not a number from 0 to"},
+        {"\"global_step\":\"1234567890123\"", "\"global_step\":\"123456789012x\"", "not a number from 0 to"},
+        {"\"format_version\":\"1\"", "\"format_version\":\"0\"", "not a number from 1 to"},
+        {"\"format_version\":\"1\"", "\"format_version\":\"9\"", "this program reads"},
+        {"\"format\"", "\"farmot\"", "\"format\" in its metadata is missing"},
+        {"\"bad_validations\":\"3\"", "\"bad_validations\":\"-\"", "not a number from 0 to"},
+        {"\"best_step\":\"77\"", "\"best_step\":\"7 \"", "not a number from"},
+        {"\"fleet_version\":\"42\"", "\"fleet_version\":\"4x\"", "not a number from"},
+        {"\"seed\":\"-5\"", "\"seed\":\"--\"", "not a number from"},
+        {"\"optimizer\"", "\"optimiser\"", "\"optimizer\" in its metadata is missing"},
+        {"\"config_digest\"", "\"config_dijest\"", "\"config_digest\" in its metadata is missing"},
+        {"\":\"0.981234", "\":\"x.981234", "not a number"},
+        {"\":\"0.333333", "\":\"0.3333x3", "not a number"},
+    };
+    (void)unused;
+    struct test_random random = test_random_begin("what_metadata_cannot_say");
+    struct fixture fixture;
+    struct checkpoint_file *file;
+    struct error error;
+    uint8_t *bytes;
+    size_t size;
+    begin(&fixture, 7, OPTIMIZER_SGD, 0);
+    write_some(&fixture, &random);
+    assert_true(file_read(path, 1 << 20, &bytes, &size, &error));
+    rewrite(bytes, size, "\"seed\":\"-5\"", "\"seed\":\"+7\"");
+    assert_int_equal(checkpoint_open(&file, path, &error), CHECKPOINT_OPENED);
+    assert_int_equal(checkpoint_file_info(file)->seed, 7);
+    checkpoint_close(file);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rewrite(bytes, size, cases[i].from, cases[i].to);
+        assert_int_equal(checkpoint_open(&file, path, &error), CHECKPOINT_UNREADABLE);
+        assert_null(file);
+        if (!strstr(error.text, cases[i].says) || !strstr(error.text, path)) {
+            fail_msg("\"%s\" instead of \"%s\"", error.text, cases[i].says);
+        }
+    }
+    free(bytes);
+    checkpoint_state_destroy(&fixture.state);
+}
+
 static void evaluation_takes_the_averages_whatever_the_optimizer(void **unused)
 {
     (void)unused;
@@ -424,6 +502,7 @@ int main(void)
         cmocka_unit_test(tensors_are_named_as_tensorflows_and_plain),
         cmocka_unit_test(truncated_anywhere_or_one_bit_off_it_is_refused),
         cmocka_unit_test(a_misfit_says_what_differs),
+        cmocka_unit_test(what_metadata_cannot_say),
         cmocka_unit_test(evaluation_takes_the_averages_whatever_the_optimizer),
         cmocka_unit_test(failures_name_the_file),
         cmocka_unit_test(a_named_pipe_is_not_waited_for),

@@ -386,7 +386,8 @@ static void test_a_second_process_is_probed(void **state)
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* to an older question */
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.4;
-    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1)); /* it answers */
+    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1));     /* it answers */
+    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* and an older answer comes behind it */
     assert_int_equal(hello(&scene, 1, 9, &message), REFUSAL_DUPLICATE);
     assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt, and this time it is silent. */

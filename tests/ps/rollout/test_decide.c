@@ -100,6 +100,19 @@ static void goes_all_the_way(void **state)
     assert_int_equal(rollout_order(&rollout, chief), ORDER_NOTHING);
 }
 
+/* Nothing more can be seen of the target where training is over: it stays. */
+static void the_job_is_done_while_it_is_watched(void **state)
+{
+    (void)state;
+    struct rollout_vitals over = fine;
+    watch_from_1();
+    over.training = false;
+    over.over = true;
+    rollout_tick(&rollout, &over, 1.25);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+}
+
 /* Members that report seldom, on busy machines, hear of the step late; so it lies further ahead. */
 static void slow_members_get_more_time(void **state)
 {
@@ -693,6 +706,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_all_the_way, enter, leave),
+        cmocka_unit_test_setup_teardown(the_job_is_done_while_it_is_watched, enter, leave),
         cmocka_unit_test_setup_teardown(slow_members_get_more_time, enter, leave),
         cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_that_would_be_over_is_not_begun, enter, leave),

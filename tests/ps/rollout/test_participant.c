@@ -429,6 +429,145 @@ static void a_full_disk_is_no_end(void **state)
     assert_int_equal(host.restored, 1);
 }
 
+/* --- Edits by hand --- */
+
+static void drift_says(const char *words)
+{
+    participant_act(&participant, &(struct participant_order){.order = ORDER_NOTHING});
+    if (words[0] == '\0') {
+        assert_string_equal(participant.drift.text, "");
+    } else if (!strstr(participant.drift.text, words)) {
+        fail_msg("\"%s\", and not \"%s\"", participant.drift.text, words);
+    }
+}
+
+/* Looked at whenever the file was touched; spaces do not count, and undoing the edit ends it. */
+static void an_edit_by_hand_is_told(void **state)
+{
+    (void)state;
+    static const char told[] = "config.json was edited by hand and is not in force: roll it out or undo the edit";
+    char spaced[600] = " \n ";
+    drift_says("");
+    strcat(spaced, text_of(1, 0.5, ""));
+    write_text("config.json", spaced);
+    drift_says("");
+    write_text("config.json", text_of(1, 0.75, ""));
+    drift_says(told);
+    drift_says("drift: /");
+    write_text("config.json", "no JSON");
+    drift_says(told);
+    write_text("config.json", text_of(1, 0.5, ""));
+    drift_says("");
+    write_text("config.json", text_of(1, 0.75, ""));
+    drift_says(told);
+    start(); /* the file is in force: what it says now is what later edits are compared with */
+    drift_says("");
+    write_text("config.json", text_of(1, 0.5, ""));
+    drift_says(told);
+}
+
+/* While a version counts, a process that starts anew knows what the file was before the edit. */
+static void an_edit_is_known_to_the_next_process(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    says(PHASE_SWITCHED, 2, "");
+    drift_says("");
+    start();
+    drift_says("");
+    write_text("config.json", text_of(1, 0.75, ""));
+    start();
+    drift_says("was edited by hand and is not in force");
+    write_text("config.json", text_of(1, 0.5, ""));
+    start();
+    drift_says("");
+}
+
+/* A file that would override what is rolled out is a reason to refuse it, with the version that it has. */
+static void a_file_of_a_later_version_is_in_the_way(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    write_text("config.json", text_of(3, 0.5, ""));
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1,
+         "config.json here has fleet.version 3, so it would override version 2: was it edited by hand?");
+    write_text("config.json", text_of(1, 0.5, ""));
+    start();
+    write_text("config.json", text_of(2, 0.125, ""));
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "has fleet.version 2, so it would override version 2");
+    write_text("config.json", text_of(1, 0.5, ""));
+    start();
+    write_text("config.json", text_of(2, 0.25, "")); /* what is rolled out stands there already */
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+}
+
+/* --- What worker 0 alone does --- */
+
+static int tries, saves;
+static bool fails;
+
+static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
+{
+    (void)context;
+    tries++;
+    assert_false(may_lose);
+    assert_int_equal(then->cluster.worker_hosts.count, 2);
+    return !fails || error_set(error, "the trial's loss is not finite");
+}
+
+static bool save(void *context, struct error *error)
+{
+    (void)context;
+    saves++;
+    return !fails || error_set(error, "disk full");
+}
+
+/* A trial and a checkpoint, each once in a rollout however often the order comes. */
+static void tries_and_saves_once(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
+    for (int i = 0; i < 3; i++) {
+        tries = saves = 0;
+        fails = i > 0;
+        start();
+        participant.host.try_out = i < 2 ? try_out : NULL;
+        participant.host.save = save;
+        order.order = ORDER_STAGE;
+        participant_act(&participant, &order);
+        says(PHASE_STAGED, 1, "");
+        order.order = i < 2 ? ORDER_TRY : ORDER_SAVE;
+        participant_act(&participant, &order);
+        participant_act(&participant, &order);
+        says(i == 0 ? PHASE_TRIED : PHASE_FAILED, 1,
+             i == 0   ? ""
+             : i == 1 ? "the trial's loss is not finite"
+                      : "disk full");
+        assert_int_equal(tries, i < 2);
+        if (i == 0) {
+            order.order = ORDER_SAVE;
+            participant_act(&participant, &order);
+            participant_act(&participant, &order);
+            says(PHASE_SAVED, 1, "");
+            assert_int_equal(tries, 1);
+        }
+        assert_int_equal(saves, i != 1);
+    }
+    fails = false;
+    start();
+    order.order = ORDER_STAGE;
+    participant_act(&participant, &order);
+    order.order = ORDER_TRY;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "only worker 0 can do that");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +580,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_edit_by_hand_is_told, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_edit_is_known_to_the_next_process, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_of_a_later_version_is_in_the_way, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tries_and_saves_once, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
