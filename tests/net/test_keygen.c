@@ -7,11 +7,15 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 
+#include <mbedtls/oid.h>
+#include <mbedtls/x509_crt.h>
 #include <sodium.h>
 
 #include "base/cli/commands.h"
@@ -282,6 +286,74 @@ static void a_next_key_without_its_private_half(void **state)
     credentials_free(NULL);
 }
 
+/* --- Certificates --- */
+
+static void parse(const char *name, mbedtls_x509_crt *certificate)
+{
+    char text[8192];
+    const size_t size = read_text(file(name), text);
+    mbedtls_x509_crt_init(certificate);
+    assert_int_equal(mbedtls_x509_crt_parse(certificate, (const uint8_t *)text, size + 1), 0);
+}
+
+/* Days from `now` to a date, rounded down. */
+static int days_until(const mbedtls_x509_time *date, time_t now)
+{
+    struct tm parts = {.tm_year = date->year - 1900,
+                       .tm_mon = date->mon - 1,
+                       .tm_mday = date->day,
+                       .tm_hour = date->hour,
+                       .tm_min = date->min,
+                       .tm_sec = date->sec};
+    return (int)floor(difftime(timegm(&parts), now) / 86400);
+}
+
+/* What each may be used for, and when: an authority signs, members sign nothing, a fleet key has no dates. */
+static void what_certificates_are_good_for(void **state)
+{
+    (void)state;
+    struct error error;
+    const struct member worker7 = {MEMBER_WORKER, 7};
+    mbedtls_x509_crt authority, member, fleet;
+    char subject[128], issuer[128];
+    const time_t now = time(NULL);
+    assert_true(credentials_create_authority(file("dates"), &error));
+    assert_true(credentials_create_member(file("dates"), &worker7, 30, file("w7.key"), &error));
+    assert_true(credentials_create_fleet_key(file("dates.key"), &error));
+    parse("dates/ca.key", &authority);
+    parse("w7.key", &member);
+    parse("dates.key", &fleet);
+    assert_int_equal(authority.MBEDTLS_PRIVATE(ca_istrue), 1);
+    assert_int_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
+    assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
+    assert_in_range(days_until(&authority.valid_from, now) + 10, 9, 9); /* a day ago */
+    assert_in_range(days_until(&authority.valid_to, now), 3650, 3650);
+    assert_int_equal(member.MBEDTLS_PRIVATE(ca_istrue), 0);
+    assert_true(mbedtls_x509_crt_has_ext_type(&member, MBEDTLS_X509_EXT_BASIC_CONSTRAINTS));
+    assert_int_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
+    assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
+    assert_in_range(days_until(&member.valid_from, now) + 10, 9, 9);
+    assert_in_range(days_until(&member.valid_to, now), 30, 30);
+    assert_true(mbedtls_x509_dn_gets(subject, sizeof subject, &member.subject) > 0);
+    assert_true(mbedtls_x509_dn_gets(issuer, sizeof issuer, &member.issuer) > 0);
+    assert_string_equal(subject, "CN=worker:7");
+    assert_string_equal(issuer, "CN=trainer authority");
+    assert_non_null(member.next); /* the authority's, for those who are to trust it */
+    assert_int_equal(member.next->raw.len, authority.raw.len);
+    assert_int_equal(fleet.valid_from.year, 2020);
+    assert_int_equal(fleet.valid_to.year, 9999);
+    assert_int_equal(fleet.MBEDTLS_PRIVATE(ca_istrue), 0);
+    for (int i = 0; i < 3; i++) {
+        const mbedtls_x509_crt *one = i == 0 ? &authority : i == 1 ? &member : &fleet;
+        assert_int_equal(one->serial.len, 16);
+        assert_true(one->serial.p[0] >= 0x40 && one->serial.p[0] < 0x80);
+        assert_int_equal(one->version, 3);
+    }
+    mbedtls_x509_crt_free(&authority);
+    mbedtls_x509_crt_free(&member);
+    mbedtls_x509_crt_free(&fleet);
+}
+
 /* --- The command --- */
 
 static int keygen(const char *out, const char *ca, const char *member, const char *operator_key, const char *days)
@@ -376,6 +448,7 @@ int main(void)
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),
         cmocka_unit_test(a_next_key_without_its_private_half),
+        cmocka_unit_test(what_certificates_are_good_for),
         cmocka_unit_test(what_keygen_says),
         cmocka_unit_test(what_keygen_makes),
         cmocka_unit_test(what_keygen_refuses),

@@ -1,0 +1,196 @@
+/* Who waits at the door: told apart by what they say first, sent away when their time is over. */
+#include "net/door.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/net/fleet_key.h"
+
+enum { ROOM = 4, PASS_AT = 11, ENOUGH = PASS_AT + PASS_SIZE };
+
+static struct door door;
+static int listener, peers[16], came;
+
+static int open_door(void **state)
+{
+    struct error error;
+    (void)state;
+    came = 0;
+    return !door_create(&door, fleet_key, ROOM, 10) || !socket_listen(&listener, "127.0.0.1", 0, &error);
+}
+
+static int close_door(void **state)
+{
+    (void)state;
+    door_destroy(&door);
+    close(listener);
+    for (int i = 0; i < came; i++) {
+        close(peers[i]);
+    }
+    return 0;
+}
+
+/* Number `came` from an address, at a time. */
+static struct pending pending_of(int address, double came_s)
+{
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    peers[came++] = ends[1];
+    return (struct pending){.fd = ends[0], .came_s = came_s, .source = {{(uint8_t)address}}};
+}
+
+static void put(int address, double came_s)
+{
+    struct pending out, pending = pending_of(address, came_s);
+    assert_false(door_put(&door, &pending, &out));
+}
+
+static void says(int peer, const void *bytes, size_t size)
+{
+    assert_int_equal(send(peers[peer], bytes, size, MSG_NOSIGNAL), size);
+}
+
+/* Waits for what is there already, and looks at the next of it. */
+static enum door_look next(double now_s, struct pending *pending)
+{
+    bool comes;
+    door_wait(&door, listener, NULL, clock_monotonic_s() + 0.01, &comes);
+    assert_false(comes);
+    return door_next(&door, now_s, pending);
+}
+
+static void a_first_flight(uint8_t bytes[ENOUGH], const struct credentials *credentials)
+{
+    memset(bytes, 0, ENOUGH);
+    bytes[0] = 22;
+    bytes[5] = 1;
+    pass_make(credentials_passes(credentials), bytes + PASS_AT);
+}
+
+static void silence_has_an_end(void **state)
+{
+    (void)state;
+    struct pending pending;
+    put(1, 100);
+    put(2, 101);
+    assert_int_equal(next(109.9, &pending), DOOR_NOTHING);
+    assert_int_equal(next(110, &pending), DOOR_GONE);
+    assert_int_equal(pending.source.bytes[0], 1);
+    close(pending.fd);
+    assert_int_equal(door.count, 1);
+    assert_int_equal(next(110, &pending), DOOR_NOTHING);
+    close(peers[1]); /* who hangs up is gone at once */
+    peers[1] = dup(listener);
+    assert_int_equal(next(110, &pending), DOOR_GONE);
+    assert_int_equal(pending.source.bytes[0], 2);
+    close(pending.fd);
+    assert_int_equal(door.count, 0);
+}
+
+static void what_is_said_tells(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    for (int i = 0; i < 4; i++) {
+        put(i, 100);
+    }
+    a_first_flight(bytes, fleet_key);
+    says(2, bytes, ENOUGH - 1); /* not enough yet */
+    says(0, "GET / HTTP/1.1\r\nHost: a.very.long.name.that.goes.on.and.on\r\n\r\n", 58);
+    assert_int_equal(next(100, &pending), DOOR_PLAIN);
+    assert_int_equal(pending.source.bytes[0], 0);
+    close(pending.fd);
+    assert_int_equal(next(100, &pending), DOOR_NOTHING);
+    says(2, bytes + ENOUGH - 1, 1);
+    assert_int_equal(next(100, &pending), DOOR_MEMBER);
+    assert_int_equal(pending.source.bytes[0], 2);
+    assert_memory_equal(pending.pass, bytes + PASS_AT, PASS_SIZE);
+    close(pending.fd);
+    bytes[PASS_AT] ^= 1;
+    says(1, bytes, ENOUGH);
+    assert_int_equal(next(100, &pending), DOOR_STRANGER);
+    close(pending.fd);
+    bytes[PASS_AT] ^= 1;
+    bytes[5] = 2; /* a pass in another message is none */
+    says(3, bytes, ENOUGH);
+    assert_int_equal(next(100, &pending), DOOR_STRANGER);
+    close(pending.fd);
+}
+
+static void several_speak_at_once(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    bool comes;
+    a_first_flight(bytes, fleet_key);
+    for (int i = 0; i < 4; i++) {
+        put(i, 100);
+    }
+    says(1, bytes, ENOUGH);
+    says(2, bytes, ENOUGH);
+    door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
+    for (int i = 1; i < 3; i++) { /* one look after the other, without another wait */
+        assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
+        assert_int_equal(pending.source.bytes[0], i);
+        close(pending.fd);
+    }
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_int_equal(door.count, 2);
+}
+
+/* Without room the oldest leaves; where one address has half of the room, its own oldest does. */
+static void whose_time_it_is(void **state)
+{
+    (void)state;
+    struct pending out, pending;
+    const int from[] = {1, 2, 3, 2};
+    for (int i = 0; i < 4; i++) {
+        put(from[i], 100 + i);
+    }
+    pending = pending_of(4, 104);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 100);
+    close(out.fd); /* left: 2, 3, 2, 4 */
+    pending = pending_of(3, 105);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 101);
+    close(out.fd); /* left: 3, 2, 4, 3 */
+    pending = pending_of(2, 106);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 102);
+    close(out.fd); /* left: 2, 4, 3, 2 */
+    pending = pending_of(4, 107);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 103);
+    close(out.fd); /* left: 4, 3, 2, 4 */
+    pending = pending_of(4, 108);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 104);
+    close(out.fd); /* left: 3, 2, 4, 4 */
+    pending = pending_of(4, 109);
+    assert_true(door_put(&door, &pending, &out));
+    assert_true(out.came_s == 107);
+    close(out.fd);
+    assert_int_equal(door.count, ROOM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(silence_has_an_end, open_door, close_door),
+        cmocka_unit_test_setup_teardown(what_is_said_tells, open_door, close_door),
+        cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
+        cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
