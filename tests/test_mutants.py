@@ -87,14 +87,14 @@ def tree(root, tmp_path):
     return tmp_path
 
 
-def mutants(root, tree, *arguments):
+def mutants(root, tree, *arguments, fails=""):
     python = root / "build/venv-mutants/bin/python"
     if not python.exists():
         pytest.skip("no build/venv-mutants: make build/venv-mutants/ready")
     done = subprocess.run([python, "tests/mutants/mutants.py", "--seed=1", "--units-alone", *arguments,
                            "build/san/tests/net/test_clamp"], cwd=tree, capture_output=True, text=True, timeout=120,
                           env={**os.environ, "MAKEFLAGS": ""})
-    assert not done.stderr
+    assert done.stderr.strip() == fails
     return done
 
 
@@ -130,6 +130,11 @@ def test_what_no_test_notices_survives(root, tree):
 def test_a_line_alone(root, tree):
     done = mutants(root, tree, "--file=net/clamp.c:11")
     assert len(ends(done.stdout)) == 2 and done.returncode == 0
+
+
+def test_a_room_that_is_none(root, tree):
+    done = mutants(root, tree, "--room=kitchen", fails="mutants: rooms are ps, net, worker, and a file is one of theirs")
+    assert done.returncode != 0 and not ends(done.stdout)
 
 
 def test_a_seed_draws_the_same_again(root, tree):

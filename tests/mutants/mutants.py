@@ -318,6 +318,8 @@ def main():
     arguments = parser.parse_args()
     print(f"mutants: seed {arguments.seed}, {arguments.count} a room")
     by_room, known = chosen_by(arguments)
+    if not by_room:
+        sys.exit(f"mutants: rooms are {', '.join(ROOMS)}, and a file is one of theirs")
     folder, results = copy_of_tests(), []
     for room, mutants in by_room.items():
         counted = [mutant for mutant in mutants if (mutant.path, mutant.lines()) not in known]

@@ -324,6 +324,34 @@ static void bulk_that_does_not_come(void **state)
     channel_close(&channel);
 }
 
+static void differs(const char *theirs, const char *ours, const char *wanted)
+{
+    struct error message = {"left over"};
+    handshake_describe_difference(NULL, "worker 1", theirs, "ps 0", ours, &message);
+    assert_string_equal(message.text, wanted);
+}
+
+/* By key, with both values, wherever it stands: three at most, and how many more there are. */
+static void differences_are_named(void **state)
+{
+    (void)state;
+    static const char unknown[] = "worker 1 and ps 0 have different job configs: compare `trainer config show` on both";
+    differs("{\"model\":{\"layers\":[784,300,10]}}", "{\"model\":{\"layers\":[784,500,10]}}",
+            "worker 1 has model.layers=[784,300,10], ps 0 has [784,500,10]");
+    differs("{\"a\":1,\"b\":2}", "{\"b\":2}", "worker 1 has a=1, ps 0 has (none)");
+    differs("{\"b\":2}", "{\"a\":\"x\",\"b\":2}", "worker 1 has a=(none), ps 0 has \"x\"");
+    differs("{\"a\":1,\"b\":2,\"c\":3}", "{\"c\":4,\"b\":5,\"a\":1}",
+            "worker 1 has c=3, ps 0 has 4; worker 1 has b=2, ps 0 has 5");
+    differs("{\"a\":1,\"b\":2,\"c\":3}", "{\"a\":2,\"b\":3,\"c\":4}",
+            "worker 1 has a=1, ps 0 has 2; worker 1 has b=2, ps 0 has 3; worker 1 has c=3, ps 0 has 4");
+    differs("{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5}", "{\"a\":2,\"b\":3,\"c\":4,\"d\":5}",
+            "worker 1 has a=1, ps 0 has 2; worker 1 has b=2, ps 0 has 3; worker 1 has c=3, ps 0 has 4; and 2 more keys "
+            "differ");
+    differs("{\"a\":{\"b\":1}}", "{\"a\":{\"b\":1}}", unknown);
+    differs("no JSON", "{\"a\":1}", unknown);
+    differs("{\"a\":1}", "[1]", unknown);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_certificate_of_another_is_no_welcome),
         cmocka_unit_test(calls),
         cmocka_unit_test(bulk_that_does_not_come),
+        cmocka_unit_test(differences_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
