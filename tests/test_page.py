@@ -20,6 +20,7 @@ from PIL import Image
 
 import browser
 import page_server
+from clusters import Cluster
 from page_server import Member, Run
 from ports import free_ports
 from runs import SMALL_DATA, run, start, train, wait_for
@@ -508,9 +509,10 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         chromium.wait_until("(page.shown.points.values.loss || []).filter(y => y !== null).length > 2")
         chromium.wait_until("charts.overview.charts.get('loss').graph")
         chromium.screenshot(screenshots / "page-real.png")
-        for view, words in {"charts": ["Memory of this process"], "members": ["local", "training"],
-                            "events": ["started", "validation"], "config": ["None under way."],
-                            "checkpoints": ["model-00"], "model": ["784 – 64 – 10", "accuracy, higher is better"]}.items():
+        said = {"charts": ["Memory of this process"], "members": ["local", "training"],
+                "events": ["started", "validation"], "config": ["None under way."], "checkpoints": ["model-00"],
+                "model": ["784 – 64 – 10", "accuracy, higher is better"]}
+        for view, words in said.items():
             turn_to(chromium, view)
             chromium.wait_for_text(words)
         assert chromium.complaints() == []
@@ -526,6 +528,25 @@ def answers(port):
             return True
     except OSError:
         return False
+
+
+def test_a_real_cluster(chromium, trainer, tmp_path, screenshots):
+    """A ps and two workers, each with a page of its own."""
+    ports = free_ports(3)
+    places = dict(zip(("ps 0", "worker 0", "worker 1"), ports))
+    with Cluster(trainer, tmp_path, flags=("--train_steps=100000000", "--lease_secs=1")) as cluster:
+        for name, port in places.items():
+            cluster.start(name, f"--http=127.0.0.1:{port}", *(["--train_dir=run"] if name == "worker 0" else []))
+        for port in ports:
+            wait_for(lambda port=port: answers(port), "answer")
+        for name, port in places.items():
+            see(chromium, f"http://127.0.0.1:{port}/", "overview", [name])
+            if name != "ps 0":
+                chromium.wait_until("progressOf().global_step > 20")
+            for view in WORDS:
+                turn_to(chromium, view)
+            assert chromium.complaints() == [], name
+        chromium.screenshot(screenshots / "page-cluster.png")
 
 
 def history_of(port):

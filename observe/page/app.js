@@ -354,7 +354,7 @@ class Chart {
             labels, series, legend: 'never', connectSeparatedPoints: true, drawPoints: few, pointSize: 2,
             highlightCircleSize: 3, logscale: page.logarithmic, labelsUTC: false, dateWindow: page.zoom,
             gridLineColor: color('line'), axisLineColor: color('strong'), axisLabelFontSize: 11, rightGap: 8,
-            yRangePad: 8, animatedZooms: false,
+            xRangePad: 4, yRangePad: 8, animatedZooms: false,
             axes: {
                 x: {drawGrid: false, axisLabelWidth: 70, pixelsPerLabel: 80, ...this.xAxis()},
                 y: {axisLabelWidth: 58, pixelsPerLabel: 34, labelsKMG2: this.format === bytes,

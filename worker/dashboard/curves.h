@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "observe/history.h"
 
-/* Adds what the folder's event files say, in their order; what is damaged in them is left out. None: nothing is added. */
+/* Adds what the event files in `folder` say, in their order. What is damaged in them is left out; none are no fault. */
 bool curves_read(struct history *history, const char *folder, struct error *error);
 
 #endif
