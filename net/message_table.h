@@ -67,9 +67,8 @@
     MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
                                              "query; answered by rollout")                                             \
     MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")    \
-    MESSAGE(35, describe,      16777216,     "from a worker to ps 0: how the rows of its table become inputs, as a "   \
-                                             "digest; from the chief in full, in the bulk; answered by "               \
-                                             "description")                                                            \
+    MESSAGE(35, describe,      16777216,     "from a worker to ps 0: a digest of how rows become inputs; from the "    \
+                                             "chief all of it; answered by description")                               \
     MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
