@@ -9,6 +9,7 @@
 static const struct command *const commands[] = {
     &command_train,
     &command_eval,
+    &command_explain,
     &command_predict,
     &command_inspect,
     &command_diff,

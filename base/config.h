@@ -133,12 +133,13 @@ struct config_train {
     double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
-    int64_t train_steps; /* last global step, as StopAtStepHook's last_step; 0 = no limit */
-    double epochs;       /* 0 = no limit */
-    enum loss_kind loss; /* LOSS_AUTO: by what is to be learnt */
-    double huber_delta;  /* errors up to this count by their square */
-    double quantile;     /* that LOSS_QUANTILE predicts, and that pinball measures */
-    char *class_weights; /* "": all 1; "balanced"; "name:weight,..." */
+    int64_t train_steps;     /* last global step, as StopAtStepHook's last_step; 0 = no limit */
+    double epochs;           /* 0 = no limit */
+    enum loss_kind loss;     /* LOSS_AUTO: by what is to be learnt */
+    double huber_delta;      /* errors up to this count by their square */
+    double quantile;         /* that LOSS_QUANTILE predicts, and that pinball measures */
+    double anomaly_quantile; /* of the validation rows' reconstruction errors: larger ones are anomalies */
+    char *class_weights;     /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
     double target_accuracy; /* stop once validation reaches it; 0 = never */
     double target_metric;   /* the same of best_metric; 0 = never */
@@ -308,6 +309,7 @@ double config_default_learning_rate(enum optimizer_kind kind);
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_activation_name(enum activation activation);
 const char *config_loss_name(enum loss_kind loss);
+bool loss_is_of_numbers(enum loss_kind loss); /* rather than of classes or of yes and no */
 const char *config_metric_name(enum metric metric);
 const char *config_precision_name(enum precision precision);
 

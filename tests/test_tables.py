@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import OneHotEncoder, RobustScaler, StandardScaler
 
-from runs import newest, run, same_tensors, train
+from runs import newest, run, same_tensors, tensors, train
 
 QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
          "--validate_steps=1000000")
@@ -57,6 +57,9 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
         write(tmp_path / f"d/{part}.csv", [*names, "kind"], [[*map(repr, map(float, row)), k] for row, k in zip(x, y)])
     result = train(trainer, "--data_dir=d", "--target=kind", *QUICK, "--epochs=40", "--train_dir=run", cwd=tmp_path)
     done = result.done
+    threshold = done["threshold"]
+    assert threshold == float(tensors(newest(tmp_path / "run"))[1]["threshold"]) and 0 < threshold < 1
+    assert done["classes"] == ["benign", "malignant"]
 
     scaler = StandardScaler().fit(x_train)
     schema = preprocessing(tmp_path / "run")
@@ -71,6 +74,9 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
 
     assert run(trainer, "eval", "run", "--data_dir=d", "--json", cwd=tmp_path).events[-1]["test_accuracy"] == \
         done["test_accuracy"]
+    told = run(trainer, "eval", "run", "--data_dir=d", cwd=tmp_path)
+    assert re.search(r"class benign +\d", told.stdout) and re.search(r"class malignant +\d", told.stdout)
+    assert f"decides for malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
 
     # Columns are found by name, in any order; what else is in the file comes back as it was.
     order = numpy.random.default_rng(1).permutation(len(names))
@@ -83,7 +89,7 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
     for row in rows:
         both = [float(row["probability_benign"]), float(row["probability_malignant"])]
         assert sum(both) == pytest.approx(1, abs=1e-5)
-        assert row["prediction"] == ["benign", "malignant"][numpy.argmax(both)]
+        assert row["prediction"] == ["benign", "malignant"][both[1] >= threshold]
 
 
 def test_categories_missing_values_and_dialects(trainer, tmp_path):
@@ -209,8 +215,6 @@ def test_what_cannot_be_predicted_is_named(trainer, tmp_path):
     (tmp_path / "data").mkdir()
     nothing = run(trainer, "eval", "run", cwd=tmp_path, status=1)
     assert "data: holds no files of rows; name their folder with --data_dir, or one file" in nothing.stderr
-    refused = run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path, status=1)
-    assert "the model is of a table, whose preprocessing an ONNX file does not hold yet" in refused.stderr
     piped = subprocess.run([trainer, "predict", "run", "-"], input="height\n5\n", capture_output=True, text=True,
                            cwd=tmp_path, check=True)
     assert piped.stdout.startswith("height,prediction,")
@@ -359,11 +363,24 @@ def test_an_anomaly_detector(trainer, tmp_path):
     usual, strange = digits.data[digits.target < 5], digits.data[digits.target == 8]
     write(tmp_path / "d/train.csv", [f"p{i}" for i in range(64)], usual.astype(int))
     write(tmp_path / "strange.csv", [f"p{i}" for i in range(64)], strange.astype(int))
-    train(trainer, "--data_dir=d", "--target=inputs", "--hidden=12", *QUICK, "--epochs=60", "--train_dir=run",
-          cwd=tmp_path)
-    low = [float(row["error"]) for row in predictions(trainer, "run", "d/train.csv", cwd=tmp_path)]
-    high = [float(row["error"]) for row in predictions(trainer, "run", "strange.csv", cwd=tmp_path)]
+    flags = ("--data_dir=d", "--target=inputs", "--hidden=12", *QUICK, "--epochs=60")
+    train(trainer, *flags, "--anomaly_quantile=0.9", "--train_dir=run", cwd=tmp_path)
+    usual = predictions(trainer, "run", "d/train.csv", cwd=tmp_path)
+    odd = predictions(trainer, "run", "strange.csv", cwd=tmp_path)
+    low, high = ([float(row["error"]) for row in rows] for rows in (usual, odd))
     assert numpy.median(high) > 1.4 * numpy.median(low)
+    threshold = float(tensors(newest(tmp_path / "run"))[1]["threshold"])
+    for row in [*usual, *odd]:
+        assert row["flag"] == str(int(float(row["error"]) > threshold))
+    told = run(trainer, "eval", "run", "strange.csv", "--json", cwd=tmp_path).events[-1]
+    assert told["threshold"] == threshold
+    assert told["test_flagged"] == sum(row["flag"] == "1" for row in odd)
+    assert told["test_flagged"] > 2 * (1 - 0.9) * len(odd)
+    plain = run(trainer, "eval", "run", "strange.csv", cwd=tmp_path).stdout
+    assert f"anomalies, whose error is above {threshold:.6g}: {told['test_flagged']} of {len(odd)} rows" in plain
+
+    train(trainer, *flags, "--anomaly_quantile=0.5", "--train_dir=lower", cwd=tmp_path)
+    assert float(tensors(newest(tmp_path / "lower"))[1]["threshold"]) < threshold
 
 
 def test_class_weights_balance_what_is_rare(trainer, tmp_path):

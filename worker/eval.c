@@ -57,15 +57,19 @@ static bool load_test(struct eval *eval, struct error *error)
                              &(struct evaluation_options){.train = &eval->trained.config.train,
                                                           .outputs = model->layers[model->layer_count - 1],
                                                           .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                                          .targets = eval->test.targets},
+                                                          .targets = eval->test.targets,
+                                                          .schema = schema},
                              error);
 }
 
 /* eval->trained has been opened. */
 static bool evaluate_checkpoint(struct eval *eval, struct error *error)
 {
-    if (!load_test(eval, error) || !trained_start(&eval->trained, error) ||
-        !evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error)) {
+    if (!load_test(eval, error) || !trained_start(&eval->trained, error)) {
+        return false;
+    }
+    eval->evaluation.decision = eval->trained.threshold;
+    if (!evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error)) {
         return false;
     }
     report_evaluation(&eval->evaluation, checkpoint_path(eval->trained.file),

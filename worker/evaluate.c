@@ -3,8 +3,11 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "worker/data/table/schema.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
 
@@ -36,6 +39,33 @@ bool evaluation_is_binary(const struct evaluation *evaluation)
     return is_of_classes(evaluation->loss_kind) && evaluation->units == 1;
 }
 
+bool evaluation_is_of_inputs(const struct evaluation *evaluation)
+{
+    return evaluation->options.schema && evaluation->options.schema->task == TASK_INPUTS;
+}
+
+/* Weights of classes say already where yes begins: what is best without them would undo them. */
+static bool is_decided_by_weights(const struct config_train *train)
+{
+    return train->class_weights && train->class_weights[0] != '\0' && train->best_metric == METRIC_AUTO;
+}
+
+bool evaluation_finds_threshold(const struct evaluation *evaluation)
+{
+    return evaluation->scores &&
+           (evaluation_is_of_inputs(evaluation) ||
+            (evaluation_is_binary(evaluation) && !is_decided_by_weights(evaluation->options.train)));
+}
+
+const char *evaluation_name(const struct evaluation *evaluation, int output, char text[EVALUATION_NAME])
+{
+    if (evaluation->options.schema) {
+        return schema_output_name(evaluation->options.schema, output);
+    }
+    snprintf(text, EVALUATION_NAME, "%d", output);
+    return text;
+}
+
 static void *take(char **at, size_t bytes)
 {
     void *taken = *at;
@@ -51,7 +81,7 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     size_t n = (size_t)evaluation->classes, outputs = (size_t)options->outputs, rows = (size_t)options->rows;
     bool regression = !is_of_classes(evaluation->loss_kind);
     size_t cells = evaluation->loss_kind == LOSS_SIGMOID ? outputs * 4 : n <= EVALUATION_MAX_CONFUSED ? n * n : 0;
-    size_t scores = regression ? 0 : rows * (size_t)evaluation->units;
+    size_t scores = !regression ? rows * (size_t)evaluation->units : evaluation_is_of_inputs(evaluation) ? rows : 0;
     evaluation->class_images = take(&at, n * sizeof(int64_t));
     evaluation->class_correct = take(&at, n * sizeof(int64_t));
     evaluation->confusions = cells > 0 ? take(&at, cells * sizeof(int64_t)) : NULL;
@@ -59,7 +89,7 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     evaluation->regression = regression ? take(&at, outputs * sizeof(struct regression)) : NULL;
     if (scores > 0 && scores <= EVALUATION_MAX_SCORES) {
         evaluation->scores = take(&at, scores * sizeof(double));
-        evaluation->ranked = take(&at, rows * sizeof(struct scored));
+        evaluation->ranked = regression ? NULL : take(&at, rows * sizeof(struct scored));
     }
     return (size_t)(at - memory);
 }
@@ -68,8 +98,11 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
 {
     enum loss_kind loss = evaluation_loss(options->train, options->targets);
     int classes = loss == LOSS_SOFTMAX ? options->outputs : 0;
-    *evaluation = (struct evaluation){
-        .options = *options, .loss_kind = loss, .classes = classes, .units = classes == 2 ? 1 : options->outputs};
+    *evaluation = (struct evaluation){.options = *options,
+                                      .loss_kind = loss,
+                                      .decision = NAN,
+                                      .classes = classes,
+                                      .units = classes == 2 ? 1 : options->outputs};
     _Alignas(16) char none[1];
     size_t bytes = layout(evaluation, none);
     evaluation->memory = calloc(1, bytes);
@@ -91,7 +124,7 @@ void evaluation_destroy(struct evaluation *evaluation)
 static void clear(struct evaluation *evaluation)
 {
     size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
-    evaluation->images = evaluation->correct = 0;
+    evaluation->images = evaluation->correct = evaluation->flagged = 0;
     evaluation->loss = 0;
     evaluation->threshold = NAN;
     memset(evaluation->class_images, 0, n * sizeof *evaluation->class_images);
@@ -107,13 +140,19 @@ static void clear(struct evaluation *evaluation)
     }
 }
 
+/* The probability of a class, from the logits, the largest of them, and the sum of all beside it. */
+static double probability(const float *logits, int class, int best, double sum)
+{
+    return exp((double)logits[class] - (double)logits[best]) / sum;
+}
+
 /* Probabilities of an example of a table, to be ranked: those that it is of each class, or of the second of two. */
 static void keep_scores(struct evaluation *evaluation, const float *logits, int best, double sum)
 {
     double *scores = evaluation->scores + evaluation->images * evaluation->units;
     int from = evaluation->classes - evaluation->units;
     for (int i = 0; i < evaluation->units; i++) {
-        scores[i] = exp((double)logits[from + i] - (double)logits[best]) / sum;
+        scores[i] = probability(logits, from + i, best, sum);
     }
 }
 
@@ -130,6 +169,12 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
         sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
     }
     evaluation->loss += log(sum) + (double)logits[best] - (double)logits[label];
+    if (evaluation->scores) {
+        keep_scores(evaluation, logits, best, sum);
+    }
+    if (classes == 2 && !isnan(evaluation->decision)) {
+        best = probability(logits, 1, best, sum) >= evaluation->decision;
+    }
     evaluation->class_images[label]++;
     if (best == label) {
         evaluation->correct++;
@@ -137,9 +182,6 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     }
     if (evaluation->confusions) {
         evaluation->confusions[(size_t)label * (size_t)classes + (size_t)best]++;
-    }
-    if (evaluation->scores) {
-        keep_scores(evaluation, logits, best, sum);
     }
 }
 
@@ -150,12 +192,14 @@ static void count_yes_and_no(struct evaluation *evaluation, const float *logits,
     bool right = true;
     for (int i = 0; i < outputs; i++) {
         double z = (double)logits[i], small = exp(-fabs(z));
-        bool yes = wanted[i] > 0.5f, predicted = z > 0;
+        double score = (z < 0 ? small : 1) / (1 + small);
+        bool yes = wanted[i] > 0.5f;
+        bool predicted = outputs == 1 && !isnan(evaluation->decision) ? score >= evaluation->decision : z > 0;
         evaluation->loss += ((z > 0 ? z : 0) - z * (double)wanted[i] + log1p(small)) / outputs;
         evaluation->confusions[4 * i + 2 * yes + predicted]++;
         right = right && yes == predicted;
         if (evaluation->scores) {
-            evaluation->scores[evaluation->images * outputs + i] = (z < 0 ? small : 1) / (1 + small);
+            evaluation->scores[evaluation->images * outputs + i] = score;
         }
     }
     evaluation->correct += right;
@@ -193,6 +237,13 @@ static void count_numbers(struct evaluation *evaluation, const float *outputs, c
         evaluation->loss += number_loss(evaluation, (double)outputs[i] - (double)wanted[i]) / targets;
         regression_add(&evaluation->regression[i], mean + scale * (double)wanted[i], mean + scale * (double)outputs[i],
                        evaluation->options.train->quantile);
+    }
+    if (evaluation_is_of_inputs(evaluation)) {
+        double error = metrics_reconstruction_error(outputs, wanted, targets);
+        evaluation->flagged += error > evaluation->decision;
+        if (evaluation->scores) {
+            evaluation->scores[evaluation->images] = error;
+        }
     }
 }
 
@@ -236,9 +287,11 @@ static void measure_ranks(struct evaluation *evaluation, const struct examples *
     }
     evaluation->metrics[METRIC_ROC_AUC] = auc / evaluation->units;
     evaluation->metrics[METRIC_AVERAGE_PRECISION] = precision / evaluation->units;
-    if (evaluation->units == 1) {
-        evaluation->threshold =
-            metrics_best_threshold(evaluation->ranked, (int)evaluation->images, &evaluation->threshold_f1);
+    if (evaluation_finds_threshold(evaluation)) {
+        double worth;
+        evaluation->threshold = metrics_best_threshold(
+            evaluation->ranked, (int)evaluation->images,
+            evaluation_best_metric(evaluation->options.train, evaluation->options.targets), &worth);
     }
 }
 
@@ -289,6 +342,10 @@ static void measure_numbers(struct evaluation *evaluation)
     evaluation->metrics[METRIC_RMSE] = rmse;
     evaluation->metrics[METRIC_R2] = r2;
     evaluation->metrics[METRIC_PINBALL] = pinball;
+    if (evaluation_finds_threshold(evaluation)) {
+        evaluation->threshold =
+            metrics_quantile(evaluation->scores, (int)evaluation->images, evaluation->options.train->anomaly_quantile);
+    }
 }
 
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,

@@ -14,6 +14,8 @@
 #include "worker/engine.h"
 #include "worker/metrics.h"
 
+struct schema;
+
 enum {
     EVALUATION_MAX_CONFUSED = 256,    /* with more classes than that, no table of confusions is kept */
     EVALUATION_MAX_SCORES = 16777216, /* with more examples x outputs than that, ROC AUC and its like are not known */
@@ -24,12 +26,15 @@ struct evaluation_options {
     int outputs;                      /* units of the model's last layer */
     int rows;                         /* most examples of a table that will be evaluated at once; 0: pictures */
     int targets;                      /* target values of a row; 0: labels */
+    const struct schema *schema;      /* of a table, borrowed: what classes and targets are called; NULL: numbers */
 };
 
 /* Owned by its creator; the counts are those of the last evaluate(). */
 struct evaluation {
     struct evaluation_options options;
     enum loss_kind loss_kind; /* never LOSS_AUTO */
+    double decision;          /* the owner's: scores of a binary model from it on mean yes, and rows of a larger error
+                                 are anomalies; NaN: the likelier class, and none. At first NaN. */
     int classes;              /* of softmax; else 0 */
     int64_t images, correct;  /* examples; those all of whose labels are right */
     double loss;              /* mean, without weights; not finite if the model is broken */
@@ -40,9 +45,13 @@ struct evaluation {
     double metrics[METRICS]; /* NaN: not defined, or not known */
     int units;               /* outputs whose scores are ranked: 1 if there are two classes */
     struct scored *ranked;   /* [images]: scores of a binary model, sorted; NULL: it is none, or too large */
-    double threshold;        /* of a binary model's score, with the best F1; NaN: not known */
-    double threshold_f1;
-    double *scores;                /* [rows, units]; NULL: too many */
+    /*
+     * What `decision` should be, by these examples: of a binary model the best by best_metric (metrics.h), unless
+     * weights of classes decide, of one that learns the inputs the quantile of the errors; NaN: not known.
+     */
+    double threshold;
+    int64_t flagged;               /* rows that are anomalies by `decision` */
+    double *scores;                /* [rows, units], or a row's reconstruction error each; NULL: too many */
     struct regression *regression; /* [targets], of numbers */
     float *logits;                 /* scratch */
     void *memory;
@@ -60,6 +69,16 @@ enum metric evaluation_best_metric(const struct config_train *train, int targets
 
 /* Does the model tell two classes apart, by one score? */
 bool evaluation_is_binary(const struct evaluation *evaluation);
+
+/* Does it learn its inputs, so that what it fails to reconstruct is an anomaly? */
+bool evaluation_is_of_inputs(const struct evaluation *evaluation);
+
+/* Does an evaluation find a threshold? */
+bool evaluation_finds_threshold(const struct evaluation *evaluation);
+
+/* What a class or target is called; of pictures its number, which is written into `text`. */
+enum { EVALUATION_NAME = 16 };
+const char *evaluation_name(const struct evaluation *evaluation, int output, char text[EVALUATION_NAME]);
 
 /* Runs all examples through the model; averaged: through its moving averages. Fails only if the engine does. */
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,

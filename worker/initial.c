@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "ps/store/optimizer.h"
+#include "worker/data/table/schema.h"
 #include "worker/export/trained.h"
 
 static bool take_over(const struct config *config, const struct model *model, float *values, char *source,
@@ -52,4 +53,14 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
         }
     }
     return true;
+}
+
+void initial_record(struct checkpoint_info *info, const struct config *config, const struct schema *schema)
+{
+    info->seed = config->train.seed;
+    info->fleet_version = config->fleet.version;
+    info->preprocessing = schema ? schema->text : NULL;
+    info->loss = schema ? config->train.loss : LOSS_AUTO;
+    info->huber_delta = config->train.huber_delta;
+    info->quantile = config->train.quantile;
 }

@@ -9,11 +9,16 @@
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
 
+struct schema;
+
 /*
  * Fills state, created for config's model and optimizer, with where a new run begins. source: in words, for logs. Fails
  * if train.warm_start names no good checkpoint, or one of another model: then the error says what differs.
  */
 bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
                    struct error *error);
+
+/* What the checkpoints of a run say about it, whatever it was restored from. schema: borrowed; NULL: pictures. */
+void initial_record(struct checkpoint_info *info, const struct config *config, const struct schema *schema);
 
 #endif

@@ -152,6 +152,7 @@ static void record(struct updater *updater, struct updater_record *record)
     const bool has_checkpoint = local->last_checkpoint[0] != '\0';
     *record = (struct updater_record){.best_score = local->info.best_score,
                                       .best_step = local->info.best_step,
+                                      .threshold = local->info.has_threshold ? local->info.threshold : NAN,
                                       .checkpoint_failed = local->checkpoint_failed,
                                       .last_checkpoint = has_checkpoint ? local->last_checkpoint : NULL,
                                       .last_checkpoint_step = has_checkpoint ? local->last_checkpoint_step : -1};
@@ -235,9 +236,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!restored && !put_initial_state(local)) {
         return false;
     }
-    local->info.seed = config->train.seed; /* what it says from here on is about this run */
-    local->info.fleet_version = config->fleet.version;
-    local->info.preprocessing = training->dataset->schema ? training->dataset->schema->text : NULL;
+    initial_record(&local->info, config, training->dataset->schema);
     snprintf(local->info.config_digest, sizeof local->info.config_digest, "%s", training->digest);
     training->global_step = restored ? local->info.global_step : 0;
     training->engine->table->set_global_step(training->engine, training->global_step);

@@ -162,24 +162,42 @@ double metrics_average_precision(const struct scored *sorted, int count)
     return all > 0 ? sum / (double)all : NAN;
 }
 
-double metrics_best_threshold(const struct scored *sorted, int count, double *f1)
+enum metric metrics_of_threshold(enum metric metric)
+{
+    return metric == METRIC_ACCURACY || metric == METRIC_BALANCED_ACCURACY || metric == METRIC_MCC ? metric : METRIC_F1;
+}
+
+/* What yes for the first `taken` of `count` examples is worth, `found` of which are positive, as `all` are. */
+static double worth_of_cut(enum metric metric, int64_t taken, int64_t found, int64_t count, int64_t all)
+{
+    const int64_t confusions[4] = {count - all - (taken - found), taken - found, all - found, found};
+    double worth = metric == METRIC_BALANCED_ACCURACY ? metrics_balanced_accuracy(confusions, 2)
+                   : metric == METRIC_MCC             ? metrics_mcc(confusions, 2)
+                   : metric == METRIC_F1              ? metrics_f1_of(confusions, 2, 1)
+                                                      : (double)(confusions[0] + confusions[3]) / (double)count;
+    return isnan(worth) ? 0 : worth;
+}
+
+double metrics_best_threshold(const struct scored *sorted, int count, enum metric metric, double *best)
 {
     int64_t all = positives(sorted, count), found = 0, positive, negative;
-    double best = 0.5;
-    *f1 = 0;
-    for (int i = 0; i < count;) {
-        int end = next_score(sorted, count, i, &positive, &negative);
-        found += positive;
-        double here = 2 * (double)found / (double)(all + end);
-        double threshold = end < count ? (sorted[i].score + sorted[end].score) / 2 : sorted[i].score / 2;
-        bool nearer = fabs(threshold - 0.5) < fabs(best - 0.5);
-        if (here > *f1 || (here == *f1 && found > 0 && nearer)) {
-            *f1 = here;
-            best = threshold;
+    double chosen = 0.5;
+    metric = metrics_of_threshold(metric);
+    *best = -INFINITY;
+    for (int taken = 0;;) {
+        double above = taken > 0 ? sorted[taken - 1].score : 1, below = taken < count ? sorted[taken].score : 0;
+        double threshold = below < 0.5 && above > 0.5 ? 0.5 : (above + below) / 2;
+        double worth = worth_of_cut(metric, taken, found, count, all);
+        if (worth > *best || (worth == *best && fabs(threshold - 0.5) < fabs(chosen - 0.5))) {
+            *best = worth;
+            chosen = threshold;
         }
-        i = end;
+        if (taken == count) {
+            return chosen;
+        }
+        taken = next_score(sorted, count, taken, &positive, &negative);
+        found += positive;
     }
-    return best;
 }
 
 void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point)
@@ -195,6 +213,35 @@ void metrics_pr_point(const struct scored *sorted, int count, double threshold, 
     point->true_negatives = count - above - point->false_negatives;
     point->precision = above > 0 ? (double)point->true_positives / above : 1;
     point->recall = all > 0 ? (double)point->true_positives / (double)all : 0;
+}
+
+/* --- Reconstructions --- */
+
+double metrics_reconstruction_error(const float *outputs, const float *inputs, int count)
+{
+    double sum = 0;
+    for (int i = 0; i < count; i++) {
+        const double difference = (double)outputs[i] - (double)inputs[i];
+        sum += difference * difference;
+    }
+    return sum / count;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
+double metrics_quantile(double *values, int count, double quantile)
+{
+    if (count == 0) {
+        return NAN;
+    }
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    const double at = quantile * (count - 1);
+    const int before = (int)at < count - 1 ? (int)at : count - 1, after = before < count - 1 ? before + 1 : before;
+    return values[before] + (at - before) * (values[after] - values[before]);
 }
 
 /* --- Regression --- */

@@ -37,10 +37,12 @@ double metrics_roc_auc(const struct scored *sorted, int count);
 double metrics_average_precision(const struct scored *sorted, int count);
 
 /*
- * The threshold with the best F1 where scores from it on count as positive: half way between two scores, so that
- * rounding does not matter; of equals the one nearest to 0.5. *f1: that F1.
+ * The threshold that is best by a metric where scores from it on count as positive: accuracy, balanced accuracy and the
+ * Matthews correlation by their name, any other by F1. It is 0.5 or half way between two scores, so that rounding does
+ * not matter; of equals the one nearest to 0.5. *best: what the metric comes to.
  */
-double metrics_best_threshold(const struct scored *sorted, int count, double *f1);
+double metrics_best_threshold(const struct scored *sorted, int count, enum metric metric, double *best);
+enum metric metrics_of_threshold(enum metric metric); /* the one it goes by */
 
 /* A point of the curve of precision and recall: what scores >= threshold come to. */
 struct pr_point {
@@ -48,6 +50,14 @@ struct pr_point {
     double precision, recall;
 };
 void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point);
+
+/* --- Reconstructions --- */
+
+/* The mean squared difference between what a model makes of its inputs and the inputs. */
+double metrics_reconstruction_error(const float *outputs, const float *inputs, int count);
+
+/* As numpy.quantile; sorts the values. NaN of none. */
+double metrics_quantile(double *values, int count, double quantile);
 
 /* --- Regression: one target at a time; begins as zeros --- */
 

@@ -202,6 +202,9 @@ void report_validation(const struct report_validation *validation)
         }
         cJSON_AddNumberToObject(fields, "validation_loss", evaluation->loss);
         add_metrics(fields, "validation", evaluation);
+        if (!isnan(evaluation->threshold)) {
+            cJSON_AddNumberToObject(fields, "validation_threshold", evaluation->threshold);
+        }
         cJSON_AddNumberToObject(fields, metric_key(key, "best", validation->metric), validation->best_score);
         cJSON_AddNumberToObject(fields, "best_step", (double)validation->best_step);
         log_event("validation", fields, NULL);
@@ -284,11 +287,38 @@ static int pick_classes(const struct evaluation *evaluation, int *classes)
     return found;
 }
 
+/* What the model's outputs are called, in their order. */
+static void add_names(cJSON *fields, const struct evaluation *evaluation)
+{
+    if (!evaluation->options.schema || evaluation_is_of_inputs(evaluation)) {
+        return;
+    }
+    cJSON *names = cJSON_AddArrayToObject(fields, evaluation->classes > 0 ? "classes" : "targets");
+    char text[EVALUATION_NAME];
+    for (int i = 0; i < evaluation->options.outputs; i++) {
+        cJSON_AddItemToArray(names, cJSON_CreateString(evaluation_name(evaluation, i, text)));
+    }
+}
+
+/* What the model decides by, and what comes of it. */
+static void add_decision(cJSON *fields, const struct evaluation *evaluation)
+{
+    if (isnan(evaluation->decision)) {
+        return;
+    }
+    cJSON_AddNumberToObject(fields, "threshold", evaluation->decision);
+    if (evaluation_is_of_inputs(evaluation)) {
+        cJSON_AddNumberToObject(fields, "test_flagged", (double)evaluation->flagged);
+    }
+}
+
 static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
 {
     cJSON_AddNumberToObject(fields, is_of_table(evaluation) ? "test_rows" : "test_images", (double)evaluation->images);
     cJSON_AddNumberToObject(fields, "test_loss", evaluation->loss);
     add_metrics(fields, "test", evaluation);
+    add_decision(fields, evaluation);
+    add_names(fields, evaluation);
     if (evaluation->classes == 0) {
         return;
     }
@@ -318,14 +348,41 @@ static void show_metrics(const struct evaluation *evaluation)
         }
     }
     log_info("%s", text);
-    if (!isnan(evaluation->threshold)) {
-        log_info("best F1 here %.4f, at threshold %.4f", evaluation->threshold_f1, evaluation->threshold);
+}
+
+/* Each of several targets of yes and no by itself. */
+static void show_targets(const struct evaluation *evaluation)
+{
+    char correct[COUNT_TEXT], images[COUNT_TEXT], name[EVALUATION_NAME];
+    int shown = evaluation->options.outputs <= SHOWN_CLASSES ? evaluation->options.outputs : SHOWN_CLASSES;
+    for (int i = 0; i < shown && evaluation->loss_kind == LOSS_SIGMOID && shown > 1; i++) {
+        const int64_t *table = evaluation->confusions + 4 * i;
+        double f1 = metrics_f1_of(table, 2, 1);
+        log_info("target %-10s  F1 %.4f  (%s of %s right)", evaluation_name(evaluation, i, name), isnan(f1) ? 0 : f1,
+                 count_text(correct, table[0] + table[3]), count_text(images, evaluation->images));
+    }
+}
+
+static void show_decision(const struct evaluation *evaluation)
+{
+    char flagged[COUNT_TEXT], rows[COUNT_TEXT], name[EVALUATION_NAME];
+    if (isnan(evaluation->decision)) {
+        return;
+    }
+    if (evaluation_is_of_inputs(evaluation)) {
+        log_info("anomalies, whose error is above %.6g: %s of %s rows", evaluation->decision,
+                 count_text(flagged, evaluation->flagged), count_text(rows, evaluation->images));
+    } else if (evaluation_is_binary(evaluation)) {
+        log_info("decides for %s from a probability of %.4f on, the best for %s on the validation data",
+                 evaluation_name(evaluation, evaluation->options.outputs - 1, name), evaluation->decision,
+                 config_metric_name(metrics_of_threshold(
+                     evaluation_best_metric(evaluation->options.train, evaluation->options.targets))));
     }
 }
 
 static void show_evaluation(const struct evaluation *evaluation)
 {
-    char correct[COUNT_TEXT], images[COUNT_TEXT];
+    char correct[COUNT_TEXT], images[COUNT_TEXT], name[EVALUATION_NAME];
     int classes[SHOWN_CLASSES];
     int shown = pick_classes(evaluation, classes);
     if (shown < evaluation->classes && evaluation->classes > SHOWN_CLASSES) {
@@ -333,11 +390,14 @@ static void show_evaluation(const struct evaluation *evaluation)
     }
     for (int i = 0; i < shown; i++) {
         int c = classes[i];
-        log_info("class %-3d  %6.2f%%  (%s of %s)", c, 100 * class_accuracy(evaluation, c),
+        log_info("class %-*s  %6.2f%%  (%s of %s)", evaluation->options.schema ? 10 : 3,
+                 evaluation_name(evaluation, c, name), 100 * class_accuracy(evaluation, c),
                  count_text(correct, evaluation->class_correct[c]), count_text(images, evaluation->class_images[c]));
     }
     if (is_of_table(evaluation)) {
+        show_targets(evaluation);
         show_metrics(evaluation);
+        show_decision(evaluation);
     }
     if (evaluation->regression) {
         log_info("%s rows, loss %.4f", count_text(images, evaluation->images), report_number(evaluation->loss));
@@ -361,7 +421,7 @@ static void evaluation_as_json(const struct evaluation *evaluation, const char *
     add_evaluation(fields, evaluation);
     cJSON *array = cJSON_AddArrayToObject(fields, "confusions");
     for (int i = 0; i < count; i++) {
-        cJSON *pair = cJSON_CreateObject();
+        cJSON *pair = cJSON_CreateObject(); /* by number, as classes and their figures are listed */
         cJSON_AddNumberToObject(pair, "label", pairs[i].label);
         cJSON_AddNumberToObject(pair, "predicted", pairs[i].predicted);
         cJSON_AddNumberToObject(pair, "images", (double)pairs[i].images);
@@ -377,13 +437,14 @@ void report_evaluation(const struct evaluation *evaluation, const char *checkpoi
         return;
     }
     struct confused_pair pairs[SHOWN_PAIRS];
-    char number[COUNT_TEXT];
+    char number[COUNT_TEXT], label[EVALUATION_NAME], predicted[EVALUATION_NAME];
     int count = evaluation_worst_pairs(evaluation, pairs, SHOWN_PAIRS);
     log_info("checkpoint %s, step %s", checkpoint, count_text(number, global_step));
     show_evaluation(evaluation);
     for (int i = 0; i < count; i++) {
-        log_info("%s %d taken for %d  %s", i == 0 ? "most confused:" : "              ", pairs[i].label,
-                 pairs[i].predicted, count_text(number, pairs[i].images));
+        log_info("%s %s taken for %s  %s", i == 0 ? "most confused:" : "              ",
+                 evaluation_name(evaluation, pairs[i].label, label),
+                 evaluation_name(evaluation, pairs[i].predicted, predicted), count_text(number, pairs[i].images));
     }
 }
 

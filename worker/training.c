@@ -273,6 +273,12 @@ static double shown_score(const struct checkpoint_info *record)
     return is_accuracy && !isnan(record->validation_score) ? record->validation_score : -1;
 }
 
+static void note_threshold(struct checkpoint_info *record, const struct evaluation *evaluation)
+{
+    record->has_threshold = !isnan(evaluation->threshold);
+    record->threshold = record->has_threshold ? evaluation->threshold : 0;
+}
+
 /* Takes down what the evaluation found; true if it never was better. */
 static bool note_validation(struct training *training, const struct held_model *held)
 {
@@ -285,8 +291,7 @@ static bool note_validation(struct training *training, const struct held_model *
     }
     record->metric = training->metric;
     record->validation_score = score;
-    record->has_threshold = evaluation_is_binary(evaluation) && !isnan(evaluation->threshold);
-    record->threshold = record->has_threshold ? evaluation->threshold : 0;
+    note_threshold(record, evaluation);
     const bool is_best =
         !isnan(score) && (isnan(record->best_score) ||
                           (metric_rises(training->metric) ? score > record->best_score : score < record->best_score));
@@ -339,6 +344,22 @@ static bool validate(struct training *training)
     return is_best;
 }
 
+/*
+ * The last model gets a threshold of its own, though no validation is due: that would count for the best score, which
+ * a run that goes on later must not notice.
+ */
+static void find_last_threshold(struct training *training)
+{
+    const struct updater_table *table = training->updater->table;
+    struct held_model held;
+    if (evaluation_finds_threshold(&training->evaluation) && table->hold(training->updater, &held)) {
+        if (evaluate_on(training, &training->dataset->validation)) {
+            note_threshold(held.record, &training->evaluation);
+        }
+        table->release(training->updater, false);
+    }
+}
+
 /* After steps that led on from global step `before`. Returns true if a validation was the best so far. */
 static bool do_what_is_due(struct training *training, int64_t before)
 {
@@ -348,8 +369,16 @@ static bool do_what_is_due(struct training *training, int64_t before)
         report_progress(training);
     }
     summarise_if_due(training, before);
-    return training->test && training->dataset->validation.count > 0 && plan_validation_due(plan, before, step) &&
-           validate(training);
+    if (!training->test || training->dataset->validation.count == 0) {
+        return false;
+    }
+    if (plan_validation_due(plan, before, step)) {
+        return validate(training);
+    }
+    if (step >= plan->last_step) {
+        find_last_threshold(training);
+    }
+    return false;
 }
 
 static void show_progress(struct training *training)
@@ -395,7 +424,8 @@ static bool create_evaluation(struct training *training)
     const struct evaluation_options options = {.train = &training->config->train,
                                                .outputs = model->widths[model->layer_count],
                                                .rows = examples_are_rows(&dataset->train) ? rows : 0,
-                                               .targets = dataset->train.targets};
+                                               .targets = dataset->train.targets,
+                                               .schema = dataset->schema};
     return evaluation_create(&training->evaluation, &options, &training->error);
 }
 
@@ -496,6 +526,7 @@ static bool test(struct training *training, const struct updater_record *record)
 {
     const struct updater_table *table = training->updater->table;
     char reason[128];
+    training->evaluation.decision = record->threshold;
     if (!evaluate_on(training, training->test)) {
         return false;
     }

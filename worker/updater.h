@@ -34,6 +34,7 @@ struct held_model {
 struct updater_record {
     double best_score; /* by validation, of train.best_metric; NaN: none */
     int64_t best_step;
+    double threshold;            /* that the model decides by; NaN: none */
     bool checkpoint_failed;      /* some checkpoint was not written: logged already, the run must not end with 0 */
     const char *last_checkpoint; /* the newest good one, the updater's; NULL: none */
     int64_t last_checkpoint_step;

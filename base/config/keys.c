@@ -155,6 +155,10 @@ const struct config_key config_keys[] = {
     {"train", "quantile", KEY_NUMBER, AT(train.quantile), .maximum = 1, .above_minimum = true, .below_maximum = true,
      .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "quantile that loss quantile predicts and that metric pinball measures"},
+    {"train", "anomaly_quantile", KEY_NUMBER, AT(train.anomaly_quantile), .maximum = 1, .above_minimum = true,
+     .initial = "0.99", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "with target inputs: a row is an anomaly if its error is larger than this share of the validation "
+                    "rows' errors"},
     {"train", "class_weights", KEY_TEXT, AT(train.class_weights), .initial = "",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "weights of a table's classes in the loss: balanced, or name:weight,...; empty = all alike"},
@@ -424,6 +428,11 @@ const char *config_optimizer_name(enum optimizer_kind kind)
 const char *config_activation_name(enum activation activation)
 {
     return activations[activation];
+}
+
+bool loss_is_of_numbers(enum loss_kind loss)
+{
+    return loss == LOSS_MSE || loss == LOSS_MAE || loss == LOSS_HUBER || loss == LOSS_QUANTILE;
 }
 
 const char *config_loss_name(enum loss_kind loss)

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cJSON.h>
-
 #include "base/file.h"
 #include "base/version.h"
 #include "ps/checkpoint/internal.h"
@@ -138,18 +136,16 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     }
 }
 
-/* A metadata value of any characters, escaped as in JSON; NULL if out of memory. The caller frees it. */
-static char *checkpoint_escape(const char *text)
+static void put_loss(struct safetensors_writer *writer, const struct checkpoint_info *info)
 {
-    cJSON *string = cJSON_CreateString(text);
-    char *quoted = string ? cJSON_PrintUnformatted(string) : NULL;
-    cJSON_Delete(string);
-    if (quoted) {
-        const size_t length = strlen(quoted);
-        memmove(quoted, quoted + 1, length - 2);
-        quoted[length - 2] = '\0';
+    if (info->loss == LOSS_AUTO) {
+        return;
     }
-    return quoted;
+    put(writer, "loss", "%s", config_loss_name(info->loss));
+    if (loss_is_of_numbers(info->loss)) {
+        put(writer, "huber_delta", "%.17g", info->huber_delta);
+        put(writer, "quantile", "%.17g", info->quantile);
+    }
 }
 
 /* Returns the header's size and where its digest stands. preprocessing: escaped; NULL: none. */
@@ -175,6 +171,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put(&writer, "bad_validations", "%d", info->bad_validations);
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
+    put_loss(&writer, info);
     if (preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", preprocessing);
     }
@@ -221,7 +218,7 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     char hex[DIGEST_HEX + 1];
     size_t digest_offset;
     int rows = list_parts(state, NULL);
-    char *preprocessing = info->preprocessing ? checkpoint_escape(info->preprocessing) : NULL;
+    char *preprocessing = info->preprocessing ? safetensors_escape(info->preprocessing) : NULL;
     const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0);
     char *header = malloc(capacity);
     struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);

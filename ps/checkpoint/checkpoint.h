@@ -6,8 +6,9 @@
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
- * model, config_digest, fleet_version, preprocessing of a model of tables, and "digest": BLAKE2b-256 in hex over the
- * whole file, with the digest's own 64 characters taken as '0'. It is verified before anything else is believed.
+ * model or an anomaly detector, of a model of tables loss (with huber_delta and quantile, of numbers) and
+ * preprocessing, config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's
+ * own 64 characters taken as '0'. It is verified before anything else is believed.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -34,7 +35,9 @@ struct checkpoint_info {
     int64_t best_step;
     int bad_validations; /* validations in a row without a new best */
     bool has_threshold;
-    double threshold; /* of a binary model's score, by the last validation */
+    double threshold;             /* of a binary model's score, or of reconstruction errors, by the last validation */
+    enum loss_kind loss;          /* that it was trained with; LOSS_AUTO: not said */
+    double huber_delta, quantile; /* of losses of numbers */
     char config_digest[CONFIG_DIGEST_HEX + 1];
     int64_t fleet_version;
     const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; of a file as long as it is open */

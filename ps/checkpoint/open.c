@@ -200,6 +200,28 @@ static bool get_scores(struct checkpoint_file *file, struct error *error)
     return !info->has_threshold || get_double(file, "threshold", &info->threshold, error);
 }
 
+/* What it was trained with; older files do not say. */
+static bool get_loss(struct checkpoint_file *file, struct error *error)
+{
+    struct checkpoint_info *info = &file->info;
+    char name[32];
+    if (!safetensors_metadata(&file->tensors, "loss")) {
+        return true;
+    }
+    if (!get_text(file, "loss", name, sizeof name, error)) {
+        return false;
+    }
+    info->loss = LOSS_SOFTMAX;
+    while (info->loss <= LOSS_QUANTILE && strcmp(name, config_loss_name(info->loss)) != 0) {
+        info->loss++;
+    }
+    if (info->loss > LOSS_QUANTILE) {
+        return error_set(error, "%s: its loss is \"%s\", which this program does not know", file->path, name);
+    }
+    return !loss_is_of_numbers(info->loss) || (get_double(file, "huber_delta", &info->huber_delta, error) &&
+                                               get_double(file, "quantile", &info->quantile, error));
+}
+
 static bool get_model(struct checkpoint_file *file, struct error *error)
 {
     char text[METADATA_VALUE];
@@ -265,7 +287,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     }
     if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
         !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) || !get_scores(file, error) ||
-        !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
+        !get_loss(file, error) || !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
         !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||
         !get_integer(file, "fleet_version", INT64_MIN, INT64_MAX, &info->fleet_version, error) ||

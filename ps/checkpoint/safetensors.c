@@ -6,7 +6,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <cJSON.h>
 
 struct cursor {
     const uint8_t *bytes;
@@ -338,6 +341,19 @@ static void append_number(struct safetensors_writer *writer, uint64_t number)
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, number);
     append(writer, text);
+}
+
+char *safetensors_escape(const char *text)
+{
+    cJSON *string = cJSON_CreateString(text);
+    char *quoted = string ? cJSON_PrintUnformatted(string) : NULL;
+    cJSON_Delete(string);
+    if (quoted) {
+        const size_t length = strlen(quoted);
+        memmove(quoted, quoted + 1, length - 2);
+        quoted[length - 2] = '\0';
+    }
+    return quoted;
 }
 
 void safetensors_write_begin(struct safetensors_writer *writer, char *buffer, size_t capacity)

@@ -66,6 +66,9 @@ bool safetensors_decode(struct safetensors *file, const uint8_t *bytes, size_t s
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 const struct safetensors_text *safetensors_metadata(const struct safetensors *file, const char *key);
 
+/* A metadata value of any characters, escaped as the writer wants it; NULL if out of memory. The caller frees it. */
+char *safetensors_escape(const char *text);
+
 /*
  * Builds a header in `buffer`: begin, any metadata, any tensors in the order of their bytes, end. Keys, values and
  * names must be plain (no quotes, backslashes or control characters). Running out of room is remembered and reported

@@ -108,7 +108,7 @@ static void the_best_threshold(void **state)
     double f1;
     int count = make_scored(scored, MOST);
     metrics_sort(scored, count);
-    double threshold = metrics_best_threshold(scored, count, &f1);
+    double threshold = metrics_best_threshold(scored, count, METRIC_F1, &f1);
     metrics_pr_point(scored, count, threshold, &point);
     assert_equal(f1, 2 * point.precision * point.recall / (point.precision + point.recall));
     for (int i = 0; i <= 100; i++) {
@@ -118,6 +118,51 @@ static void the_best_threshold(void **state)
         assert_true(point.true_positives == 0 ||
                     2 * point.precision * point.recall / (point.precision + point.recall) <= f1 + 1e-12);
     }
+}
+
+/* By every metric that a threshold is chosen for: none of a thousand others does better, nor does no yes at all. */
+static void the_best_threshold_of_each_metric(void **state)
+{
+    (void)state;
+    static const enum metric kinds[] = {METRIC_ACCURACY, METRIC_BALANCED_ACCURACY, METRIC_MCC, METRIC_F1};
+    struct scored scored[MOST];
+    int count = make_scored(scored, MOST);
+    metrics_sort(scored, count);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        double best, found = NAN;
+        double threshold = metrics_best_threshold(scored, count, kinds[k], &best);
+        for (int i = -1; i <= 1000; i++) {
+            struct pr_point point;
+            metrics_pr_point(scored, count, i < 0 ? threshold : i / 1000.0, &point);
+            const int64_t table[4] = {point.true_negatives, point.false_positives, point.false_negatives,
+                                      point.true_positives};
+            double worth = kinds[k] == METRIC_ACCURACY            ? (double)(table[0] + table[3]) / count
+                           : kinds[k] == METRIC_BALANCED_ACCURACY ? metrics_balanced_accuracy(table, 2)
+                           : kinds[k] == METRIC_MCC               ? metrics_mcc(table, 2)
+                                                                  : metrics_f1_of(table, 2, 1);
+            found = i < 0 ? worth : found;
+            assert_true(worth <= best + 1e-12);
+        }
+        assert_equal(best, found);
+    }
+    assert_int_equal(metrics_of_threshold(METRIC_ROC_AUC), METRIC_F1);
+    /* A gap around a half is decided by a half, and where yes is never right nobody gets it. */
+    struct scored gap[] = {{0.9, true}, {0.2, false}}, wrong[] = {{0.9, false}, {0.8, false}};
+    double best;
+    assert_equal(0.5, metrics_best_threshold(gap, 2, METRIC_ACCURACY, &best));
+    assert_true(metrics_best_threshold(wrong, 2, METRIC_ACCURACY, &best) > 0.9 && best == 1);
+}
+
+static void quantiles(void **state)
+{
+    (void)state;
+    double values[] = {4, 1, 3, 2, 10};
+    assert_equal(3, metrics_quantile(values, 5, 0.5));
+    assert_equal(4 + 0.6 * 6, metrics_quantile(values, 5, 0.9)); /* numpy.quantile([1, 2, 3, 4, 10], 0.9) */
+    assert_equal(10, metrics_quantile(values, 5, 1));
+    assert_true(isnan(metrics_quantile(values, 0, 0.5)));
+    const float outputs[] = {1, 2, 3}, inputs[] = {1, 0, 0};
+    assert_equal(13.0 / 3, metrics_reconstruction_error(outputs, inputs, 3));
 }
 
 /* --- evaluations --- */
@@ -159,6 +204,7 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
         .count = 5, .inputs = 1, .numbers = 1, .values = z, .targets = 1, .target_values = wanted};
     const struct examples two = {.count = 5, .inputs = 2, .numbers = 2, .values = both, .classes = 2, .labels = label};
     struct evaluation by_sigmoid, by_softmax;
+    struct error error;
     run(&by_sigmoid, &sigmoid, &one);
     run(&by_softmax, &softmax, &two);
     assert_true(evaluation_is_binary(&by_sigmoid) && evaluation_is_binary(&by_softmax));
@@ -173,7 +219,14 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
         assert_equal(evaluation_metric(&by_sigmoid, same[i]), evaluation_metric(&by_softmax, same[i]));
     }
     assert_equal(by_sigmoid.threshold, by_softmax.threshold);
-    assert_true(by_sigmoid.threshold_f1 > 0.8 && isnan(by_sigmoid.metrics[METRIC_RMSE]));
+    assert_true(by_sigmoid.threshold > 0 && isnan(by_sigmoid.metrics[METRIC_RMSE]));
+    /* Both decide by the threshold that they are given. */
+    by_sigmoid.decision = by_softmax.decision = 0.4; /* of -0.25 the probability is 0.44; 0.5 and 1 stay wrong */
+    assert_true(evaluate(&by_sigmoid, &engine, false, &one, &error) &&
+                evaluate(&by_softmax, &engine, false, &two, &error));
+    assert_equal(0.8, evaluation_accuracy(&by_sigmoid));
+    assert_equal(0.8, evaluation_accuracy(&by_softmax));
+    assert_int_equal(by_softmax.confusions[3], 3);
     evaluation_destroy(&by_sigmoid);
     evaluation_destroy(&by_softmax);
 }
@@ -210,6 +263,8 @@ int main(void)
         cmocka_unit_test(labels),
         cmocka_unit_test(numbers),
         cmocka_unit_test(the_best_threshold),
+        cmocka_unit_test(the_best_threshold_of_each_metric),
+        cmocka_unit_test(quantiles),
         cmocka_unit_test(two_classes_by_softmax_or_sigmoid),
         cmocka_unit_test(numbers_in_their_own_units),
     };

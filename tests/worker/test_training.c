@@ -565,7 +565,7 @@ static void lossy_conclude(struct updater *updater, bool failed, double test_acc
 
 static void lossy_record(struct updater *updater, struct updater_record *record)
 {
-    *record = (struct updater_record){.best_score = lossy(updater)->info.best_score};
+    *record = (struct updater_record){.best_score = lossy(updater)->info.best_score, .threshold = NAN};
 }
 
 static const struct updater_table lossy_table = {.is_shared = true,

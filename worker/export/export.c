@@ -14,13 +14,20 @@
 #include "worker/export/trained.h"
 #include "worker/report.h"
 
-enum { PROPERTIES = 6, TEXT_SIZE = 256 };
+enum { MOST_PROPERTIES = 9, TEXT_SIZE = 256 };
 
 /* Metadata of an exported model. */
 struct export_facts {
-    char step[24], layers[TEXT_SIZE];
-    struct onnx_property properties[PROPERTIES];
+    char step[24], layers[TEXT_SIZE], threshold[32];
+    struct onnx_property properties[MOST_PROPERTIES];
+    int count;
+    const char *preprocessing; /* of a table, borrowed; NULL: pictures. A property, too */
 };
+
+static void add_fact(struct export_facts *facts, const char *key, const char *value)
+{
+    facts->properties[facts->count++] = (struct onnx_property){key, value};
+}
 
 static void collect_facts(struct export_facts *facts, const struct trained *trained)
 {
@@ -31,28 +38,37 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
         used += (size_t)snprintf(facts->layers + used, TEXT_SIZE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
     }
     snprintf(facts->step, sizeof facts->step, "%" PRId64, info->global_step);
-    const struct onnx_property properties[PROPERTIES] = {
-        {"trainer_version", version_trainer()},
-        {"global_step", facts->step},
-        {"layers", facts->layers},
-        {"activation", config_activation_name(model->activation)},
-        {"weights", trained->averaged ? "averaged" : "raw"},
-        {"config_digest", info->config_digest},
-    };
-    memcpy(facts->properties, properties, sizeof properties);
+    facts->count = 0;
+    facts->preprocessing = info->preprocessing;
+    add_fact(facts, "trainer_version", version_trainer());
+    add_fact(facts, "global_step", facts->step);
+    add_fact(facts, "layers", facts->layers);
+    add_fact(facts, "activation", config_activation_name(model->activation));
+    add_fact(facts, "weights", trained->averaged ? "averaged" : "raw");
+    add_fact(facts, "config_digest", info->config_digest);
+    if (info->preprocessing) {
+        add_fact(facts, "loss", config_loss_name(trained->config.train.loss));
+    }
+    if (info->has_threshold) {
+        snprintf(facts->threshold, sizeof facts->threshold, "%.17g", info->threshold);
+        add_fact(facts, "threshold", facts->threshold);
+    }
+    if (info->preprocessing) {
+        add_fact(facts, "preprocessing", info->preprocessing);
+    }
 }
 
 static bool export_onnx(const char *path, const struct trained *trained, const struct export_facts *facts,
                         struct error *error)
 {
     struct proto proto;
-    if (trained->schema) {
-        return error_set(error,
-                         "%s: the model is of a table, whose preprocessing an ONNX file does not hold yet; use "
-                         "--format=safetensors or npz",
-                         path);
-    }
-    bool done = onnx_encode(&proto, &trained->model, trained->parameters, facts->properties, PROPERTIES, error) &&
+    const struct onnx_model model = {.model = &trained->model,
+                                     .parameters = trained->parameters,
+                                     .schema = trained->schema,
+                                     .threshold = trained->threshold,
+                                     .properties = facts->properties,
+                                     .property_count = facts->count};
+    bool done = onnx_encode(&proto, &model, error) &&
                 file_write_atomic(path, &(struct file_part){proto.bytes, proto.size}, 1, error);
     proto_free(&proto);
     return done;
@@ -61,17 +77,20 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
 static bool export_npz(const char *path, const struct trained *trained, const struct export_facts *facts,
                        struct error *error)
 {
-    (void)facts; /* the format has no metadata */
-    return npz_write(path, &trained->model, trained->parameters, error);
+    return npz_write(path, &trained->model, trained->parameters, facts->preprocessing, error);
 }
 
-static size_t safetensors_header(char *buffer, const struct model *model, const struct export_facts *facts)
+/* preprocessing: escaped; NULL: none. */
+static size_t safetensors_header(char *buffer, size_t capacity, const struct model *model,
+                                 const struct export_facts *facts, const char *preprocessing)
 {
     struct safetensors_writer writer;
-    safetensors_write_begin(&writer, buffer, SAFETENSORS_USUAL_HEADER);
+    safetensors_write_begin(&writer, buffer, capacity);
     safetensors_write_metadata(&writer, "format", "pt"); /* other readers expect it */
-    for (int i = 0; i < PROPERTIES; i++) {
-        safetensors_write_metadata(&writer, facts->properties[i].key, facts->properties[i].value);
+    for (int i = 0; i < facts->count; i++) {
+        const char *value = facts->properties[i].value;
+        safetensors_write_metadata(&writer, facts->properties[i].key,
+                                   value == facts->preprocessing ? preprocessing : value);
     }
     for (int i = 0; i < model->variable_count; i++) {
         const struct variable *variable = &model->variables[i];
@@ -89,14 +108,16 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     for (int i = 0; i < model->variable_count; i++) {
         rows += (size_t)model->variables[i].rows;
     }
-    char *header = malloc(SAFETENSORS_USUAL_HEADER);
+    char *preprocessing = facts->preprocessing ? safetensors_escape(facts->preprocessing) : NULL;
+    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0);
+    char *header = malloc(capacity);
     struct file_part *parts = malloc((rows + 1) * sizeof *parts);
-    bool done = header && parts;
+    bool done = header && parts && (preprocessing || !facts->preprocessing);
     if (!done) {
         error_set(error, "%s: out of memory while writing it", path);
     } else {
         int count = 0;
-        parts[count++] = (struct file_part){header, safetensors_header(header, model, facts)};
+        parts[count++] = (struct file_part){header, safetensors_header(header, capacity, model, facts, preprocessing)};
         for (int i = 0; i < model->variable_count; i++) {
             const struct variable *variable = &model->variables[i];
             for (int row = 0; row < variable->rows; row++) {
@@ -108,6 +129,7 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     }
     free(parts);
     free(header);
+    free(preprocessing);
     return done;
 }
 
@@ -200,7 +222,9 @@ const struct command command_export = {
     .summary = "export a trained model as ONNX, safetensors or numpy's npz",
     .details = "CHECKPOINT is a file or a training folder; default: the newest in --train_dir. The ONNX model takes "
                "\"images\", float32 [batch, inputs] of pixels divided by 255, and returns \"logits\" and "
-               "\"probabilities\". The other formats hold each layer's weights [in, out] and biases [out].",
+               "\"probabilities\"; of tables it takes the columns as they are, [batch, 1] each, float64 or text, and "
+               "returns what predict does. The other formats hold each layer's weights [in, out] and biases [out], and "
+               "a table's preprocessing as JSON.",
     .flags = flags,
     .takes_config = true,
     .run = run_export,

@@ -10,7 +10,11 @@
 #include "base/error.h"
 #include "ps/store/model.h"
 
-/* Writes the file atomically (base/file.h). parameters: [model->float_count] in the model's layout. */
-bool npz_write(const char *path, const struct model *model, const float *parameters, struct error *error);
+/*
+ * Writes the file atomically (base/file.h). parameters: [model->float_count] in the model's layout. preprocessing: a
+ * text that becomes an array of its own, of bytes; NULL: none.
+ */
+bool npz_write(const char *path, const struct model *model, const float *parameters, const char *preprocessing,
+               struct error *error);
 
 #endif

@@ -1,18 +1,20 @@
-/* Field numbers are those of onnx.proto, named in comments where they are used. */
+/* The file around the graph, and the layers within it; other parts are onnx_graph.c's and onnx_table.c's. */
 #include "worker/export/onnx.h"
 
 #include <stdio.h>
 
 #include "base/version.h"
+#include "worker/export/onnx_graph.h"
+#include "worker/export/onnx_table.h"
 
 enum {
     IR_VERSION = 7, /* the version of operator set 13; supported by onnxruntime since 1.6 */
     OPSET = 13,
-    TYPE_FLOAT = 1,          /* TensorProto.DataType */
+    ML_OPSET = 2,
     MOST_BYTES = 0x7FF00000, /* protobuf's limit of 2 GiB, with room for names */
 };
 
-/* ModelProto, GraphProto, NodeProto, TensorProto, ValueInfoProto */
+/* ModelProto, GraphProto; OperatorSetIdProto */
 enum {
     MODEL_IR = 1,
     MODEL_PRODUCER = 2,
@@ -22,59 +24,23 @@ enum {
     MODEL_OPSET = 8,
     MODEL_META = 14
 };
-enum { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_TENSOR = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
-enum { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP = 4 };
-enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
+enum { GRAPH_NAME = 2 };
+enum { OPSET_DOMAIN = 1, OPSET_VERSION = 2 };
 
-static void put_node(struct proto *proto, const char *op, const char *name, const char *const *inputs, int input_count,
-                     const char *output)
-{
-    size_t node = proto_begin(proto, GRAPH_NODE);
-    for (int i = 0; i < input_count; i++) {
-        proto_text(proto, NODE_INPUT, inputs[i]);
-    }
-    proto_text(proto, NODE_OUTPUT, output);
-    proto_text(proto, NODE_NAME, name);
-    proto_text(proto, NODE_OP, op);
-    proto_end(proto, node);
-}
-
-static void put_tensor(struct proto *proto, const struct variable *variable, const float *values)
+static void put_variable(struct proto *graph, const struct variable *variable, const float *values)
 {
     int64_t shape[2] = {variable->is_weights ? variable->rows : variable->cols, variable->cols};
-    size_t tensor = proto_begin(proto, GRAPH_TENSOR);
-    proto_packed_integers(proto, TENSOR_DIMS, shape, variable->is_weights ? 2 : 1);
-    proto_integer(proto, TENSOR_TYPE, TYPE_FLOAT);
-    proto_text(proto, TENSOR_NAME, variable->name);
-    size_t raw = proto_begin(proto, TENSOR_RAW);
+    size_t raw,
+        tensor = onnx_tensor_begin(graph, variable->name, ONNX_FLOAT, shape, variable->is_weights ? 2 : 1, &raw);
     for (int row = 0; row < variable->rows; row++) {
-        proto_raw(proto, values + variable->offset + (size_t)row * (size_t)variable->stride,
+        proto_raw(graph, values + variable->offset + (size_t)row * (size_t)variable->stride,
                   (size_t)variable->cols * sizeof *values);
     }
-    proto_end(proto, raw);
-    proto_end(proto, tensor);
+    onnx_tensor_end(graph, tensor, raw);
 }
 
-/* ValueInfoProto of float [batch, width]. */
-static void put_value(struct proto *proto, int field, const char *name, int width)
-{
-    size_t value = proto_begin(proto, field);
-    proto_text(proto, 1, name);
-    size_t type = proto_begin(proto, 2), tensor = proto_begin(proto, 1); /* TypeProto.tensor_type */
-    proto_integer(proto, 1, TYPE_FLOAT);
-    size_t shape = proto_begin(proto, 2), batch = proto_begin(proto, 1);
-    proto_text(proto, 2, "batch"); /* dim_param */
-    proto_end(proto, batch);
-    size_t dimension = proto_begin(proto, 1);
-    proto_integer(proto, 1, width); /* dim_value */
-    proto_end(proto, dimension);
-    proto_end(proto, shape);
-    proto_end(proto, tensor);
-    proto_end(proto, type);
-    proto_end(proto, value);
-}
-
-static void put_layers(struct proto *proto, const struct model *model)
+/* From the first layer's input on; or, of a table, from its sums on, which are there already. */
+static void put_layers(struct proto *graph, const struct model *model, const char *logits, bool has_first)
 {
     static const char *const operators[] = {[ACTIVATION_RELU] = "Relu",
                                             [ACTIVATION_SIGMOID] = "Sigmoid",
@@ -83,56 +49,90 @@ static void put_layers(struct proto *proto, const struct model *model)
     char input[32] = "images", sums[32], name[32], output[32];
     for (int layer = 0; layer < model->layer_count; layer++) {
         bool last = layer == model->layer_count - 1;
-        snprintf(sums, sizeof sums, last ? "logits" : "layer%d/sums", layer);
+        snprintf(sums, sizeof sums, "layer%d/sums", layer);
         snprintf(name, sizeof name, "layer%d/gemm", layer);
-        const char *inputs[] = {input, model->variables[2 * layer].name, model->variables[2 * layer + 1].name};
-        put_node(proto, "Gemm", name, inputs, 3, sums);
+        if (layer > 0 || !has_first) {
+            onnx_node(graph, "Gemm", name,
+                      ONNX_NAMES(input, model->variables[2 * layer].name, model->variables[2 * layer + 1].name),
+                      last ? logits : sums);
+        }
         if (last) {
             break;
         }
         snprintf(name, sizeof name, "layer%d/activation", layer);
         snprintf(output, sizeof output, "layer%d/activations", layer);
-        put_node(proto, operators[model->activation], name, (const char *[]){sums}, 1, output);
+        onnx_node(graph, operators[model->activation], name, ONNX_NAMES(sums), output);
         snprintf(input, sizeof input, "%s", output);
     }
-    put_node(proto, "Softmax", "softmax", (const char *[]){"logits"}, 1, "probabilities");
 }
 
-bool onnx_encode(struct proto *proto, const struct model *model, const float *parameters,
-                 const struct onnx_property *properties, int property_count, struct error *error)
+static void put_picture_graph(struct proto *graph, const struct model *model)
 {
     int classes = model->widths[model->layer_count];
+    put_layers(graph, model, "logits", false);
+    onnx_node(graph, "Softmax", "softmax", ONNX_NAMES("logits"), "probabilities");
+    onnx_value(graph, ONNX_INPUT, "images", ONNX_FLOAT, model->widths[0]);
+    onnx_value(graph, ONNX_OUTPUT, "logits", ONNX_FLOAT, classes);
+    onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, classes);
+}
+
+static void put_table_graph(struct proto *graph, const struct onnx_model *model)
+{
+    const char *sums = model->model->layer_count > 1 ? "layer0/sums" : ONNX_TABLE_OUTPUTS;
+    onnx_table_inputs(graph, model->schema, model->model, sums);
+    put_layers(graph, model->model, ONNX_TABLE_OUTPUTS, true);
+    onnx_table_outputs(graph, model->schema, model->threshold);
+}
+
+static void put_opset(struct proto *proto, const char *domain, int version)
+{
+    size_t opset = proto_begin(proto, MODEL_OPSET);
+    proto_text(proto, OPSET_DOMAIN, domain);
+    proto_integer(proto, OPSET_VERSION, version);
+    proto_end(proto, opset);
+}
+
+bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error)
+{
+    const struct model *layers = model->model;
     *proto = (struct proto){0};
-    if (model->parameter_count * sizeof *parameters > MOST_BYTES) {
+    if (layers->parameter_count * sizeof *model->parameters > MOST_BYTES) {
         return error_set(
             error,
             "the model has %zu MiB of parameters, but an ONNX file holds at most 2 GiB; use --format=safetensors",
-            model->parameter_count * sizeof *parameters >> 20);
+            layers->parameter_count * sizeof *model->parameters >> 20);
+    }
+    if (model->schema && !onnx_table_check(model->schema, error)) {
+        return false;
     }
     proto_integer(proto, MODEL_IR, IR_VERSION);
     proto_text(proto, MODEL_PRODUCER, "trainer");
     proto_text(proto, MODEL_VERSION, version_trainer());
-    proto_text(proto, MODEL_DOC, "images: float32 [batch, inputs], pixels divided by 255");
+    proto_text(proto, MODEL_DOC,
+               model->schema
+                   ? "one input [batch, 1] per column: float64 for numbers (NaN: missing), text for categories"
+                   : "images: float32 [batch, inputs], pixels divided by 255");
     size_t graph = proto_begin(proto, MODEL_GRAPH);
-    put_layers(proto, model);
-    proto_text(proto, GRAPH_NAME, "trainer");
-    for (int i = 0; i < model->variable_count; i++) {
-        put_tensor(proto, &model->variables[i], parameters);
+    if (model->schema) {
+        put_table_graph(proto, model);
+    } else {
+        put_picture_graph(proto, layers);
     }
-    put_value(proto, GRAPH_INPUT, "images", model->widths[0]);
-    put_value(proto, GRAPH_OUTPUT, "logits", classes);
-    put_value(proto, GRAPH_OUTPUT, "probabilities", classes);
+    proto_text(proto, GRAPH_NAME, "trainer");
+    for (int i = 0; i < layers->variable_count; i++) {
+        put_variable(proto, &layers->variables[i], model->parameters);
+    }
     proto_end(proto, graph);
-    size_t opset = proto_begin(proto, MODEL_OPSET);
-    proto_text(proto, 1, "");
-    proto_integer(proto, 2, OPSET);
-    proto_end(proto, opset);
-    for (int i = 0; i < property_count; i++) {
+    put_opset(proto, "", OPSET);
+    if (model->schema) {
+        put_opset(proto, ONNX_ML, ML_OPSET);
+    }
+    for (int i = 0; i < model->property_count; i++) {
         size_t property = proto_begin(proto, MODEL_META);
-        proto_text(proto, 1, properties[i].key);
-        proto_text(proto, 2, properties[i].value);
+        proto_text(proto, 1, model->properties[i].key);
+        proto_text(proto, 2, model->properties[i].value);
         proto_end(proto, property);
     }
     return !proto->failed ||
-           error_set(error, "out of memory for an ONNX file of %zu parameters", model->parameter_count);
+           error_set(error, "out of memory for an ONNX file of %zu parameters", layers->parameter_count);
 }

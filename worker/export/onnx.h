@@ -1,9 +1,9 @@
 /*
- * A trained model as an ONNX file: Gemm and the activation for each layer, then Softmax. Format:
- * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, operator set 13.
+ * A trained model as an ONNX file: Gemm and the activation for each layer, before them a table's preprocessing, behind
+ * them what the outputs mean. Format: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, operator set 13.
  *
- * Input "images", float32 [batch, inputs]: pixels divided by 255. Outputs "logits" and "probabilities", float32
- * [batch, classes].
+ * Of pictures: input "images", float32 [batch, inputs]: pixels divided by 255. Outputs "logits" and "probabilities",
+ * float32 [batch, classes]. Of tables: worker/export/onnx_table.h.
  */
 #ifndef WORKER_EXPORT_ONNX_H
 #define WORKER_EXPORT_ONNX_H
@@ -15,16 +15,23 @@
 #include "base/error.h"
 #include "ps/store/model.h"
 
+struct schema;
+
 /* One metadata entry. */
 struct onnx_property {
     const char *key, *value;
 };
 
-/*
- * parameters: [model->float_count] in the model's layout. The message in `proto` is the whole file; the caller calls
- * proto_free, also after a failure.
- */
-bool onnx_encode(struct proto *proto, const struct model *model, const float *parameters,
-                 const struct onnx_property *properties, int property_count, struct error *error);
+struct onnx_model {
+    const struct model *model;
+    const float *parameters;     /* [model->float_count] in the model's layout */
+    const struct schema *schema; /* of a table; NULL: pictures */
+    double threshold;            /* as in struct trained */
+    const struct onnx_property *properties;
+    int property_count;
+};
+
+/* The message in `proto` is the whole file; the caller calls proto_free, also after a failure. */
+bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error);
 
 #endif

@@ -10,6 +10,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
+#include "worker/metrics.h"
 
 enum { BATCH = 256, MOST_INPUT = 1 << 30 /* bytes of standard input */ };
 
@@ -127,12 +128,15 @@ static void put_header(struct prediction *self)
         break;
     case TASK_INPUTS:
         fputs("error", self->out);
+        if (!isnan(self->trained->threshold)) {
+            fprintf(self->out, "%cflag", delimiter);
+        }
         break;
     }
     fputc('\n', self->out);
 }
 
-/* The softmax of the outputs; returns the likeliest. */
+/* The softmax of the outputs; returns the likeliest, of two the second one from the threshold on. */
 static int find_class(struct prediction *self, const float *outputs, int count)
 {
     int best = 0;
@@ -147,19 +151,29 @@ static int find_class(struct prediction *self, const float *outputs, int count)
     for (int i = 0; i < count; i++) {
         self->probabilities[i] /= sum;
     }
-    return best;
+    return count == 2 && !isnan(self->trained->threshold) ? self->probabilities[1] >= self->trained->threshold : best;
 }
 
-static double reconstruction_error(const struct prediction *self, int index, const float *outputs)
+static void put_error(struct prediction *self, int index, const float *outputs)
 {
     const struct examples *examples = &self->examples;
     const float *wanted = examples->target_values + (size_t)index * (size_t)examples->targets;
-    double sum = 0;
-    for (int i = 0; i < examples->targets; i++) {
-        const double difference = (double)outputs[i] - (double)wanted[i];
-        sum += difference * difference;
+    const double error = metrics_reconstruction_error(outputs, wanted, examples->targets);
+    fprintf(self->out, "%.9g", error);
+    if (!isnan(self->trained->threshold)) {
+        fprintf(self->out, "%c%d", rows_delimiter(self->rows), error > self->trained->threshold);
     }
-    return sum / examples->targets;
+}
+
+static void put_flags(struct prediction *self, const float *outputs, int count)
+{
+    const char delimiter = rows_delimiter(self->rows);
+    const double threshold = count == 1 && !isnan(self->trained->threshold) ? self->trained->threshold : 0.5;
+    for (int i = 0; i < count; i++) {
+        const double probability = 1 / (1 + exp(-(double)outputs[i]));
+        fprintf(self->out, "%s%d%c%.7g", i > 0 ? (char[]){delimiter, '\0'} : "", probability >= threshold, delimiter,
+                probability);
+    }
 }
 
 static void put_prediction(struct prediction *self, int index, const float *outputs)
@@ -174,12 +188,9 @@ static void put_prediction(struct prediction *self, int index, const float *outp
             fprintf(self->out, "%c%.7g", delimiter, self->probabilities[i]);
         }
     } else if (schema->task == TASK_INPUTS) {
-        fprintf(self->out, "%.9g", reconstruction_error(self, index, outputs));
-    }
-    for (int i = 0; i < count && schema->task == TASK_FLAGS; i++) {
-        const double probability = 1 / (1 + exp(-(double)outputs[i]));
-        fprintf(self->out, "%s%d%c%.7g", i > 0 ? (char[]){delimiter, '\0'} : "", probability >= 0.5, delimiter,
-                probability);
+        put_error(self, index, outputs);
+    } else if (schema->task == TASK_FLAGS) {
+        put_flags(self, outputs, count);
     }
     for (int i = 0; i < count && schema->task == TASK_NUMBERS; i++) {
         fprintf(self->out, "%s%.9g", i > 0 ? (char[]){delimiter, '\0'} : "",

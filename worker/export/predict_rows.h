@@ -12,10 +12,12 @@
 /*
  * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
  *
- *     classes      prediction, and probability_CLASS for each class
+ *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
+ *                  model's threshold
  *     flags        prediction_TARGET and probability_TARGET for each target
  *     numbers      prediction, or prediction_TARGET for each target
- *     the inputs   error: the mean squared difference of what the model makes of them
+ *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
+ *                  the model's threshold, if it has one
  *
  * What is written before a damaged place stays, and the error says so. The model was learnt from a table and has been
  * started. path "-": standard input. Up to max_bad_records rows with

@@ -1,6 +1,7 @@
 /* Only parameters (or their moving averages) are read; slots stay on disk. */
 #include "worker/export/trained.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -65,6 +66,27 @@ static bool read_schema(struct trained *trained, struct error *error)
            error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }
 
+/* A model of tables is measured by what it was trained with; files from before that was kept, by the config. */
+static void take_loss(struct trained *trained)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(trained->file);
+    struct config_train *train = &trained->config.train;
+    trained->threshold = info->has_threshold ? info->threshold : NAN;
+    if (!trained->schema) {
+        return;
+    }
+    train->best_metric = info->metric;
+    if (info->loss != LOSS_AUTO) {
+        train->loss = info->loss;
+    } else if (train->loss == LOSS_AUTO) {
+        train->loss = schema_usual_loss(trained->schema);
+    }
+    if (loss_is_of_numbers(info->loss)) {
+        train->huber_delta = info->huber_delta;
+        train->quantile = info->quantile;
+    }
+}
+
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error)
 {
@@ -77,9 +99,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     if (!read_schema(trained, error)) {
         return false;
     }
-    if (trained->schema && trained->config.train.loss == LOSS_AUTO) {
-        trained->config.train.loss = schema_usual_loss(trained->schema);
-    }
+    take_loss(trained);
     trained->config.train.optimizer = OPTIMIZER_SGD; /* only parameters are needed, no slots */
     trained->config.train.ema_decay = 0;
     model_layout(&trained->model, &trained->config.model);

@@ -17,9 +17,11 @@ struct schema;
 
 /* A zeroed struct may be closed. */
 struct trained {
-    struct config config; /* the command's, with the checkpoint's model, no slots and no averages; owns nothing */
+    struct config
+        config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
     struct schema *schema; /* of a table's columns; NULL: pictures */
+    double threshold;      /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
     bool averaged;         /* they are the moving averages */

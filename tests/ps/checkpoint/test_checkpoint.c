@@ -40,6 +40,11 @@ static const struct checkpoint_info some_info = {
     .best_step = 77,
     .bad_validations = 3,
     .config_digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    .has_threshold = true,
+    .threshold = 0.1,
+    .loss = LOSS_HUBER,
+    .huber_delta = 1.0 / 7,
+    .quantile = 0.9,
     .fleet_version = 42,
 };
 
@@ -125,6 +130,9 @@ static void what_is_written_comes_back(void **unused)
             assert_int_equal(info.bad_validations, some_info.bad_validations);
             assert_string_equal(info.config_digest, some_info.config_digest);
             assert_int_equal(info.fleet_version, some_info.fleet_version);
+            assert_true(info.has_threshold && info.threshold == some_info.threshold);
+            assert_true(info.loss == some_info.loss && info.huber_delta == some_info.huber_delta);
+            assert_true(info.quantile == some_info.quantile);
             /* Adagrad divides by the root of its slot: padding has to be what it was at the start. */
             if (kind == OPTIMIZER_ADAGRAD && read.model.variables[0].cols < read.model.variables[0].stride) {
                 assert_true(read.state.vectors[STORE_SLOT0][read.model.variables[0].cols] == 0.1f);

@@ -156,11 +156,12 @@ static void trim(const char **text, size_t *size)
     }
 }
 
+const char *const number_missing_marks[] = {"", "na", "n/a", "nan", "-nan", "null", "none", "?", "#n/a", "<na>", NULL};
+
 bool number_is_missing(const char *text, size_t size)
 {
-    static const char *const marks[] = {"na", "n/a", "nan", "-nan", "null", "none", "?", "#n/a", "<na>", NULL};
     trim(&text, &size);
-    return size == 0 || (size <= 4 && is_one_of(text, size, marks));
+    return size == 0 || (size <= 4 && is_one_of(text, size, number_missing_marks));
 }
 
 static enum number_kind parse_word(const char *text, size_t size)

@@ -21,6 +21,10 @@ enum number_kind {
  */
 enum number_kind number_parse(const char *text, size_t size, double *value);
 
+/* What stands for a missing value, up to a NULL, in small letters; capitals do as well. */
+enum { NUMBER_MARK = 8 };
+extern const char *const number_missing_marks[];
+
 /* Whether the field stands for a missing value. */
 bool number_is_missing(const char *text, size_t size);
 

@@ -63,9 +63,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
         chief->info.global_step = 0;
         done = initial_state(config, &chief->state, source, size, error);
     }
-    chief->info.seed = config->train.seed;
-    chief->info.fleet_version = config->fleet.version;
-    chief->info.preprocessing = chief->options.dataset->schema ? chief->options.dataset->schema->text : NULL;
+    initial_record(&chief->info, config, chief->options.dataset->schema);
     memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
     return done;
 }

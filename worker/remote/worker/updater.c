@@ -228,12 +228,13 @@ static void settle(struct updater *updater)
 static void record(struct updater *updater, struct updater_record *record)
 {
     struct remote_worker *worker = of(updater);
-    *record = (struct updater_record){.best_score = NAN, .last_checkpoint_step = -1};
+    *record = (struct updater_record){.best_score = NAN, .threshold = NAN, .last_checkpoint_step = -1};
     if (worker->chief) {
         struct chief_record kept;
         chief_record(worker->chief, &kept);
         *record = (struct updater_record){.best_score = kept.info.best_score,
                                           .best_step = kept.info.best_step,
+                                          .threshold = kept.info.has_threshold ? kept.info.threshold : NAN,
                                           .checkpoint_failed = kept.checkpoint_failed,
                                           .last_checkpoint = kept.last_checkpoint,
                                           .last_checkpoint_step = kept.last_checkpoint_step};
