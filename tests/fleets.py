@@ -9,6 +9,13 @@ from runs import wait_for
 RATE = 0.1
 
 
+def in_force(folder):
+    """The number of the version in force, as its file has it; a checksum follows it."""
+    number, checksum = (folder / "config.json.d" / "current").read_text().split()
+    assert checksum[0] == "#" and len(checksum) == 9
+    return number
+
+
 class Fleet(Cluster):
     """A cluster with a config.json and the operator's keys."""
 
@@ -89,7 +96,7 @@ class OpenFleet(Fleet):
         return path.name
 
     def current(self):
-        return (self.folder / "config.json.d" / "current").read_text().strip()
+        return in_force(self.folder)
 
     def goes_on(self, more=2, timeout=60):
         """Waits for steps from now on, and returns the last."""

@@ -17,7 +17,7 @@ import pytest
 
 import protocol
 from runs import checkpoints, wait_for
-from fleets import RATE, Fleet, OpenFleet, make_digits, supervise, text_of
+from fleets import RATE, Fleet, OpenFleet, in_force, make_digits, supervise, text_of
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_learning_rate_changes_while_training_goes_on(fleet):
     rates = fleet.rates()
     assert rates[0][1] == RATE and rates[-1][1] == 0.05
     assert all(process.poll() is None for process in fleet.members.values())
-    assert (fleet.folder / "config.json.d" / "current").read_text() == "2\n"
+    assert in_force(fleet.folder) == "2"
     audit = [json.loads(line) for line in (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()]
     assert {line["member"] for line in audit if line["what"] == "switch"} == {"ps 0", "ps 1", "worker 0", "worker 1"}
     # Members that have been here since version 1 and those that are started again know each other by the newest.
@@ -66,7 +66,7 @@ def test_a_diverging_learning_rate_goes_back(fleet):
     assert "went back from version 2 to version 1" in text_of(result)
     assert time.monotonic() - began < 60
     assert set(fleet.versions().values()) == {1}
-    assert (fleet.folder / "config.json.d" / "current").read_text() == "1\n"
+    assert in_force(fleet.folder) == "1"
     seen = len(fleet.events("worker 0", "step"))
     fleet.until("worker 0", lambda text: len(fleet.events("worker 0", "step")) > seen + 2, "steps after going back")
     last = fleet.events("worker 0", "step")[-1]
@@ -299,7 +299,7 @@ def test_another_optimizer_by_a_restart_of_the_whole_job(open_fleet):
                            "--yes", "--healthy_secs=1")
     assert result.returncode == 0, text_of(result) + fleet.text("worker 0") + fleet.text("ps 0")
     assert "version 2 would follow version 1, by a checkpoint and a restart of the whole job" in text_of(result)
-    assert set(fleet.versions().values()) == {2} and fleet.current() == "2"
+    assert set(fleet.versions().values()) == {2} and in_force(fleet.folder) == "2"
     starts = fleet.events("worker 0", "start")
     assert [start["config_version"] for start in starts] == [1, 2]
     assert starts[1]["global_step"] >= before and "run/model-" in starts[1]["restored_from"]
@@ -373,7 +373,7 @@ def test_a_job_config_that_does_no_good_goes_back(open_fleet):
                            "--healthy_secs=60")
     assert result.returncode == 1, text_of(result)
     assert "went back from version 2 to version 1: the loss is" in text_of(result)
-    assert set(fleet.versions().values()) == {1} and fleet.current() == "1"
+    assert set(fleet.versions().values()) == {1} and in_force(fleet.folder) == "1"
     last = fleet.goes_on()
     assert last["global_step"] > before and last["loss"] < 1.5 and last["learning_rate"] == 0.05
     assert fleet.events("worker 0", "start")[-1]["global_step"] >= before
@@ -474,7 +474,7 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     text = fleet.text("worker 1")
     assert "the fleet is at version 3 of the config: this process restarts in it" in text
     assert fleet.events("worker 1", "start")[-1]["config_version"] == 3
-    assert (old / "config.json.d" / "current").read_text() == "3\n"
+    assert in_force(old) == "3"
     # Without the operator's key it does not believe that, and says so.
     fleet.kill("worker 1", signal.SIGTERM)
     fleet.members["worker 1"].wait(20)
@@ -513,7 +513,7 @@ def test_a_worker_that_is_off_holds_nothing_up(open_fleet):
         assert result.returncode == 0, text_of(result)
     fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
     fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps")
-    assert (old / "config.json.d" / "current").read_text() == "3\n"
+    assert in_force(old) == "3"
     assert fleet.events("worker 1", "step")[-1]["learning_rate"] == pytest.approx(0.02)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fleets import OpenFleet, text_of
+from fleets import OpenFleet, in_force, text_of
 from runs import wait_for
 
 OFF_S = 11  # by then it is off, and not one that only restarts
@@ -51,8 +51,8 @@ class Absent(OpenFleet):
         self.until("ps 0", lambda text: phase in text, phase, 60)
 
     def kept(self, name=AWAY):
-        path = self.folder / name.replace(" ", "-") / "config.json.d" / "current"
-        return int(path.read_text()) if path.exists() else 1
+        folder = self.folder / name.replace(" ", "-")
+        return int(in_force(folder)) if (folder / "config.json.d" / "current").exists() else 1
 
     def all_on(self, version):
         """Worker 2, too, and it trains."""

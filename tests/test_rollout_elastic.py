@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from fleets import OpenFleet, text_of
+from fleets import OpenFleet, in_force, text_of
 from runs import wait_for
 
 JOINED = ("worker 2", "worker 5")
@@ -49,7 +49,7 @@ def all_on(fleet, version, *names):
 
 
 def kept(fleet, name):
-    return (fleet.folder / name.replace(" ", "-") / "config.json.d" / "current").read_text().strip()
+    return in_force(fleet.folder / name.replace(" ", "-"))
 
 
 def test_they_change_with_the_others(fleet):

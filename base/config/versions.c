@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/file.h"
-
-enum { MAX_CURRENT = 32 };
 
 static bool name_folder(char folder[VERSIONS_PATH], const char *config_path, struct error *error)
 {
@@ -42,35 +41,34 @@ bool versions_read(const struct versions *versions, uint64_t number, char **text
 {
     char path[VERSIONS_PATH];
     uint8_t *bytes;
-    if (!name_file(versions, number, path, error) || !file_read(path, VERSIONS_MAX_TEXT, &bytes, size, error)) {
+    if (!name_file(versions, number, path, error) || !checked_read(path, VERSIONS_MAX_TEXT, &bytes, size, error)) {
         return false;
     }
     *text = (char *)bytes;
     return true;
 }
 
-/* Writes a file that never changes once it is there. */
+/* Writes a file that never changes once it is there. One that is damaged is written again. */
 static bool add(const char *path, uint64_t number, const char *text, size_t size, struct error *error)
 {
     if (size > VERSIONS_MAX_TEXT) {
         return error_set(error, "%s: %zu bytes are too many for a config", path, size);
     }
-    if (!file_exists(path)) {
-        const struct file_part part = {text, size};
-        return file_write_atomic(path, &part, 1, error);
-    }
     uint8_t *there;
     size_t there_size;
-    if (!file_read(path, VERSIONS_MAX_TEXT, &there, &there_size, error)) {
-        return false;
+    struct error damage;
+    if (file_exists(path) && checked_read(path, VERSIONS_MAX_TEXT, &there, &there_size, &damage)) {
+        bool same = there_size == size && memcmp(there, text, size) == 0;
+        free(there);
+        if (!same) {
+            return error_set(
+                error,
+                "%s: version %llu already exists with other content, and versions never change: give the new "
+                "config a higher fleet.version",
+                path, (unsigned long long)number);
+        }
     }
-    bool same = there_size == size && memcmp(there, text, size) == 0;
-    free(there);
-    return same ||
-           error_set(error,
-                     "%s: version %llu already exists with other content, and versions never change: give the new "
-                     "config a higher fleet.version",
-                     path, (unsigned long long)number);
+    return checked_write(path, text, size, error);
 }
 
 bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error)
@@ -97,7 +95,7 @@ bool versions_read_local(const struct versions *versions, uint64_t number, char 
     *size = 0;
     *text = NULL;
     if (!name_kind(versions, number, ".local", path, error) ||
-        (file_exists(path) && !file_read(path, VERSIONS_MAX_TEXT, &bytes, size, error))) {
+        (file_exists(path) && !checked_read(path, VERSIONS_MAX_TEXT, &bytes, size, error))) {
         return false;
     }
     *text = (char *)bytes;
@@ -106,23 +104,21 @@ bool versions_read_local(const struct versions *versions, uint64_t number, char 
 
 bool versions_switch(const struct versions *versions, uint64_t number, struct error *error)
 {
-    char path[VERSIONS_PATH], text[MAX_CURRENT];
+    char path[VERSIONS_PATH], text[32];
     if (!name_file(versions, number, path, error)) {
         return false;
     }
     if (!file_exists(path)) {
         return error_set(error, "%s: does not exist, so it can't be switched to", path);
     }
-    int size = snprintf(text, sizeof text, "%llu\n", (unsigned long long)number);
-    const struct file_part part = {text, (size_t)size};
-    return file_join(path, sizeof path, versions->folder, "current", error) && file_write_atomic(path, &part, 1, error);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+    return file_join(path, sizeof path, versions->folder, "current", error) && checked_line_write(path, text, error);
 }
 
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error)
 {
-    char folder[VERSIONS_PATH], path[VERSIONS_PATH];
-    uint8_t *bytes;
-    size_t size;
+    char folder[VERSIONS_PATH], path[VERSIONS_PATH], line[CHECKED_LINE];
+    struct error damage = {""};
     *there = false;
     *number = 0;
     if (!name_folder(folder, config_path, error) || !file_join(path, sizeof path, folder, "current", error)) {
@@ -131,17 +127,14 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
     if (!file_exists(path)) {
         return true;
     }
-    if (!file_read(path, MAX_CURRENT, &bytes, &size, error)) {
-        return false;
-    }
-    char *end;
-    unsigned long long value = strtoull((char *)bytes, &end, 10);
-    bool is_number = bytes[0] >= '0' && bytes[0] <= '9' && value <= VERSIONS_MAX_NUMBER && strcmp(end, "\n") == 0;
-    free(bytes);
-    if (!is_number) {
+    char *end = line;
+    const bool sound = checked_line_read(path, line, &damage);
+    const unsigned long long value = sound ? strtoull(line, &end, 10) : 0;
+    if (!sound || line[0] < '0' || line[0] > '9' || value > VERSIONS_MAX_NUMBER || *end != '\0') {
         return error_set(error,
-                         "%s: holds no version number; write the one to use into it, or remove it to use %s alone",
-                         path, config_path);
+                         "%s: holds no version number%s%.200s; write the one to use into it, or remove it to use %s "
+                         "alone",
+                         path, sound ? "" : ", for ", damage.text, config_path);
     }
     *number = value;
     *there = true;

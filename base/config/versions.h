@@ -2,8 +2,8 @@
  * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each
  * version (00000003.json: the keys of the job as canonical JSON, never changed once it is there; 00000003.local.json:
  * the keys of single machines that came with it, if any), and `current`, which holds the number of the one in force
- * and may be edited by hand. After a power cut at any point `current` names the old version or the new, and the file
- * of that version is whole.
+ * and may be edited by hand. All carry checksums (base/checked.h). After a power cut at any point `current` names the
+ * old version or the new, and the file of that version is whole.
  *
  * Several processes of one machine may share the folder: writing the same version twice is fine.
  */

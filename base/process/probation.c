@@ -1,7 +1,7 @@
 /*
  * Does a new version kill this process? The count is kept where the next start finds it, before the config is read:
- * CONFIG.d/probation-ID, one file for each process (restart_identity), "TARGET FALLBACK STARTS FAILED\n". Four
- * numbers and no JSON: whatever is wrong with this process, that much it must be able to read.
+ * CONFIG.d/probation-ID, one file for each process (restart_identity), "TARGET FALLBACK STARTS FAILED #CHECKSUM\n".
+ * Four numbers and no JSON: whatever is wrong with this process, that much it must be able to read.
  */
 #include "base/process/restart.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/checked.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -27,13 +28,12 @@ static bool name_file(const char *config_path, char path[VERSIONS_PATH])
 static bool store(const char *config_path, const struct probation *probation, struct error *error)
 {
     char path[VERSIONS_PATH], text[MAX_RECORD];
-    int size = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %d %d\n", probation->target, probation->fallback,
-                        probation->starts, probation->failed);
-    const struct file_part part = {text, (size_t)size};
+    snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %d %d", probation->target, probation->fallback,
+             probation->starts, probation->failed);
     if (!name_file(config_path, path)) {
         return error_set(error, "%s: the path is too long", config_path);
     }
-    return file_write_atomic(path, &part, 1, error);
+    return checked_line_write(path, text, error);
 }
 
 bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error)
@@ -43,20 +43,20 @@ bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback
 
 bool probation_read(const char *config_path, struct probation *probation)
 {
-    char path[VERSIONS_PATH];
-    uint8_t *text;
-    size_t size;
-    struct error ignored;
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    struct error error;
     int failed = 0;
-    if (!config_path || !name_file(config_path, path) || !file_exists(path) ||
-        !file_read(path, MAX_RECORD, &text, &size, &ignored)) {
+    if (!config_path || !name_file(config_path, path) || !file_exists(path)) {
         return false;
     }
-    bool done = sscanf((const char *)text, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
+    if (!checked_line_read(path, line, &error)) {
+        log_warning("%s, so how often this process failed in a new version is not known", error.text);
+        return false;
+    }
+    bool done = sscanf(line, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
                        &probation->starts, &failed) == 4 &&
                 probation->starts >= 0; /* or it would be long before it goes back */
     probation->failed = failed != 0;
-    free(text);
     return done;
 }
 

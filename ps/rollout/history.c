@@ -16,6 +16,7 @@
 #include <cJSON.h>
 #include <sodium.h>
 
+#include "base/checked.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "ps/rollout/manifest.h"
@@ -38,17 +39,80 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-static bool read_manifest(const char *path, struct lineage *lineage)
+static bool name_last(const struct config *config, char path[VERSIONS_PATH], struct error *error)
+{
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/manifest", config->path) < VERSIONS_PATH ||
+           error_set(error, "%s: the path is too long", config->path);
+}
+
+/* The last one is kept by its version, too; only very early programs did not. */
+static bool check_last(const struct config *config, const char *path, const uint8_t *bytes, size_t size,
+                       struct error *error)
 {
     struct manifest manifest;
-    struct error ignored;
+    char kept[VERSIONS_PATH];
+    uint8_t *there;
+    size_t there_size;
+    if (!manifest_decode_unsigned(&manifest, bytes, size, error)) {
+        return error_wrap(error, "%s: is damaged", path);
+    }
+    if (!lineage_path(config, manifest.target.version, kept, error)) {
+        return false;
+    }
+    if (!file_exists(kept)) {
+        return true;
+    }
+    if (!checked_read(kept, MANIFEST_MAX_BYTES, &there, &there_size, error)) {
+        return false;
+    }
+    const bool same = there_size == size && memcmp(there, bytes, size) == 0;
+    free(there);
+    return same || error_set(error, "%s: is damaged, for it differs from %s; ps 0 will send it again", path, kept);
+}
+
+bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes, size_t *size, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    *bytes = NULL;
+    if (!(version == 0 ? name_last(config, path, error) : lineage_path(config, version, path, error))) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (version > 0) {
+        return checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) || ((*bytes = NULL), false);
+    }
+    if (!file_read(path, MANIFEST_MAX_BYTES, bytes, size, error)) {
+        *bytes = NULL;
+        return false;
+    }
+    if (!check_last(config, path, *bytes, *size, error)) {
+        free(*bytes);
+        *bytes = NULL;
+        return false;
+    }
+    return true;
+}
+
+static bool read_lineage(const struct config *config, uint64_t version, struct lineage *lineage)
+{
+    struct manifest manifest;
+    struct error error;
     uint8_t *bytes;
     size_t size;
-    if (!file_exists(path) || !file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &ignored)) {
+    if (!config->path) {
+        return false;
+    }
+    if (!lineage_load(config, version, &bytes, &size, &error)) {
+        log_warning("%s", error.text);
+        return false;
+    }
+    if (!bytes) {
         return false;
     }
     *lineage = (struct lineage){.target = 0};
-    bool done = manifest_decode_unsigned(&manifest, bytes, size, &ignored) && find_kind(&manifest, &lineage->kind);
+    bool done = manifest_decode_unsigned(&manifest, bytes, size, &error) && find_kind(&manifest, &lineage->kind);
     if (done) {
         lineage->target = manifest.target.version;
         lineage->fallback = manifest.fallback.version;
@@ -62,9 +126,7 @@ static bool read_manifest(const char *path, struct lineage *lineage)
 
 bool lineage_read(const struct config *config, struct lineage *lineage)
 {
-    char path[VERSIONS_PATH];
-    return config->path && (size_t)snprintf(path, sizeof path, "%s.d/manifest", config->path) < sizeof path &&
-           read_manifest(path, lineage);
+    return read_lineage(config, 0, lineage);
 }
 
 bool lineage_path(const struct config *config, uint64_t version, char path[VERSIONS_PATH], struct error *error)
@@ -82,9 +144,7 @@ bool lineage_is_fresh(const struct config *config)
 
 bool lineage_of(const struct config *config, uint64_t version, struct lineage *lineage)
 {
-    char path[VERSIONS_PATH];
-    struct error ignored;
-    return lineage_path(config, version, path, &ignored) && read_manifest(path, lineage) && lineage->target == version;
+    return version > 0 && read_lineage(config, version, lineage) && lineage->target == version;
 }
 
 /* Back from here, from each version to the one that it came after. Versions only go down this way, so it ends. */
@@ -159,18 +219,50 @@ static cJSON *record_as_json(const struct record *record)
     return root;
 }
 
+/* The last member covers all before it; a reason can't look like it, since JSON escapes its ends of lines. */
+static const char CHECKSUM[] = ",\n\t\"checksum\":\t\"";
+
+enum { RECORD_MEMBERS = 10, CHECKSUM_END = sizeof "12345678\"\n}\n" };
+
+static void end_record(const char *path, const char *text, size_t size, char end[CHECKSUM_END])
+{
+    snprintf(end, CHECKSUM_END, "%08" PRIx32 "\"\n}\n", checked_sum(path, text, size));
+}
+
+/* Without a checksum it has no member more than earlier programs wrote. */
+static bool is_sound(const char *path, const char *text, size_t size)
+{
+    char end[CHECKSUM_END];
+    const char *at = strstr(text, CHECKSUM);
+    if (strlen(text) != size) {
+        return false;
+    }
+    if (!at) {
+        cJSON *root = cJSON_ParseWithOpts(text, NULL, true);
+        const bool is_former = cJSON_GetArraySize(root) == RECORD_MEMBERS;
+        cJSON_Delete(root);
+        return is_former;
+    }
+    end_record(path, text, (size_t)(at - text), end);
+    return strcmp(at + sizeof CHECKSUM - 1, end) == 0;
+}
+
 bool record_store(const struct versions *versions, const struct record *record, struct error *error)
 {
-    char path[VERSIONS_PATH], former[VERSIONS_PATH];
+    char path[VERSIONS_PATH], former[VERSIONS_PATH], end[CHECKSUM_END];
     cJSON *root = record_as_json(record);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (!text) {
         return error_set(error, "out of memory");
     }
-    const struct file_part parts[] = {{text, strlen(text)}, {"\n", 1}};
-    bool done = name_record(versions, "rollout.json", path, error) && name_record(versions, "rollout", former, error) &&
-                file_write_atomic(path, parts, 2, error);
+    const size_t size = strlen(text) - 2; /* without its "\n}" */
+    bool done = name_record(versions, "rollout.json", path, error) && name_record(versions, "rollout", former, error);
+    if (done) {
+        end_record(path, text, size, end);
+        const struct file_part parts[] = {{text, size}, {CHECKSUM, sizeof CHECKSUM - 1}, {end, strlen(end)}};
+        done = file_write_atomic(path, parts, 3, error);
+    }
     if (done && file_exists(former)) {
         unlink(former); /* if that fails: the new one counts */
     }
@@ -320,7 +412,8 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
     if (!file_read(path, MAX_RECORD, &bytes, &size, error)) {
         return false;
     }
-    const bool done = is_former ? parse_former((char *)bytes, record) : parse_record((char *)bytes, record);
+    const bool done = is_former ? parse_former((char *)bytes, record)
+                                : is_sound(path, (char *)bytes, size) && parse_record((char *)bytes, record);
     free(bytes);
     return done || error_set(error, "%s: is damaged; remove it if no rollout was under way", path);
 }

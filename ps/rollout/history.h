@@ -9,7 +9,8 @@
  *     audit.log.1         the one before, when that became too large; then it is replaced
  *
  * Signatures were checked when manifests came. All but the audit log is written atomically: after a power cut there
- * is the old file or the new.
+ * is the old file or the new. Checksums (base/checked.h) tell of what the disk changed: beside manifests, and as the
+ * last member of rollout.json; `manifest` must be that of its version, byte for byte.
  */
 #ifndef PS_ROLLOUT_HISTORY_H
 #define PS_ROLLOUT_HISTORY_H
@@ -30,6 +31,12 @@ struct lineage {
     enum rollout_kind kind;
     bool may_lose;
 };
+
+/*
+ * The manifest by which this version came; version 0: that of the last rollout. The caller frees *bytes; NULL: there is
+ * none. The error names a file that is damaged.
+ */
+bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes, size_t *size, struct error *error);
 
 /* The last rollout. False: there was none, or its manifest can't be read. */
 bool lineage_read(const struct config *config, struct lineage *lineage);

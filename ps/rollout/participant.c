@@ -16,6 +16,7 @@
 #include <cJSON.h>
 #include <sodium.h>
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/config/keys.h"
 #include "base/file.h"
@@ -226,7 +227,7 @@ static bool store_manifest(const struct rollout_participant *participant, const 
 {
     char path[VERSIONS_PATH];
     return lineage_path(participant->config, target, path, error) &&
-           file_keep(path, order->manifest, order->manifest_size, error) &&
+           checked_write(path, order->manifest, order->manifest_size, error) &&
            file_join(path, sizeof path, participant->versions.folder, "manifest", error) &&
            file_keep(path, order->manifest, order->manifest_size, error);
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -129,7 +130,7 @@ static bool store_manifest(const struct rollout_coordinator *coordinator, uint64
                            size_t size, struct error *error)
 {
     char path[VERSIONS_PATH];
-    return lineage_path(coordinator->server->config, target, path, error) && file_keep(path, bytes, size, error);
+    return lineage_path(coordinator->server->config, target, path, error) && checked_write(path, bytes, size, error);
 }
 
 /* Owns the bytes from now on. Locked. */
@@ -145,17 +146,17 @@ static void take_manifest(struct rollout_coordinator *coordinator, const struct 
     snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
 }
 
-/* *bytes: NULL if there is nothing, or another rollout's manifest. */
-static bool read_manifest(const char *path, uint64_t target, struct manifest *manifest, uint8_t **bytes, size_t *size,
-                          struct error *error)
+/* By `version`, 0 being the last. *bytes: NULL if there is nothing, or another rollout's manifest. */
+static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_t version, uint64_t target,
+                          struct manifest *manifest, uint8_t **bytes, size_t *size, struct error *error)
 {
     *bytes = NULL;
-    if (!file_exists(path)) {
-        return true;
-    }
     uint8_t *read;
-    if (!file_read(path, MANIFEST_MAX_BYTES, &read, size, error)) {
+    if (!lineage_load(coordinator->server->config, version, &read, size, error)) {
         return false;
+    }
+    if (!read) {
+        return true;
     }
     const bool done = manifest_decode_unsigned(manifest, read, *size, error);
     if (done && manifest->target.version == target) {
@@ -170,14 +171,8 @@ static bool read_manifest(const char *path, uint64_t target, struct manifest *ma
 static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_t target, struct manifest *manifest,
                           uint8_t **bytes, size_t *size, struct error *error)
 {
-    char path[VERSIONS_PATH];
-    *bytes = NULL;
-    if (!lineage_path(coordinator->server->config, target, path, error) ||
-        !read_manifest(path, target, manifest, bytes, size, error)) {
-        return false;
-    }
-    return *bytes || (file_join(path, sizeof path, coordinator->versions.folder, "manifest", error) &&
-                      read_manifest(path, target, manifest, bytes, size, error));
+    return read_manifest(coordinator, target, target, manifest, bytes, size, error) &&
+           (*bytes || read_manifest(coordinator, 0, target, manifest, bytes, size, error));
 }
 
 /* A rollout that an earlier process of this ps led, or leads, if it has just restarted for it. */
@@ -735,7 +730,6 @@ static char *copy_text(const char *text, size_t size)
 /* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
 static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct told_texts *texts)
 {
-    char path[VERSIONS_PATH];
     struct error ignored;
     server_lock(coordinator->server);
     const bool is_last = coordinator->rollout.state != ROLLOUT_IDLE || coordinator->rollout.target == version ||
@@ -744,8 +738,9 @@ static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t v
         copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
     }
     server_unlock(coordinator->server);
-    if (is_last || (lineage_path(coordinator->server->config, version, path, &ignored) && file_exists(path) &&
-                    file_read(path, MANIFEST_MAX_BYTES, &texts->manifest, &texts->manifest_size, &ignored))) {
+    if (is_last ||
+        (lineage_load(coordinator->server->config, version, &texts->manifest, &texts->manifest_size, &ignored) &&
+         texts->manifest)) {
         return;
     }
     server_lock(coordinator->server);

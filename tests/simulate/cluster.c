@@ -89,7 +89,7 @@ static int run_role(struct machine *machine)
     bool loaded = fleet_rolls() ? fleet_load(machine, &config, own, 2, &error)
                                 : config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error);
     if (!loaded) {
-        if (shortage.kind != SHORT_OF_MEMORY) {
+        if (shortage.kind != SHORT_OF_MEMORY && !disk_is_rotten(machine->disk)) {
             fail("the run's own config is wrong: %s", error.text);
         }
         say("error: %s", error.text); /* as the program's main says it */
@@ -378,7 +378,7 @@ static void lose_power(void *context, uint64_t argument)
 static void repair(void *context, uint64_t argument)
 {
     (void)argument;
-    say("the chief's disk is repaired");
+    say("a disk is repaired");
     disk_heal(context);
     oracle.rotten = false;
 }
@@ -391,6 +391,38 @@ static void rot_all(struct disk *disk)
     }
     machine_kill(chief());
     world_at(world.now_s + 10 * chance_real(), repair, disk, 0);
+}
+
+static bool is_of_rollout(const char *path)
+{
+    return strncmp(path, "/etc/config.json.d/", 19) == 0 && !strstr(path, "/audit.log") && !strstr(path, ".tmp") &&
+           !strstr(path, "/base");
+}
+
+static bool is_number_in_force(const char *path)
+{
+    return strcmp(path, "/etc/config.json.d/current") == 0;
+}
+
+static bool is_version(const char *path)
+{
+    static const char some[] = "/etc/config.json.d/00000003.json";
+    return is_of_rollout(path) && strlen(path) == strlen(some) && strcmp(path + strlen(some) - 5, ".json") == 0;
+}
+
+/* Of what a member keeps of rollouts one file rots, and its next process meets it. */
+static void rot_history(void *context, uint64_t argument)
+{
+    static bool (*const which[])(const char *path) = {is_number_in_force, is_version, is_of_rollout, is_of_rollout};
+    struct machine *machine = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.workers)];
+    (void)context;
+    (void)argument;
+    if (!run.leaving && world.now_s < run.calm_s &&
+        disk_rot(machine->disk, which[chance(sizeof which / sizeof *which)])) {
+        run.faults++;
+        machine_kill(machine);
+        world_at(world.now_s + 10 * chance_real(), repair, machine->disk, 0);
+    }
 }
 
 /* One checkpoint rots, or is not where the disk says it is; there is another, and it is found. Or all do. */
@@ -711,7 +743,7 @@ static void begin_in_the_middle(void)
 static void roll_out(void)
 {
     const double begin_s = world.now_s;
-    int left = (int)chance(MOST_FAULTS);
+    int left = (int)chance(MOST_FAULTS), rots = (int)chance(4);
     run.calm_s = INFINITY;
     while (!world.failed && !fleet_is_at_rest()) {
         one_event(world.now_s + 1);
@@ -719,9 +751,14 @@ static void roll_out(void)
         if (fleet_wants_workers_off()) {
             switch_workers_off();
         }
-        if (fleet_turned() && left > 0 && chance(3) == 0) {
+        const bool turned = fleet_turned();
+        if (turned && left > 0 && chance(3) == 0) {
             left--;
             world_at(world.now_s + 1.5 * chance_real(), inject_fault, NULL, 0);
+        }
+        if (turned && rots > 0 && chance(4) == 0) {
+            rots--;
+            world_at(world.now_s + 1.5 * chance_real(), rot_history, NULL, 0);
         }
         if (fleet_switches_at_once() && run.late > 0 && oracle.ps > 1 && chance(2) == 0) {
             left--;
@@ -732,7 +769,7 @@ static void roll_out(void)
             world_at(world.now_s + 0.05 * chance_real(), kill_one, NULL, 1 + chance((uint64_t)oracle.ps - 1));
         }
         if (run.calm_s > world.now_s && (fleet_is_done() || world.now_s >= begin_s + ROLL_OUT_S)) {
-            left = 0;
+            left = rots = 0;
             run.calm_s = world.now_s;
         }
         if (world.now_s >= run.calm_s + TIMEOUT_S) {

@@ -169,13 +169,21 @@ static const struct inode *another(const struct disk *disk, const struct inode *
 static void spoil(const struct disk *disk, struct inode *inode)
 {
     enum { SECTOR = 64 }; /* files are small here */
-    const size_t at = chance(inode->size), left = inode->size - at, size = left < SECTOR ? left : SECTOR;
+    size_t at = chance(inode->size);
+    const size_t left = inode->size - at, size = left < SECTOR ? left : SECTOR;
     const struct inode *other = another(disk, inode);
     inode->healthy = world_alloc(inode->size);
     inode->healthy_size = inode->size;
     memcpy(inode->healthy, inode->bytes, inode->size);
-    const uint64_t how = chance(3);
-    if (how == 1) {
+    const uint64_t how = chance(6);
+    if (how >= 3) { /* the least that can be: a digit becomes another one */
+        const uint8_t *digit = inode->bytes + (chance(2) == 0 ? at : 0);
+        while (digit < inode->bytes + inode->size && (*digit < '0' || *digit > '9')) {
+            digit++;
+        }
+        at = digit < inode->bytes + inode->size ? (size_t)(digit - inode->bytes) : at;
+        inode->bytes[at] ^= 1;
+    } else if (how == 1) {
         memset(inode->bytes + at, 0, size);
     } else if (how == 2 && other) {
         memcpy(inode->bytes + at, other->bytes, size < other->size ? size : other->size);
@@ -200,6 +208,15 @@ bool disk_rot(struct disk *disk, bool (*may)(const char *path))
         }
     }
     return false;
+}
+
+bool disk_is_rotten(const struct disk *disk)
+{
+    bool rotten = false;
+    for (int i = 0; i < disk->count; i++) {
+        rotten = rotten || (disk->names[i].inode && disk->names[i].inode->rotten);
+    }
+    return rotten;
 }
 
 void disk_heal(struct disk *disk)

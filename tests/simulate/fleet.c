@@ -53,6 +53,7 @@ struct content {
 struct fleet_member {
     uint64_t version;    /* its process is in */
     uint64_t started_in; /* by its config at the start */
+    uint64_t switching;  /* the last that it began to switch to */
     bool has[MOST_VERSIONS];
     struct {
         uint64_t incarnation, started_in;
@@ -184,15 +185,35 @@ void fleet_begin(const struct config_setting *settings, int count)
 
 /* --- Members --- */
 
+/* Whatever a disk does: a process starts in the version that the machine switched to last, as it was signed. */
+static void check_obeyed(const struct machine *machine, const struct config *config)
+{
+    const struct fleet_member *member = &fleet.members[machine->number];
+    const uint64_t version = (uint64_t)config->fleet.version;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    struct error error;
+    if (version != member->version && version != member->switching && member->version > 0) {
+        fail("%s starts in version %llu, and was in %llu", machine->name, (unsigned long long)version,
+             (unsigned long long)member->version);
+    }
+    if (config_digest(config, digest, &error) && strcmp(digest, content_of(version)->digest) != 0) {
+        fail("%s starts in a config that is not version %llu", machine->name, (unsigned long long)version);
+    }
+}
+
 bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
                 struct error *error)
 {
     struct fleet_member *member = &fleet.members[machine->number];
     probation_check(CONFIG);
     if (!config_load(config, CONFIG, settings, count, error)) {
+        if (disk_is_rotten(machine->disk)) {
+            return false;
+        }
         fail("%s can't read its config any more: %s", machine->name, error->text);
         return false;
     }
+    check_obeyed(machine, config);
     member->version = member->started_in = (uint64_t)config->fleet.version;
     say("is in version %llu", (unsigned long long)member->version);
     return true;
@@ -305,6 +326,7 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
                  world.machines[i].name);
         }
     }
+    fleet.members[world.here->number].switching = number;
     bool done = __real_versions_switch(versions, number, error);
     say("switches from version %llu to %llu%s%s", (unsigned long long)from, (unsigned long long)number,
         done ? "" : ": ", done ? "" : error->text);

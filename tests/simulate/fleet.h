@@ -30,7 +30,7 @@ bool fleet_rolls(void);
 void fleet_begin(const struct config_setting *settings, int count);
 void fleet_forget(void); /* at the beginning of a run: no rollouts unless fleet_begin is called */
 
-/* A member's config at the start of its process; false as for config_load. */
+/* A member's config at the start of its process; false as for config_load, which only a rotten disk excuses. */
 bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
                 struct error *error);
 bool fleet_dies_of(const struct config *config); /* the version is the death of a process at its start */

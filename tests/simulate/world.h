@@ -205,6 +205,7 @@ bool disk_get(const struct disk *disk, const char *path, char *text, size_t size
 bool disk_rot(struct disk *disk, bool (*may)(const char *path));
 int disk_sound(const struct disk *disk, bool (*may)(const char *path), const char **last); /* last: by name */
 void disk_heal(struct disk *disk); /* as from a backup: nothing is rotten any more */
+bool disk_is_rotten(const struct disk *disk);
 /* The next file that it says is safe is not, nor is its name. */
 void disk_lie(struct disk *disk);
 

@@ -157,6 +157,76 @@ static void refuses_changes_and_gaps(void **state)
     }
 }
 
+static void damage(const char *name, size_t at)
+{
+    char path[VERSIONS_PATH + 32];
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    snprintf(path, sizeof path, "%s.d/%s", config_path, name);
+    assert_true(file_read(path, 1000, &bytes, &size, &error));
+    bytes[at] ^= 1;
+    const struct file_part part = {bytes, size};
+    assert_true(file_write_atomic(path, &part, 1, &error));
+    free(bytes);
+}
+
+/* Another digit is a version, or a config, like any other: only the checksum tells. */
+static void what_rots_is_named(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    bool there;
+    uint64_t number;
+    char *text;
+    size_t size;
+    assert_true(versions_open(&versions, config_path, &error));
+    assert_true(versions_add_local(&versions, 2, "{}", 2, &error));
+    assert_true(versions_add(&versions, 2, two, strlen(two), &error));
+    assert_true(versions_add(&versions, 3, one, strlen(one), &error));
+    assert_true(versions_switch(&versions, 2, &error));
+    damage("current", 0);
+    assert_false(versions_current(config_path, &there, &number, &error));
+    assert_non_null(strstr(error.text, "current: holds no version number, for "));
+    assert_true(versions_switch(&versions, 3, &error));
+    assert_true(versions_current(config_path, &there, &number, &error));
+    damage("00000002.json", strlen(two) - 3);
+    assert_false(versions_read(&versions, 2, &text, &size, &error));
+    assert_non_null(strstr(error.text, "00000002.json: is damaged"));
+    assert_true(versions_add(&versions, 2, two, strlen(two), &error)); /* here it is again */
+    assert_true(versions_read(&versions, 2, &text, &size, &error));
+    assert_string_equal(text, two);
+    free(text);
+    damage("00000002.local.json", 0);
+    assert_false(versions_read_local(&versions, 2, &text, &size, &error));
+    assert_non_null(strstr(error.text, "00000002.local.json: is damaged"));
+}
+
+static void earlier_programs_had_no_checksums(void **state)
+{
+    (void)state;
+    struct versions versions;
+    struct error error;
+    bool there;
+    uint64_t number;
+    char *text, path[VERSIONS_PATH + 32];
+    size_t size;
+    const struct file_part config = {two, strlen(two)}, current = {"2\n", 2};
+    assert_true(versions_open(&versions, config_path, &error));
+    snprintf(path, sizeof path, "%s/00000002.json", versions.folder);
+    assert_true(file_write_atomic(path, &config, 1, &error));
+    snprintf(path, sizeof path, "%s/current", versions.folder);
+    assert_true(file_write_atomic(path, &current, 1, &error));
+    assert_true(versions_current(config_path, &there, &number, &error));
+    assert_int_equal(number, 2);
+    assert_true(versions_read(&versions, 2, &text, &size, &error));
+    assert_string_equal(text, two);
+    free(text);
+    assert_false(versions_add(&versions, 2, one, strlen(one), &error));
+    assert_true(versions_add(&versions, 2, two, strlen(two), &error));
+}
+
 static void change(void)
 {
     struct versions versions;
@@ -237,7 +307,7 @@ static void syncs_before_and_after_each_name(void **state)
     memset(order, 0, sizeof order);
     assert_true(versions_add(&versions, 2, two, strlen(two), &error));
     assert_true(versions_switch(&versions, 2, &error));
-    assert_string_equal(order, "cwfrFcwfrF");
+    assert_string_equal(order, "cwfrFcwfrFcwfrF");
 }
 
 int main(void)
@@ -245,6 +315,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(keeps_versions_and_switches, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(refuses_changes_and_gaps, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(what_rots_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(earlier_programs_had_no_checksums, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(old_or_new_whenever_it_dies, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(syncs_before_and_after_each_name, make_folder, remove_folder),
     };

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "base/process/restart.h"
 #include "base/config/versions.h"
+#include "base/file.h"
 
 static char folder[64], config_path[80];
 
@@ -98,6 +99,36 @@ static void a_damaged_record_is_none(void **state)
     probation_end(config_path);
 }
 
+/* Another number of starts, or another version to go back to, is no reason to do so. */
+static void a_damaged_one_is_not_obeyed(void **state)
+{
+    struct probation probation;
+    char id[RESTART_ID], path[256];
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    (void)state;
+    begin_version_2();
+    restart_identity(id);
+    snprintf(path, sizeof path, "%s.d/probation-%s", config_path, id);
+    assert_true(file_read(path, 100, &bytes, &size, &error));
+    assert_memory_equal(bytes, "2 1 0 0 #", 9);
+    for (size_t at = 0; at < 7; at += 2) {
+        bytes[at] ^= 2;
+        const struct file_part part = {bytes, size};
+        assert_true(file_write_atomic(path, &part, 1, &error));
+        assert_false(probation_read(config_path, &probation));
+        probation_check(config_path);
+        assert_int_equal(current(), 2);
+        bytes[at] ^= 2;
+    }
+    free(bytes);
+    const struct file_part former = {"2 1 0 0\n", 8}; /* as earlier programs wrote it */
+    assert_true(file_write_atomic(path, &former, 1, &error));
+    assert_true(probation_read(config_path, &probation));
+    assert_int_equal(probation.target, 2);
+}
+
 static void a_process_that_lives_is_left_alone(void **state)
 {
     (void)state;
@@ -135,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_damaged_record_is_none, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_damaged_one_is_not_obeyed, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
     };

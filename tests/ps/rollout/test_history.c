@@ -257,6 +257,35 @@ static void a_damaged_json_is_refused_by_name(void **state)
 }
 
 /* What needs no signature gets a few lines, and then one a minute. */
+/* Each bit of what is stored, each cut, and each sector that was never written. */
+static void whatever_rots_is_noticed(void **state)
+{
+    (void)state;
+    struct record record = {.state = ROLLOUT_WATCHING,
+                            .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_LOCAL, .healthy_s = 10},
+                            .loss_before = 0.3,
+                            .highest = 7,
+                            .reason = "it \"diverges\""};
+    uint8_t *good, *bytes;
+    size_t size;
+    assert_kept(&record);
+    assert_true(file_read(path, 4096, &good, &size, &error));
+    bytes = malloc(size);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        memcpy(bytes, good, size);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_damaged(path, (const char *)bytes, size);
+    }
+    for (size_t at = 0; at < size; at++) {
+        memcpy(bytes, good, size);
+        memset(bytes + at, 0, size - at < 64 ? size - at : 64);
+        assert_damaged(path, (const char *)bytes, size);
+        assert_damaged(path, (const char *)good, at);
+    }
+    free(bytes);
+    free(good);
+}
+
 static void the_meter_lets_few_through(void **state)
 {
     (void)state;
@@ -342,6 +371,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_refused_by_name, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_json_is_refused_by_name, enter, leave),
+        cmocka_unit_test_setup_teardown(whatever_rots_is_noticed, enter, leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -568,6 +568,42 @@ static void tries_and_saves_once(void **state)
     says(PHASE_FAILED, 1, "only worker 0 can do that");
 }
 
+/* A flag of it that flips would make another rollout of it; it can't be checked against its signature for ever. */
+static void a_damaged_manifest_is_not_obeyed(void **state)
+{
+    (void)state;
+    struct lineage lineage;
+    struct manifest manifest;
+    struct error error;
+    char path[128], kept[128];
+    uint8_t *bytes;
+    size_t size;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    assert_true(lineage_read(&config, &lineage) && lineage_of(&config, 2, &lineage));
+    snprintf(path, sizeof path, "%s.d/manifest", config_path);
+    snprintf(kept, sizeof kept, "%s.d/00000002.manifest", config_path);
+    assert_true(file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &error));
+    const size_t flags = strlen("trainer rollout manifest 2\n") + 4 + 5 + 4 + 7 + 8;
+    bytes[flags] ^= 1;
+    const struct file_part part = {bytes, size};
+    assert_true(file_write_atomic(path, &part, 1, &error));
+    assert_true(manifest_decode_unsigned(&manifest, bytes, size, &error)); /* it looks like any other */
+    free(bytes);
+    assert_false(lineage_read(&config, &lineage));
+    assert_false(lineage_load(&config, 0, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "manifest: is damaged, for it differs from"));
+    assert_true(file_write_atomic(kept, &part, 0, &error));
+    assert_false(lineage_of(&config, 2, &lineage));
+    assert_false(lineage_load(&config, 2, &bytes, &size, &error));
+    assert_non_null(strstr(error.text, "00000002.manifest: is damaged"));
+    start();
+    participant_act(&participant, &order); /* it comes again */
+    says(PHASE_STAGED, 1, "");
+    assert_true(lineage_read(&config, &lineage) && lineage_of(&config, 2, &lineage));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -580,6 +616,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_damaged_manifest_is_not_obeyed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_edit_by_hand_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_edit_is_known_to_the_next_process, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_of_a_later_version_is_in_the_way, set_up, tear_down),
