@@ -402,3 +402,10 @@ bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t b
     }
     return check_bulk(type, message, bulk_bytes, error);
 }
+
+const char *member_state_name(enum member_state state)
+{
+    static const char *const names[] = {"absent", "starting", "ready", "training", "waiting",
+                                        "saving", "done",     "lost",  "failed"};
+    return (size_t)state < sizeof names / sizeof names[0] ? names[state] : "unknown";
+}

@@ -59,6 +59,7 @@ enum member_state {
     STATE_LOST = 7, /* its lease ran out; in a worker's own heartbeat: it can't reach every ps */
     STATE_FAILED = 8,
 };
+const char *member_state_name(enum member_state state); /* "training" */
 
 /* What a shard holds, in model. The values travel: never renumber. */
 enum model_state { MODEL_ABSENT = 0, MODEL_BEING_WRITTEN = 1, MODEL_READY = 2 };

@@ -362,7 +362,7 @@ static void get_history(void *context, struct http_request *request)
         http_answer_error(request, 400, "since=%s is no time: write seconds since 1970", since);
         return;
     }
-    since_s = since[0] == '\0' ? -1 : since_s;
+    since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times are told to the millisecond, perhaps rounded down */
     const struct history *history = &run->board->history;
     json_open(&text, NULL, '{');
     json_string(&text, "name", run->board->name);

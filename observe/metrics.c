@@ -1,9 +1,13 @@
-/* The two formats differ in counters' names of families, in units and in how they end. */
+/*
+ * The two formats differ in what a family of counters is called, in units and in how they end. Names follow the
+ * conventions of both: base units, and "_total" for what only grows.
+ */
 #include "observe/metrics.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "base/clock.h"
 #include "base/version.h"
 
 struct writer {
@@ -11,17 +15,20 @@ struct writer {
     bool open;
 };
 
-enum kind { GAUGE, COUNTER };
+/* --- Families and samples --- */
 
-/* name: without "_total". unit: what the name ends in, "" for none. */
-static void declare(const struct writer *to, const char *name, const char *unit, const char *type, const char *help)
+enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
+
+/* name: without "_total" or "_info"; it ends in its unit, if it has one. */
+static void declare(const struct writer *to, enum kind kind, const char *name, const char *unit, const char *help)
 {
-    const bool total = !to->open && type[0] == 'c';
-    text_add(to->text, "# TYPE %s%s %s\n", name, total ? "_total" : "", type);
+    static const char *const types[] = {"gauge", "counter", "histogram", "info"};
+    const char *suffix = to->open || kind == GAUGE || kind == HISTOGRAM ? "" : kind == COUNTER ? "_total" : "_info";
+    text_add(to->text, "# TYPE %s%s %s\n", name, suffix, kind == INFO && !to->open ? "gauge" : types[kind]);
     if (to->open && unit[0] != '\0') {
         text_add(to->text, "# UNIT %s %s\n", name, unit);
     }
-    text_add(to->text, "# HELP %s%s %s\n", name, total ? "_total" : "", help);
+    text_add(to->text, "# HELP %s%s %s\n", name, suffix, help);
 }
 
 static void add_value(const struct writer *to, double value)
@@ -35,25 +42,261 @@ static void add_value(const struct writer *to, double value)
     }
 }
 
-static void one(const struct writer *to, enum kind kind, const char *name, const char *unit, const char *help,
-                double value)
+static void one(const struct writer *to, enum kind kind, const char *name, const char *unit, double value,
+                const char *help)
 {
-    declare(to, name, unit, kind == COUNTER ? "counter" : "gauge", help);
+    declare(to, kind, name, unit, help);
     text_add(to->text, "%s%s", name, kind == COUNTER ? "_total" : "");
     add_value(to, value);
+}
+
+/* The same of what may not be known: then there is no such family. */
+static void known(const struct writer *to, const char *name, const char *unit, double value, const char *help)
+{
+    if (!isnan(value)) {
+        one(to, GAUGE, name, unit, value, help);
+    }
+}
+
+/* A label's value: quotes, backslashes and ends of lines are escaped in both formats. */
+static void add_label(const struct writer *to, const char *name, const char *value, char before)
+{
+    text_add(to->text, "%c%s=\"", before, name);
+    for (; *value != '\0'; value++) {
+        if (*value == '"' || *value == '\\') {
+            text_add(to->text, "\\%c", *value);
+        } else {
+            text_add(to->text, "%c", *value == '\n' ? ' ' : *value);
+        }
+    }
+    text_add(to->text, "\"");
+}
+
+/* --- What there is --- */
+
+static void add_build(const struct writer *to, const struct board *board)
+{
+    char task[16];
+    snprintf(task, sizeof task, "%d", board->task);
+    declare(to, INFO, "trainer_build", "", "Which program this is, and which part it plays.");
+    text_add(to->text, "trainer_build_info");
+    add_label(to, "version", version_trainer(), '{');
+    add_label(to, "role", board->role, ',');
+    add_label(to, "task", task, ',');
+    text_add(to->text, "} 1\n");
+}
+
+static void add_progress(const struct writer *to, const struct board *board, const struct board_numbers *numbers)
+{
+    one(to, GAUGE, "trainer_global_step", "", (double)numbers->global_step, "Global step of the model.");
+    known(to, "trainer_last_step", "", numbers->last_step < 0 ? (double)NAN : (double)numbers->last_step,
+          "Global step that training ends at.");
+    one(to, GAUGE, "trainer_epoch", "", numbers->epoch, "Times that the training set has been gone through.");
+    one(to, COUNTER, "trainer_steps", "", (double)numbers->steps, "Steps that this process has computed.");
+    one(to, GAUGE, "trainer_examples", "", (double)numbers->examples,
+        "Examples that the model has been trained on, from the beginning of the run.");
+    one(to, GAUGE, "trainer_steps_per_second", "", board->steps_per_s, "Global steps per second, of the last ten.");
+    known(to, "trainer_loss", "", board->loss, "Mean training loss of the last second that had steps.");
+    one(to, GAUGE, "trainer_learning_rate", "", numbers->learning_rate, "Learning rate of the last step.");
+    one(to, GAUGE, "trainer_generation", "", numbers->generation,
+        "Generation of a cluster's model: restores begin one.");
+    known(to, "trainer_config_version", "", numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version,
+          "Version of the config in force.");
+}
+
+static void add_step_times(const struct writer *to, const struct board_numbers *numbers)
+{
+    uint64_t below = 0;
+    declare(to, HISTOGRAM, "trainer_step_seconds", "seconds",
+            "Time of a step of this process; steps done together count with their mean.");
+    for (int i = 0; i < BOARD_STEP_BUCKETS; i++) {
+        below += numbers->step_times[i];
+        if (i < BOARD_STEP_BUCKETS - 1) {
+            text_add(to->text, "trainer_step_seconds_bucket{le=\"%g%s\"} %llu\n", board_step_bounds[i],
+                     to->open && board_step_bounds[i] >= 1 ? ".0" : "", (unsigned long long)below);
+        } else {
+            text_add(to->text, "trainer_step_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)below);
+        }
+    }
+    text_add(to->text, "trainer_step_seconds_sum %.9g\n", numbers->step_s);
+    text_add(to->text, "trainer_step_seconds_count %llu\n", (unsigned long long)below);
+}
+
+static void add_validations(const struct writer *to, const struct board_numbers *numbers)
+{
+    one(to, COUNTER, "trainer_validations", "", (double)numbers->validations, "Validations.");
+    if (numbers->metric_count > 0) {
+        declare(to, GAUGE, "trainer_metric", "", "Figures of the last validation, by name.");
+        for (int i = 0; i < numbers->metric_count; i++) {
+            text_add(to->text, "trainer_metric");
+            add_label(to, "name", numbers->metrics[i].name, '{');
+            text_add(to->text, "}");
+            add_value(to, numbers->metrics[i].value);
+        }
+    }
+    if (numbers->best_step >= 0) {
+        one(to, GAUGE, "trainer_best_step", "", (double)numbers->best_step, "Step of the best validation.");
+        one(to, GAUGE, "trainer_best_metric", "", numbers->best_value, "The figure that decides, of that validation.");
+    }
+}
+
+static void add_state(const struct writer *to, const struct board *board, const struct board_numbers *numbers)
+{
+    const bool waits = numbers->waiting_for[0] != '\0';
+    const double waits_s = waits ? board->before.time_s - numbers->waiting_since_s : 0;
+    declare(to, GAUGE, "trainer_state", "", "1 for what this process is doing, 0 for the rest.");
+    for (int state = BOARD_STARTING; state <= BOARD_FAILED; state++) {
+        text_add(to->text, "trainer_state{state=\"%s\"} %d\n", board_state_name((enum board_state)state),
+                 (int)numbers->state == state);
+    }
+    one(to, GAUGE, "trainer_waiting_seconds", "seconds", waits_s > 0 ? waits_s : 0,
+        "How long it has been waiting for others; 0: it is not.");
+    one(to, COUNTER, "trainer_waited_seconds", "seconds", numbers->waited_s + (waits_s > 0 ? waits_s : 0),
+        "Time spent waiting for others.");
+}
+
+static void add_network(const struct writer *to, const struct board_numbers *numbers)
+{
+    one(to, COUNTER, "trainer_received_bytes", "bytes", (double)numbers->bytes_in, "Bytes received from members.");
+    one(to, COUNTER, "trainer_sent_bytes", "bytes", (double)numbers->bytes_out, "Bytes sent to members.");
+    one(to, COUNTER, "trainer_retries", "", (double)numbers->retries, "Requests that had to be sent again.");
+    one(to, COUNTER, "trainer_pushes_applied", "", (double)numbers->pushed, "Gradients that this ps has applied.");
+    one(to, COUNTER, "trainer_pushes_dropped", "", (double)numbers->dropped, "Gradients that were not used.");
+}
+
+static void add_checkpoints(const struct writer *to, const struct board_numbers *numbers)
+{
+    one(to, COUNTER, "trainer_checkpoints", "", (double)numbers->saved, "Checkpoints written by this process.");
+    one(to, COUNTER, "trainer_checkpoint_failures", "", (double)numbers->saves_failed,
+        "Checkpoints that could not be written.");
+    if (numbers->saved > 0) {
+        one(to, GAUGE, "trainer_checkpoint_step", "", (double)numbers->saved_step, "Step of the last checkpoint.");
+        one(to, GAUGE, "trainer_checkpoint_timestamp_seconds", "seconds", numbers->saved_time_s,
+            "When the last checkpoint was written, since 1970.");
+        one(to, GAUGE, "trainer_checkpoint_write_seconds", "seconds", numbers->saved_took_s, "How long that took.");
+    }
+}
+
+/* --- Members --- */
+
+static int count_members(const struct board *board, const char *role, const char *state)
+{
+    int count = 0;
+    for (int i = 0; i < board->member_count; i++) {
+        count += strcmp(board->members[i].role, role) == 0 && strcmp(board->members[i].state, state) == 0;
+    }
+    return count;
+}
+
+static bool is_first_of_kind(const struct board *board, int index)
+{
+    for (int i = 0; i < index; i++) {
+        if (strcmp(board->members[i].role, board->members[index].role) == 0 &&
+            strcmp(board->members[i].state, board->members[index].state) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void add_of_member(const struct writer *to, const char *name, const struct board_member *member, double value)
+{
+    char task[16];
+    snprintf(task, sizeof task, "%d", member->task);
+    text_add(to->text, "%s", name);
+    add_label(to, "role", member->role, '{');
+    add_label(to, "task", task, ',');
+    text_add(to->text, "}");
+    add_value(to, value);
+}
+
+static void add_members(const struct writer *to, const struct board *board)
+{
+    int missing = 0;
+    declare(to, GAUGE, "trainer_members", "", "Members by role and state, as this process knows them.");
+    for (int i = 0; i < board->member_count; i++) {
+        const struct board_member *member = &board->members[i];
+        missing += member->is_missing;
+        if (is_first_of_kind(board, i)) {
+            text_add(to->text, "trainer_members");
+            add_label(to, "role", member->role, '{');
+            add_label(to, "state", member->state, ',');
+            text_add(to->text, "}");
+            add_value(to, count_members(board, member->role, member->state));
+        }
+    }
+    one(to, GAUGE, "trainer_members_missing", "", missing, "Members that are absent or lost.");
+    declare(to, GAUGE, "trainer_member_silence_seconds", "seconds",
+            "Time since a member was heard: the age of its lease.");
+    for (int i = 0; i < board->member_count; i++) {
+        if (board->members[i].silent_ms >= 0) {
+            add_of_member(to, "trainer_member_silence_seconds", &board->members[i],
+                          (double)board->members[i].silent_ms / 1e3);
+        }
+    }
+    declare(to, GAUGE, "trainer_member_staleness", "", "Steps between a worker's last pull and its push.");
+    for (int i = 0; i < board->member_count; i++) {
+        add_of_member(to, "trainer_member_staleness", &board->members[i], board->members[i].staleness);
+    }
+}
+
+static void add_rollout(const struct writer *to, const struct board_rollout *rollout)
+{
+    one(to, GAUGE, "trainer_rollout_under_way", "", rollout->is_under_way, "1 while a config is rolled out.");
+    if (rollout->is_under_way) {
+        one(to, GAUGE, "trainer_rollout_version", "", (double)rollout->version, "The version that is rolled out.");
+        declare(to, GAUGE, "trainer_rollout_phase", "", "1 for the phase that it is in.");
+        text_add(to->text, "trainer_rollout_phase");
+        add_label(to, "phase", rollout->phase, '{');
+        text_add(to->text, "} 1\n");
+    }
+}
+
+/* --- The process and its server --- */
+
+static void add_process(const struct writer *to, const struct board *board)
+{
+    const struct process_use *use = &board->use;
+    one(to, COUNTER, "process_cpu_seconds", "seconds", use->cpu_s, "Processor time, of user and system.");
+    one(to, GAUGE, "process_resident_memory_bytes", "bytes", (double)use->resident_bytes, "Memory in use.");
+    one(to, GAUGE, "process_virtual_memory_bytes", "bytes", (double)use->virtual_bytes, "Address space in use.");
+    one(to, GAUGE, "process_start_time_seconds", "seconds", board->started_s, "When it started, since 1970.");
+    known(to, "process_open_fds", "", use->descriptors < 0 ? (double)NAN : use->descriptors, "Open descriptors.");
+    known(to, "process_max_fds", "", use->most_descriptors < 0 ? (double)NAN : use->most_descriptors,
+          "Descriptors that it may open.");
+    known(to, "process_threads", "", use->threads < 0 ? (double)NAN : use->threads, "Threads.");
+}
+
+static void add_server(const struct writer *to, const struct http_server *server)
+{
+    struct http_counts counts;
+    http_server_counts(server, &counts);
+    one(to, COUNTER, "trainer_http_requests", "", (double)counts.requests, "Requests answered here.");
+    one(to, COUNTER, "trainer_http_refused", "", (double)counts.refused, "Of these, by a status of 400 or above.");
+    one(to, COUNTER, "trainer_http_received_bytes", "bytes", (double)counts.bytes_in, "Bytes of requests.");
+    one(to, COUNTER, "trainer_http_sent_bytes", "bytes", (double)counts.bytes_out, "Bytes of answers.");
+    one(to, GAUGE, "trainer_http_connections", "", counts.connections, "Connections to this server.");
+    one(to, GAUGE, "trainer_http_streams", "", counts.streams, "Of these, live pages.");
 }
 
 void metrics_write(struct text *text, struct board *board, const struct http_server *server, bool open)
 {
     const struct writer to = {text, open};
     struct board_numbers numbers;
-    struct http_counts counts = {.requests = 0};
     board_copy(board, &numbers);
+    add_build(&to, board);
+    add_progress(&to, board, &numbers);
+    add_step_times(&to, &numbers);
+    add_validations(&to, &numbers);
+    add_state(&to, board, &numbers);
+    add_network(&to, &numbers);
+    add_checkpoints(&to, &numbers);
+    add_members(&to, board);
+    add_rollout(&to, &board->rollout);
+    add_process(&to, board);
     if (server) {
-        http_server_counts(server, &counts);
+        add_server(&to, server);
     }
-    one(&to, GAUGE, "trainer_global_step", "", "Global step of the model.", (double)numbers.global_step);
-    one(&to, COUNTER, "trainer_http_requests", "", "Requests that this server has answered.", (double)counts.requests);
     if (open) {
         text_add(text, "# EOF\n");
     }

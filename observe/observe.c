@@ -29,7 +29,18 @@ static struct {
     struct api_run run;
     struct http_server *server;
     struct guard guard;
-} self;
+    pthread_mutex_t mutex; /* held while the source is asked: */
+    void (*fill)(void *context, struct board *board);
+    void *fill_context;
+    /* The server's thread's: what is compared with the next second. */
+    struct seen {
+        char role[12];
+        int task;
+        bool is_missing;
+    } * seen;
+    int seen_count, generation;
+    char phase[BOARD_TEXT];
+} self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 __attribute__((format(printf, 4, 5))) static void tell_event(const char *kind, const char *member, int64_t step,
                                                              const char *format, ...)
@@ -80,12 +91,82 @@ static void fill_in_itself(struct board *board)
     own->gpu_percent = NAN;
 }
 
+static const struct seen *seen_before(const struct board_member *member)
+{
+    for (int i = 0; i < self.seen_count; i++) {
+        if (self.seen[i].task == member->task && strcmp(self.seen[i].role, member->role) == 0) {
+            return &self.seen[i];
+        }
+    }
+    return NULL;
+}
+
+/* Who came and went since the last second, as events. */
+static void tell_members(const struct board *board)
+{
+    struct seen *now = calloc((size_t)board->member_count + 1, sizeof *now);
+    for (int i = 0; now && i < board->member_count; i++) {
+        const struct board_member *member = &board->members[i];
+        const struct seen *before = seen_before(member);
+        const bool was_missing = !before || before->is_missing;
+        char name[24];
+        snprintf(now[i].role, sizeof now[i].role, "%s", member->role);
+        now[i].task = member->task;
+        now[i].is_missing = member->is_missing;
+        snprintf(name, sizeof name, "%s %d", member->role, member->task);
+        if (self.seen && was_missing && !member->is_missing) {
+            tell_event("joined", name, member->global_step, "%s is here, from %.100s", name, member->host);
+        } else if (self.seen && !was_missing && member->is_missing) {
+            tell_event("lost", name, member->global_step, "%s is lost", name);
+        }
+    }
+    free(self.seen);
+    self.seen = now;
+    self.seen_count = now ? board->member_count : 0;
+}
+
+static void tell_changes(struct board *board)
+{
+    struct board_numbers numbers;
+    char phase[BOARD_TEXT];
+    board_copy(board, &numbers);
+    if (board->member_count > 1) {
+        tell_members(board);
+    }
+    if (self.generation != 0 && numbers.generation > self.generation) {
+        tell_event("restored", NULL, numbers.global_step, "generation %d begins at step %lld", numbers.generation,
+                   (long long)numbers.global_step);
+    }
+    self.generation = numbers.generation;
+    snprintf(phase, sizeof phase, "%s", board->rollout.text);
+    if (strcmp(phase, self.phase) != 0) {
+        tell_event("rollout", NULL, -1, "%s", phase[0] != '\0' ? phase : "no rollout is under way");
+        snprintf(self.phase, sizeof self.phase, "%s", phase);
+    }
+}
+
 static void tick(void *context)
 {
     (void)context;
+    pthread_mutex_lock(&self.mutex);
+    if (self.fill) {
+        self.fill(self.fill_context, &self.board);
+    }
+    pthread_mutex_unlock(&self.mutex);
     board_tick(&self.board);
-    fill_in_itself(&self.board);
+    if (!self.fill) {
+        fill_in_itself(&self.board);
+    }
+    tell_changes(&self.board);
     api_tick(&self.api);
+}
+
+void observe_source(void (*fill)(void *context, struct board *board), void *context)
+{
+    pthread_mutex_lock(&self.mutex);
+    self.fill = fill;
+    self.fill_context = context;
+    pthread_mutex_unlock(&self.mutex);
 }
 
 /* --- Beginning and end --- */
@@ -171,6 +252,8 @@ void observe_stop(bool failed)
         board_destroy(&self.board);
     }
     guard_free(&self.guard);
+    free(self.seen);
+    self.seen = NULL;
 }
 
 /* --- What a role says --- */
@@ -179,6 +262,47 @@ void observe_state(enum board_state state)
 {
     if (observe_is_on()) {
         board_lock(&self.board)->state = state;
+        board_unlock(&self.board);
+    }
+}
+
+void observe_waiting(const char *what)
+{
+    if (!observe_is_on()) {
+        return;
+    }
+    static const char prefix[] = "waiting for ";
+    what =
+        strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* else it says other things */
+    const size_t same = strcspn(what, ","); /* told again with other seconds it is the same wait */
+    const double now_s = clock_wall_s();
+    struct board_numbers *numbers = board_lock(&self.board);
+    const bool is_new = strcspn(numbers->waiting_for, ",") != same || strncmp(numbers->waiting_for, what, same) != 0;
+    if (is_new && numbers->waiting_for[0] != '\0') {
+        numbers->waited_s += now_s - numbers->waiting_since_s;
+    }
+    if (is_new) {
+        numbers->waiting_since_s = now_s;
+        snprintf(numbers->waiting_for, sizeof numbers->waiting_for, "%.*s", (int)same, what);
+    }
+    if (what[0] != '\0') {
+        numbers->state = BOARD_WAITING;
+    } else if (numbers->state == BOARD_WAITING) {
+        numbers->state = BOARD_TRAINING;
+    }
+    board_unlock(&self.board);
+    if (is_new && what[0] != '\0') {
+        tell_event("waiting", NULL, -1, "%s", what);
+    }
+}
+
+void observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries)
+{
+    if (observe_is_on()) {
+        struct board_numbers *numbers = board_lock(&self.board);
+        numbers->bytes_in = bytes_in;
+        numbers->bytes_out = bytes_out;
+        numbers->retries = retries;
         board_unlock(&self.board);
     }
 }
@@ -255,6 +379,16 @@ void observe_validation(const struct observe_validation *validation)
         numbers->metric_count > 0 ? numbers->metrics[0] : (struct board_metric){.name = ""};
     board_unlock(&self.board);
     tell_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
+}
+
+void observe_at(int64_t global_step)
+{
+    if (observe_is_on()) {
+        struct board_numbers *numbers = board_lock(&self.board);
+        numbers->global_step = global_step;
+        numbers->state = BOARD_VALIDATING;
+        board_unlock(&self.board);
+    }
 }
 
 void observe_saved(const char *path, int64_t step, double seconds)

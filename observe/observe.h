@@ -36,6 +36,9 @@ static inline bool observe_is_on(void)
 
 void observe_state(enum board_state state);
 
+/* What it waits for from now on: "waiting for worker 3 (c:2222), 12 s"; any other text: nothing any more. */
+void observe_waiting(const char *what);
+
 struct observe_start_of_run {
     const char *engine, *digest, *metric;
     bool metric_rises;
@@ -67,7 +70,19 @@ struct observe_validation {
 };
 void observe_validation(const struct observe_validation *validation);
 
+/* Where the run is, for one who only looks on; it works from now on. */
+void observe_at(int64_t global_step);
+
 void observe_saved(const char *path, int64_t step, double seconds);
 void observe_save_failed(const char *why);
+
+/* What has gone through the network so far. */
+void observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);
+
+/*
+ * Who takes part, as this member knows it: asked each second, on the server's thread, to fill in board->members,
+ * board->rollout and what else it knows. NULL: this process alone. Once it returns the last source is asked no more.
+ */
+void observe_source(void (*fill)(void *context, struct board *board), void *context);
 
 #endif

@@ -19,6 +19,7 @@
 #include "base/process/restart.h"
 #include "base/process/signals.h"
 #include "base/text/address.h"
+#include "observe/observe.h"
 #include "ps/server/internal.h"
 
 enum {
@@ -259,7 +260,9 @@ int server_run(const struct config *config)
     if (start(server, config, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
         announce(server);
+        server_show(server);
         accept_all(server);
+        observe_source(NULL, NULL);
         status = leave(server);
         follower_destroy(follower);
     } else {

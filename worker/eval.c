@@ -13,10 +13,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "observe/observe.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/dataset.h"
 #include "worker/evaluate.h"
 #include "worker/export/trained.h"
+#include "worker/observed.h"
 #include "worker/report.h"
 
 static const double TOLD_EVERY_S = 60;
@@ -95,6 +97,14 @@ static void pause_until(double until_s)
     }
 }
 
+static void show(const struct evaluation *evaluation, int64_t step)
+{
+    struct checkpoint_info record = {.best_score = NAN};
+    const enum metric metric = evaluation_best_metric(evaluation->options.train, evaluation->options.targets);
+    observed_validation(evaluation, metric, &(struct held_model){.global_step = step, .record = &record});
+    observe_at(step);
+}
+
 /* Evaluates the newest checkpoint if it is new. */
 static bool look(struct checkpoint_follower *follower, struct error *error)
 {
@@ -118,6 +128,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
         return false;
     }
     follower->last_step = checkpoint_file_info(trained->file)->global_step;
+    show(&follower->eval.evaluation, follower->last_step);
     follower->heard_s = follower->told_s = clock_monotonic_s();
     return true;
 }

@@ -340,6 +340,9 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
     if (hosts > 1 || (hosts == 0 && parser->http_minor == 1)) {
         return refuse(connection, 400, "there must be one Host header");
     }
+    if (!split_target(connection->request)) {
+        return refuse(connection, 400, "what is asked for is no path in UTF-8");
+    }
     if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED)) {
         return refuse(connection, 501, "of transfer encodings only chunked is known here");
     }
@@ -353,16 +356,9 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
 static void check_wish(struct http_connection *connection, const llhttp_t *parser)
 {
     struct http_request *request = connection->request;
-    if (!split_target(request)) {
-        refuse(connection, 400, "what is asked for is no path in UTF-8");
-        return;
-    }
     if (!is_for_us(connection)) {
         refuse(connection, 421, "the Host header names another machine; a token lifts this rule");
         return;
-    }
-    if (request->method == 0) {
-        request->route = NULL;
     }
     find_route(connection);
     if (!may_ask(connection)) {

@@ -111,6 +111,9 @@ bool server_keeps_step(struct server *server);
 /* Synchronous: is a step decided on, and free to be applied? Locked. */
 bool server_has_step(struct server *server);
 
+/* Who watches this process sees what the server knows, from now on: requests/status.c. */
+void server_show(struct server *server);
+
 /* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
 void server_lead(struct server *server);
 
@@ -135,6 +138,8 @@ bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, stru
 void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message,
                                size_t size); /* adds what was edited by hand here */
 /* The version in force here, and its digest. */
+struct board_rollout;
+void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
 void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
                                  char digest[CONFIG_DIGEST_HEX + 1]);
 

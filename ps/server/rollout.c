@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"
+#include "observe/board.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -902,6 +903,27 @@ void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64
                                  char digest[CONFIG_DIGEST_HEX + 1])
 {
     agent_version(coordinator->agent, version, digest);
+}
+
+void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+{
+    const struct rollout *rollout = &coordinator->rollout;
+    char message[1024];
+    const bool under_way = coordinator->leads && rollout->state != ROLLOUT_IDLE;
+    if (!under_way) {
+        shown->is_under_way = false;
+        shown->text[0] = '\0';
+        return;
+    }
+    const char *phase = rollout_state_name(rollout->state);
+    if (!shown->is_under_way || strcmp(shown->phase, phase) != 0) {
+        shown->since_s = clock_wall_s();
+    }
+    rollout_describe(rollout, message, sizeof message);
+    shown->is_under_way = true;
+    shown->version = (int64_t)rollout->target;
+    snprintf(shown->phase, sizeof shown->phase, "%s", phase);
+    snprintf(shown->text, sizeof shown->text, "%.180s", message);
 }
 
 void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/notify.h"
+#include "observe/observe.h"
 #include "ps/store/placement.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
@@ -143,6 +144,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
                                      .host = heartbeat->host,
                                      .device = heartbeat->device,
                                      .message = message};
+    observe_traffic(beat.bytes_in, beat.bytes_out, beat.retries);
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();
     return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, &beat,
@@ -420,6 +422,7 @@ void heartbeat_say(struct heartbeat *heartbeat, const char *message)
     pthread_mutex_lock(&heartbeat->mutex);
     snprintf(heartbeat->message, sizeof heartbeat->message, "%s", message);
     pthread_mutex_unlock(&heartbeat->mutex);
+    observe_waiting(message);
 }
 
 void heartbeat_wake(struct heartbeat *heartbeat)

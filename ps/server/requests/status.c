@@ -1,9 +1,11 @@
 /* What a ps knows about itself and its workers, for those who ask. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "observe/observe.h"
 #include "ps/server/requests/requests.h"
 
 static uint32_t milliseconds(double seconds)
@@ -139,4 +141,102 @@ bool serve_get_status(struct session *session, struct error *error)
         }
     }
     return true;
+}
+
+/* --- To who watches --- */
+
+static void show_member(struct board_member *member, const struct message_status *status, const char *address)
+{
+    *member = (struct board_member){.task = status->index,
+                                    .is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST,
+                                    .has_version = status->digest[0] != '\0',
+                                    .silent_ms = status->silent_ms == UINT32_MAX ? -1 : (int64_t)status->silent_ms,
+                                    .global_step = status->global_step,
+                                    .local_step = status->local_step,
+                                    .config_version = (int64_t)status->fleet_version,
+                                    .generation = (int)status->generation,
+                                    .staleness = (int)status->staleness,
+                                    .steps_per_s = (double)status->steps_per_s,
+                                    .loss = (double)status->loss,
+                                    .dropped = status->dropped,
+                                    .retries = status->retries,
+                                    .bytes_in = status->bytes_in,
+                                    .bytes_out = status->bytes_out,
+                                    .memory_bytes = NAN,
+                                    .cpu_percent = NAN,
+                                    .gpu_percent = NAN};
+    snprintf(member->role, sizeof member->role, "%s", status->role == MEMBER_PS ? "ps" : "worker");
+    snprintf(member->address, sizeof member->address, "%s", address);
+    snprintf(member->host, sizeof member->host, "%.63s", status->host);
+    snprintf(member->state, sizeof member->state, "%s", member_state_name((enum member_state)status->state));
+    snprintf(member->device, sizeof member->device, "%s", status->device);
+    snprintf(member->program, sizeof member->program, "%.64s", status->program);
+    snprintf(member->digest, sizeof member->digest, "%.64s", status->digest);
+    snprintf(member->message, sizeof member->message, "%.255s", status->message);
+}
+
+static void show_self(struct server *server, struct board *board, const struct message_status *status)
+{
+    const struct job *job = &server->job;
+    static const enum board_state states[] = {[JOB_WAITING] = BOARD_WAITING,
+                                              [JOB_RESTORING] = BOARD_STARTING,
+                                              [JOB_TRAINING] = BOARD_TRAINING,
+                                              [JOB_DONE] = BOARD_DONE,
+                                              [JOB_FAILED] = BOARD_FAILED};
+    struct board_numbers *numbers = board_lock(board);
+    numbers->state = states[job->state];
+    numbers->generation = (int)job->generation;
+    numbers->global_step = status->global_step < 0 ? 0 : status->global_step;
+    numbers->last_step = job->last_step > 0 ? job->last_step : -1;
+    numbers->pushed = server->pushes;
+    numbers->dropped = status->dropped;
+    numbers->bytes_in = status->bytes_in;
+    numbers->bytes_out = status->bytes_out;
+    numbers->config_version = (int64_t)status->fleet_version;
+    snprintf(numbers->digest, sizeof numbers->digest, "%.64s", status->digest);
+    snprintf(numbers->engine, sizeof numbers->engine, "parameter server");
+    board_unlock(board);
+    if (!isnan(server->last_loss)) {
+        board->loss = (double)server->last_loss;
+    }
+    board->members[0].memory_bytes = (double)board->use.resident_bytes;
+    board->members[0].cpu_percent = board->cpu_percent;
+}
+
+/* This ps, and the workers as it knows them. */
+static void show(void *context, struct board *board)
+{
+    struct server *server = context;
+    const struct config_cluster *cluster = &server->config->cluster;
+    struct message_status status;
+    char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1], waits[256];
+    const double now_s = clock_monotonic_s();
+    if (!board_begin_members(board, 1 + server->job.worker_count)) {
+        return;
+    }
+    server_lock(server);
+    describe_self(server, &status, host, message, digest);
+    show_member(&board->members[0], &status, cluster->ps_hosts.items[server->index]);
+    show_self(server, board, &status);
+    int count = 1;
+    for (int i = 0; i < server->job.worker_count; i++) {
+        const bool is_listed = i < cluster->worker_hosts.count;
+        if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
+            describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
+            show_member(&board->members[count++], &status, config_worker_host(cluster, i));
+        }
+    }
+    board->member_count = count;
+    const bool awaits = job_awaited(&server->job, now_s, waits);
+    if (!awaits && job_ready(&server->job, now_s, waits)) {
+        waits[0] = '\0';
+    }
+    rollout_coordinator_show(server->coordinator, &board->rollout);
+    server_unlock(server);
+    observe_waiting(waits);
+}
+
+void server_show(struct server *server)
+{
+    observe_source(show, server);
 }

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "observe/observe.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 #include "worker/report.h"
@@ -61,12 +62,14 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
     }
+    const double began_s = clock_monotonic_s();
     bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_ended(&chief->supervisor, written);
     }
     if (!written) {
         chief->checkpoint_failed = true;
+        observe_save_failed(error.text);
         log_error("%s; training goes on, and this run will end with status 1", error.text);
         return;
     }
@@ -79,6 +82,7 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
     }
     if (targets & CHECKPOINT_MODEL) {
         checkpoint_folder_name(&chief->folder, CHECKPOINT_MODEL, global_step, chief->last_checkpoint);
+        observe_saved(chief->last_checkpoint, global_step, clock_monotonic_s() - began_s);
     }
 }
 

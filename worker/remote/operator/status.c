@@ -45,13 +45,6 @@ struct status_query {
     int ps_count, members;
 };
 
-static const char *status_state_name(enum member_state state)
-{
-    static const char *const names[] = {"absent", "starting", "ready", "training", "waiting",
-                                        "saving", "done",     "lost",  "failed"};
-    return (size_t)state < sizeof names / sizeof names[0] ? names[state] : "unknown";
-}
-
 bool status_query_create(struct status_query **out, const struct config *config, struct error *error)
 {
     struct status_query *query = calloc(1, sizeof *query);
@@ -272,7 +265,7 @@ static cJSON *entry_as_json(const struct status_entry *entry)
     cJSON_AddNumberToObject(object, "task", entry->member.index);
     cJSON_AddStringToObject(object, "address", entry->address);
     cJSON_AddStringToObject(object, "host", entry->host);
-    cJSON_AddStringToObject(object, "state", status_state_name(entry->state));
+    cJSON_AddStringToObject(object, "state", member_state_name(entry->state));
     cJSON_AddBoolToObject(object, "missing", entry->is_missing);
     add_number(object, "silent_ms", entry->silent_ms == UINT32_MAX ? NAN : (double)entry->silent_ms);
     cJSON_AddNumberToObject(object, "generation", (double)entry->generation);
@@ -329,7 +322,7 @@ static void show_entry(const struct status_entry *entry)
     }
     format_bytes(in, entry->bytes_in);
     format_bytes(out, entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, status_state_name(entry->state),
+    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, member_state_name(entry->state),
            step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
            (unsigned long long)entry->retries, in, out, entry->address, printable(host, sizeof host, entry->host),
            printable(device, sizeof device, entry->device));
