@@ -91,8 +91,8 @@ purposes := build \
 	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
 	$(if $(tested)$(filter fuzz fuzz-long build/fuzz/%,$(goals)),fuzz) \
-	$(if $(tested)$(filter lint format bench vectors mutants test-threads fuzz-long fuzz-coverage build/venv% build/lint/%,\
-		$(goals)),python)
+	$(if $(tested)$(filter lint format bench vectors mutants test-threads fuzz-long fuzz-coverage build/venv% \
+		build/lint/%,$(goals)),python)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages

@@ -1,6 +1,6 @@
 /*
- * Who may look: where a server listens, what encrypts it, and the token that it wants. Beyond loopback there is both, or
- * the user said that there need not be.
+ * Who may look: where a server listens, what encrypts it, and the token that it wants. Beyond loopback there is both,
+ * or the user said that there need not be.
  */
 #ifndef OBSERVE_GUARD_H
 #define OBSERVE_GUARD_H
@@ -17,8 +17,8 @@ struct guard {
 };
 
 /*
- * From observe.http and what belongs to it. fleet_key: the path of the member's own key, for TLS where no certificate is
- * given; NULL: there is none. guard_free in any case.
+ * From observe.http and what belongs to it. fleet_key: the path of the member's own key, for TLS where no certificate
+ * is given; NULL: there is none. guard_free in any case.
  */
 bool guard_prepare(struct guard *guard, const struct config_observe *observe, const char *fleet_key,
                    struct error *error);

@@ -133,7 +133,8 @@ def test_a_line_alone(root, tree):
 
 
 def test_a_room_that_is_none(root, tree):
-    done = mutants(root, tree, "--room=kitchen", fails="mutants: rooms are ps, net, worker, and a file is one of theirs")
+    done = mutants(root, tree, "--room=kitchen",
+                   fails="mutants: rooms are ps, net, worker, and a file is one of theirs")
     assert done.returncode != 0 and not ends(done.stdout)
 
 

@@ -1,5 +1,5 @@
-"""What a table's model says elsewhere: exported files against `trainer predict`, on raw columns with all that is awkward
-about them, and which columns it goes by."""
+"""What a table's model says elsewhere: exported files against `trainer predict`, on raw columns with all that is
+awkward about them, and which columns it goes by."""
 
 import csv
 import io

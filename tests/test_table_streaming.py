@@ -128,7 +128,8 @@ def test_memory_stays_within_its_limit(trainer, tmp_path):
     (["--cache_dir=/proc"], ["/proc/rows.", "cannot be created (data.cache_dir)"]),
 ])
 def test_what_does_not_fit_is_told(trainer, plant, tmp_path, flags, words):
-    told = run(trainer, "train", f"--data_dir={plant / 'csv'}", *FLAGS, *flags, "--epochs=1", cwd=tmp_path, status=1).stderr
+    told = run(trainer, "train", f"--data_dir={plant / 'csv'}", *FLAGS, *flags, "--epochs=1", cwd=tmp_path,
+               status=1).stderr
     assert all(word in told for word in words), told
 
 

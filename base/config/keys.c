@@ -296,8 +296,8 @@ const struct config_key config_keys[] = {
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table whose rows of one value stay together when rows are held out"},
     {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as in "
-                    "ISO 8601"},
+     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as "
+                    "in ISO 8601"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whether CSV files begin with the columns' names; auto = if nothing in the first row is a number"},
@@ -311,8 +311,8 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of a table's rows to test with if there are no test files"},
     {"data", "cache_dir", KEY_TEXT, AT(data.cache_dir), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "folder for the rows of a table that is larger than memory_mb; empty = train_dir, or else TMPDIR or "
-                    "/var/tmp"},
+     .description = "folder for the rows of a table that is larger than memory_mb; empty = train_dir, or else TMPDIR "
+                    "or /var/tmp"},
 
     {"output", "train_dir", KEY_TEXT, AT(output.train_dir), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,

@@ -43,9 +43,9 @@ void streaming_destroy(struct streaming *streaming); /* safe on NULL; no draw ma
 void streaming_take_share(struct streaming *streaming, int64_t first, int64_t count);
 
 /*
- * Batch `step` (0, 1, ... over all epochs) of a task into a set made by streaming_create_batch; drawn->count becomes how
- * many they are. Waits for the window to be read. The next step, or the same one again, is cheap. Any thread may call
- * it. Fails permanently if a file cannot be read or has changed.
+ * Batch `step` (0, 1, ... over all epochs) of a task into a set made by streaming_create_batch; drawn->count becomes
+ * how many they are. Waits for the window to be read. The next step, or the same one again, is cheap. Any thread may
+ * call it. Fails permanently if a file cannot be read or has changed.
  */
 bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
                     struct error *error);

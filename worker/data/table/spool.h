@@ -17,7 +17,7 @@
 
 struct spool;
 
-/* folder: where the file is, which must exist. like: what the rows look like; what it borrows must outlive the spool. */
+/* folder: where the file is; it exists. like: what the rows look like; what it borrows must outlive the spool. */
 bool spool_create(struct spool **spool, const char *folder, const struct examples *like, struct error *error);
 
 /* Writes example `index` of a set behind the others. */

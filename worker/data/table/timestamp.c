@@ -5,12 +5,12 @@
 
 #include "worker/data/table/number.h"
 
-struct cursor {
+struct timestamp_text {
     const char *at, *end;
 };
 
 /* A number of exactly `digits` digits. */
-static bool take_digits(struct cursor *cursor, int digits, int *number)
+static bool take_digits(struct timestamp_text *cursor, int digits, int *number)
 {
     *number = 0;
     for (int i = 0; i < digits; i++, cursor->at++) {
@@ -22,7 +22,7 @@ static bool take_digits(struct cursor *cursor, int digits, int *number)
     return true;
 }
 
-static bool take_char(struct cursor *cursor, char wanted)
+static bool take_char(struct timestamp_text *cursor, char wanted)
 {
     const bool is_there = cursor->at < cursor->end && *cursor->at == wanted;
     cursor->at += is_there;
@@ -39,7 +39,7 @@ static int64_t days_of(int year, int month, int day)
 }
 
 /* ":59.25" behind hours and minutes; none is fine. */
-static bool take_seconds(struct cursor *cursor, double *time)
+static bool take_seconds(struct timestamp_text *cursor, double *time)
 {
     int seconds;
     if (!take_char(cursor, ':')) {
@@ -59,7 +59,7 @@ static bool take_seconds(struct cursor *cursor, double *time)
     return true;
 }
 
-static bool take_zone(struct cursor *cursor, double *time)
+static bool take_zone(struct timestamp_text *cursor, double *time)
 {
     int hours, minutes = 0;
     if (cursor->at == cursor->end || take_char(cursor, 'Z')) {
@@ -77,7 +77,7 @@ static bool take_zone(struct cursor *cursor, double *time)
     return true;
 }
 
-static bool parse_date(struct cursor *cursor, double *time)
+static bool parse_date(struct timestamp_text *cursor, double *time)
 {
     int year, month, day, hours, minutes;
     if (!take_digits(cursor, 4, &year) || !take_char(cursor, '-') || !take_digits(cursor, 2, &month) ||
@@ -105,7 +105,7 @@ bool timestamp_parse(const char *text, size_t size, double *time)
     while (size > 0 && text[size - 1] == ' ') {
         size--;
     }
-    struct cursor cursor = {text, text + size};
+    struct timestamp_text cursor = {text, text + size};
     if (number_parse(text, size, time) == NUMBER_FINITE) {
         return true;
     }
