@@ -35,6 +35,7 @@ static const struct member ps_0 = {MEMBER_PS, 0};
 /* What the server does and what became of it. */
 struct service {
     struct handshake_rules rules;
+    const struct member *named; /* whom the peer's certificate is for; NULL: as the connection has it */
     bool accepted;
     struct peer peer;
     char name[CONNECTION_NAME];
@@ -50,6 +51,9 @@ static void serve(struct connection **connection, void *context)
 {
     struct service *service = context;
     struct channel channel;
+    if (service->named) {
+        (*connection)->credential = *service->named;
+    }
     channel_open(&channel, *connection);
     *connection = NULL;
     service->accepted = handshake_accept(&channel, &ps0, &service->rules, &service->peer, soon(), &service->error);
@@ -216,6 +220,20 @@ static void a_certificate_of_another_is_no_welcome(void **state)
     }
 }
 
+/* And who asks must be whom its own certificate names: one index, or any of the role. */
+static void a_certificate_of_another_is_refused(void **state)
+{
+    static const struct member itself = {MEMBER_WORKER, 1}, any = {MEMBER_WORKER, MEMBER_ANY_INDEX};
+    static const struct member other = {MEMBER_WORKER, 2}, ps = {MEMBER_PS, 1};
+    (void)state;
+    assert_true(shake(&worker1, &ps_0, &(struct service){.named = &itself}).welcome);
+    assert_true(shake(&worker1, &ps_0, &(struct service){.named = &any}).welcome);
+    assert_refused(&worker1, &ps_0, &(struct service){.named = &other}, REFUSAL_MEMBER,
+                   "it says it is worker 1, and its certificate is for worker:2");
+    assert_refused(&worker1, &ps_0, &(struct service){.named = &ps}, REFUSAL_MEMBER,
+                   "it says it is worker 1, and its certificate is for ps:1");
+}
+
 /* Sends bytes to a server and gives its answer's frame and message back. */
 static void exchange_raw(const uint8_t *bytes, size_t size, struct service *service, struct channel *channel,
                          bool *answered)
@@ -363,6 +381,7 @@ int main(void)
         cmocka_unit_test(garbage_is_refused),
         cmocka_unit_test(role_has_the_last_word),
         cmocka_unit_test(a_certificate_of_another_is_no_welcome),
+        cmocka_unit_test(a_certificate_of_another_is_refused),
         cmocka_unit_test(calls),
         cmocka_unit_test(bulk_that_does_not_come),
         cmocka_unit_test(differences_are_named),
