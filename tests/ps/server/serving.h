@@ -169,6 +169,12 @@ void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *me
     (void)size;
 }
 
+void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+{
+    (void)coordinator;
+    (void)shown;
+}
+
 void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
                                  char digest[CONFIG_DIGEST_HEX + 1])
 {
