@@ -33,11 +33,11 @@ def test_is_hardened(trainer):
 
 
 def test_is_small(trainer, run, root):
-    """Beside the GPU engine's own program, which test_gpu.py measures."""
+    """With the page and its charts, and beside the GPU engine's own program, which test_gpu.py measures."""
     payload = 0
     if "gpu" in json.loads(run("version", "--json").stdout)["engines"]:
         payload = os.path.getsize(root / "build/gpu/trainer-gpu")
-    assert os.path.getsize(trainer) - payload < 3 << 20
+    assert os.path.getsize(trainer) - payload < 3.5 * (1 << 20)
 
 
 def test_tells_its_version(run, root):
@@ -72,11 +72,12 @@ def copy(root, tmp_path):
     (tree / "base/random").mkdir(parents=True)
     (tree / "build").mkdir()
     (tree / "cuda").mkdir()
+    (tree / "observe/page").mkdir(parents=True)
     (tree / "tests").mkdir()
     fragments = [path.relative_to(root) for path in root.glob("tests/*.mk")]
     headers = [path.relative_to(root) for path in root.glob("base/*.h")]
     sources = ("base/error.c", "base/file.c", "base/random/philox.h")
-    for name in ("Makefile", "cuda/build.mk", *fragments, *headers, *sources):
+    for name in ("Makefile", "cuda/build.mk", "observe/page/page.mk", *fragments, *headers, *sources):
         shutil.copy(root / name, tree / name)
     (tree / "base/philox_user.c").write_text('#include "base/random/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")

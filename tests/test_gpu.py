@@ -92,7 +92,6 @@ def test_the_process_needs_no_more_than_glibc_2_17(root):
 def test_the_payload_is_small(root, trainer):
     payload = (root / "build/gpu/trainer-gpu").stat().st_size
     assert payload <= 1 << 20
-    assert os.path.getsize(trainer) - payload < 3 << 20
 
 
 def test_version_tells_architectures_and_driver(run):
