@@ -56,7 +56,7 @@ void observed_steps(const struct config *config, const struct plan *plan, int64_
 
 void observed_validation(const struct evaluation *evaluation, enum metric metric, const struct held_model *held)
 {
-    struct board_metric metrics[BOARD_METRICS];
+    struct board_metric metrics[BOARD_METRICS] = {{.value = 0}};
     int count = 0;
     if (!observe_is_on()) {
         return;

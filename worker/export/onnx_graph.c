@@ -99,7 +99,9 @@ void onnx_tensor_end(struct proto *graph, size_t begun, size_t raw)
 
 static void put_list(struct proto *graph, const char *name, enum onnx_type type, const void *values, int count)
 {
-    size_t raw, tensor = onnx_tensor_begin(graph, name, type, &(int64_t){count}, 1, &raw);
+    const int64_t length = count;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, name, type, &length, 1, &raw);
     proto_raw(graph, values, (size_t)count * 8);
     onnx_tensor_end(graph, tensor, raw);
 }

@@ -76,7 +76,9 @@ static void cast(struct proto *graph, const char *input, int type, const char *o
 /* One figure of every column of numbers, in the order of the inputs. */
 static void put_figures(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
 {
-    size_t raw, tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &(int64_t){schema->numbers}, 1, &raw);
+    const int64_t length = schema->numbers;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
     for (int i = 0; i < schema->count; i++) {
         if (is_number(&schema->columns[i])) {
             proto_raw(graph, (const char *)&schema->columns[i] + offset, sizeof(double));

@@ -501,7 +501,7 @@ static bool write_names(FILE *file, const struct trace *trace)
 
 static bool write_spans(FILE *file, const struct trace *trace, double zero_us)
 {
-    char *quoted[TRACE_MAX_NAMES];
+    char *quoted[TRACE_MAX_NAMES] = {NULL};
     bool done = true;
     for (int i = 0; i < trace->name_count; i++) {
         quoted[i] = quote(trace->names[i]);

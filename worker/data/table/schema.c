@@ -81,6 +81,20 @@ static bool lay_out_places(struct schema *schema)
     return true;
 }
 
+/* A class is one of the target's categories; what else is learnt are numbers. */
+static bool targets_fit(const struct schema *schema)
+{
+    const enum schema_kind wanted = schema->task == TASK_CLASS ? SCHEMA_CATEGORY : SCHEMA_NUMBER;
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        if (column->role == SCHEMA_TARGET &&
+            (column->kind != wanted || (wanted == SCHEMA_CATEGORY && column->categories.count == 0))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool lay_out(struct schema *schema, struct error *error)
 {
     schema->numbers = schema->codes = schema->inputs = schema->targets = schema->classes = 0;
@@ -98,6 +112,9 @@ static bool lay_out(struct schema *schema, struct error *error)
         schema->targets = schema->inputs;
     } else if (schema->targets == 0 || (schema->task == TASK_CLASS && schema->targets != 1)) {
         return error_set(error, "a class needs one target, and the other tasks at least one");
+    }
+    if (!targets_fit(schema)) {
+        return error_set(error, "a class is one of a target's categories, and the other tasks learn numbers");
     }
     if (schema->task == TASK_CLASS) {
         schema->classes = schema_target(schema, 0)->categories.count;

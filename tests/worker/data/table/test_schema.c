@@ -13,6 +13,7 @@
     "{\"name\":\"a\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":true,\"center\":0,\"scale\":1,\"fill\":0}"
 #define TARGET                                                                                                         \
     "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"number\",\"may_miss\":true,\"center\":1,\"scale\":2,\"fill\":0}"
+#define CLASS(names) "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"category\",\"categories\":[" names "]}"
 
 /* What is understood is what is written again: a target that is missing is no row to learn from. */
 static void only_features_may_miss(void **state)
@@ -34,9 +35,15 @@ static void only_features_may_miss(void **state)
 static void damaged(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "{}", "{\"version\":1}",
+    static const char *const texts[] = {"",
+                                        "{}",
+                                        "{\"version\":1}",
                                         "{\"version\":1,\"task\":\"numbers\",\"columns\":[]}",
-                                        "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "]}"};
+                                        "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "]}",
+                                        "{\"version\":1,\"task\":\"class\",\"columns\":[" FEATURE "," TARGET "]}",
+                                        "{\"version\":1,\"task\":\"class\",\"columns\":[" FEATURE "," CLASS("") "]}",
+                                        "{\"version\":1,\"task\":\"flags\",\"columns\":[" FEATURE
+                                        "," CLASS("\"no\"") "]}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct schema schema;
         struct error error = {""};
