@@ -71,6 +71,12 @@ static void cast(struct proto *graph, const char *input, int type, const char *o
     onnx_node_end(graph, node);
 }
 
+/* One integer, as the operators take it. */
+static void put_integer(struct proto *graph, const char *name, int64_t value)
+{
+    onnx_integers(graph, name, &value, 1);
+}
+
 /* --- numbers --- */
 
 /* One figure of every column of numbers, in the order of the inputs. */
@@ -247,8 +253,8 @@ static void put_first_layer(struct proto *graph, const struct schema *schema, co
     const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
     const bool indicates = indicators > 0, classifies = categories > 0;
     if (schema->numbers > 0) {
-        onnx_integers(graph, "trainer/from", &(int64_t){0}, 1);
-        onnx_integers(graph, "trainer/to", &(int64_t){schema->numbers}, 1);
+        put_integer(graph, "trainer/from", 0);
+        put_integer(graph, "trainer/to", schema->numbers);
         onnx_node(graph, "Slice", "trainer/weights", ONNX_NAMES(weights, "trainer/from", "trainer/to"),
                   "trainer/weights");
         so_far = indicates || classifies ? "trainer/sums" : sums;
@@ -282,11 +288,13 @@ static void put_dense_inputs(struct proto *graph, const struct schema *schema, i
 {
     static const float off_and_on[] = {0, 1};
     const char *ones = NULL;
-    size_t raw, tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &(int64_t){2}, 1, &raw);
+    const int64_t length = 2;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &length, 1, &raw);
     proto_raw(graph, off_and_on, sizeof off_and_on);
     onnx_tensor_end(graph, tensor, raw);
-    onnx_integers(graph, "trainer/numbers_count", &(int64_t){schema->numbers}, 1);
-    onnx_integers(graph, "trainer/places_count", &(int64_t){schema->inputs - schema->numbers}, 1);
+    put_integer(graph, "trainer/numbers_count", schema->numbers);
+    put_integer(graph, "trainer/places_count", schema->inputs - schema->numbers);
     if (categories > 0) {
         put_ones(graph, PLACES, "trainer/relative", "trainer/hot");
         ones = "trainer/ones";
@@ -310,7 +318,7 @@ static void put_dense_inputs(struct proto *graph, const struct schema *schema, i
 void onnx_table_inputs(struct proto *graph, const struct schema *schema, const struct model *model, const char *sums)
 {
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
-    onnx_integers(graph, "trainer/one", &(int64_t){1}, 1);
+    put_integer(graph, "trainer/one", 1);
     if (schema->numbers > 0) {
         put_numbers(graph, schema);
     }
