@@ -86,6 +86,7 @@ def wait_until(happened, process=None, seconds=60):
 @pytest.fixture(scope="module")
 def watched(trainer, tmp_path_factory):
     with Watched(trainer, tmp_path_factory.mktemp("run"), "--train_dir=digits") as run_:
+        wait_until(lambda: b"trainer_loss" in run_.get("/metrics")[2])
         yield run_
 
 
