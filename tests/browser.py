@@ -164,5 +164,11 @@ class Browser:
             assert time.monotonic() < deadline, f"{missing} are not on the page\n{self.text()}"
             time.sleep(0.3)
 
+    def wait_until_gone(self, words, timeout=120):
+        deadline = time.monotonic() + timeout
+        while words in self.text():
+            assert time.monotonic() < deadline, f"{words!r} is still on the page\n{self.text()}"
+            time.sleep(0.3)
+
     def screenshot(self, path):
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))

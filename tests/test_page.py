@@ -249,7 +249,7 @@ def test_a_thousand_members(chromium, folder, screenshots):
         region = "byId('member-region')"
         chromium.run(f"{region}.scrollTop = {region}.scrollHeight")
         chromium.wait_for_text(["worker 989"])
-        assert "worker 0\n" not in chromium.text()
+        chromium.wait_until_gone("worker 0\n")
         chromium.screenshot(screenshots / "page-thousand.png")
         assert chromium.complaints() == []
 
@@ -303,7 +303,7 @@ def test_a_run_that_restarts(chromium, folder, screenshots):
         member.start()
         chromium.wait_until("page.link === 'live'")
         chromium.wait_for_text(["live"])
-        assert "what is shown is old" not in chromium.text()
+        chromium.wait_until_gone("what is shown is old")
         assert chromium.run("page.shown.points.time.every((time, i, all) => !i || time > all[i - 1])")
         assert chromium.run("page.shown.events.length") == len(run.events)
         # Another one, in its place: what was shown of the old one is gone.
@@ -323,7 +323,7 @@ def test_a_run_that_restarts(chromium, folder, screenshots):
         again.events.clear()
         again.say("started", "in place", at=again.started)
         chromium.wait_for_text(["in place"])
-        assert "accuracy 12%" not in chromium.text()
+        chromium.wait_until_gone("accuracy 12%")
 
 
 def test_curves_grow_while_one_looks(chromium, folder):
@@ -337,7 +337,7 @@ def test_curves_grow_while_one_looks(chromium, folder):
         chromium.wait_until("document.title === 'digits – done'")
         member.stop()
         chromium.wait_for_text(["has ended"])
-        assert "what is shown is old" not in chromium.text()
+        chromium.wait_until_gone("what is shown is old")
         member.start()
         chromium.wait_until("page.link === 'live'")
 
