@@ -43,6 +43,13 @@ void history_destroy(struct history *history)
     *history = (struct history){.series = 0};
 }
 
+/* Names stand in JSON as they are, also those of a file that somebody else made. */
+static bool name_is_good(const char *name)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:";
+    return name[strspn(name, plain)] == '\0';
+}
+
 int history_series(struct history *history, const char *name)
 {
     for (int i = 0; i < history->series; i++) {
@@ -50,7 +57,7 @@ int history_series(struct history *history, const char *name)
             return i;
         }
     }
-    if (history->series == HISTORY_SERIES || strlen(name) >= HISTORY_NAME) {
+    if (history->series == HISTORY_SERIES || strlen(name) >= HISTORY_NAME || !name_is_good(name)) {
         return -1;
     }
     strcpy(history->names[history->series], name);
@@ -191,7 +198,7 @@ static bool head_is_good(const struct file_head *head)
                 head->series <= HISTORY_SERIES && head->recent <= HISTORY_RECENT && head->whole <= HISTORY_WHOLE &&
                 isfinite(head->width_s) && head->width_s >= 1;
     for (uint32_t i = 0; good && i < head->series; i++) {
-        good = memchr(head->names[i], '\0', HISTORY_NAME);
+        good = memchr(head->names[i], '\0', HISTORY_NAME) && name_is_good(head->names[i]);
     }
     return good;
 }

@@ -45,7 +45,10 @@ struct history {
 bool history_create(struct history *history, struct error *error);
 void history_destroy(struct history *history); /* fine on zeros */
 
-/* The index of the series with that name, added if it is new; -1: there are too many. */
+/*
+ * The index of the series with that name, added if it is new; -1: there are too many, or it holds anything but letters,
+ * digits and _ - . / :
+ */
 int history_series(struct history *history, const char *name);
 
 /* One second. Time that goes back counts as time that stands still. values: [history->series] */

@@ -89,6 +89,16 @@ static inline void loopback_make_folder(char folder[64])
     assert(made);
 }
 
+/* A file in it; good until the fourth call after this one. */
+static inline const char *loopback_file(const char *folder, const char *name)
+{
+    static char paths[4][160];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
 static inline void loopback_remove_folder(const char *folder)
 {
     char command[128];

@@ -20,11 +20,7 @@ static char folder[64];
 
 static const char *file(const char *name)
 {
-    static char path[4][160];
-    static int next;
-    char *text = path[next++ % 4];
-    snprintf(text, 160, "%s/%s", folder, name);
-    return text;
+    return loopback_file(folder, name);
 }
 
 static int make_keys(void **state)

@@ -110,6 +110,29 @@ static void save(const struct history *history, char path[64])
     assert_true(history_save(history, path, &error));
 }
 
+/* Names stand in JSON as they are. */
+static void test_names_are_plain(void **state)
+{
+    struct history history, again;
+    struct error error;
+    char path[64];
+    bool damaged;
+    (void)state;
+    create(&history);
+    assert_int_equal(history_series(&history, "metric:roc_auc"), 2);
+    assert_int_equal(history_series(&history, "a\"b"), -1);
+    assert_int_equal(history_series(&history, "a\nb"), -1);
+    strcpy(history.names[1], "a\":\"b"); /* as a file of somebody else's */
+    fill(&history, 5);
+    save(&history, path);
+    assert_true(history_create(&again, &error));
+    assert_false(history_load(&again, path, &damaged, &error));
+    assert_true(damaged);
+    unlink(path);
+    history_destroy(&history);
+    history_destroy(&again);
+}
+
 static void test_the_file_brings_all_of_it_back(void **state)
 {
     struct history history, again;
@@ -179,6 +202,7 @@ int main(void)
         cmocka_unit_test(test_the_whole_run_is_kept_in_buckets_that_widen),
         cmocka_unit_test(test_gaps_and_clocks_that_go_back),
         cmocka_unit_test(test_names_beyond_the_room_for_them),
+        cmocka_unit_test(test_names_are_plain),
         cmocka_unit_test(test_the_file_brings_all_of_it_back),
         cmocka_unit_test(test_no_damage_goes_unseen),
     };

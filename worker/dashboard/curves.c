@@ -24,9 +24,6 @@ static const struct {
 
 static const char validation[] = "validation/";
 
-/* What a metric's name may hold: it stands in JSON as it is. */
-static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
-
 /* The series that a tag is for; -1: none. */
 static int series_of(struct history *history, const char *tag)
 {
@@ -36,7 +33,7 @@ static int series_of(struct history *history, const char *tag)
             return history_series(history, known[i].series);
         }
     }
-    if (strncmp(tag, validation, strlen(validation)) != 0 || tag[strspn(tag, plain)] != '\0') {
+    if (strncmp(tag, validation, strlen(validation)) != 0) {
         return -1;
     }
     const int length = snprintf(name, sizeof name, "metric:%s", tag + strlen(validation));
