@@ -1,7 +1,7 @@
 /*
  * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/agent.h), for which this is the host:
- * it says what a change means to a shard. ps 0 leads besides: it takes the operator's proposals, decides by
- * ps/rollout/decide.h, and answers the reports of members and the questions of operators.
+ * it says what a change means to a shard. ps 0 leads besides: it decides by ps/rollout/decide.h what each member is to
+ * do next. What operators propose and ask, and what members report, comes by requests/rollout.c.
  *
  * What ps 0 decided is on its disk before anybody is told: members hear of `stored_state`, and of no order at all
  * while the state in memory is ahead of the one on disk. Files are written without the server's lock, which all
@@ -23,43 +23,12 @@
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "ps/server/internal.h"
-#include "ps/server/requests/requests.h"
+#include "ps/server/coordinator.h"
 
-enum { LEAVE_S = 15, MEMBERS_TEXT = 60 * 1024 };
+enum { LEAVE_S = 15 };
 
 static const double RATE_S = 0.2, FORGETTING = 0.99;
 static const double STOOD_STILL_S = 2; /* between two ticks */
-
-/* What another ps than ps 0 says. */
-static const char not_here[] = "rollouts are led by ps 0";
-
-struct rollout_coordinator {
-    struct server *server;
-    struct agent *agent;
-    int64_t scheduled; /* step of the switch that the shard was told of; -1: none. The agent's thread's */
-
-    /* Of ps 0; guarded by the server's lock */
-    bool leads;
-    struct rollout rollout;
-    uint8_t *manifest; /* of the current rollout or the last one; NULL: none */
-    size_t manifest_size;
-    uint8_t hash[MANIFEST_HASH]; /* of the manifest */
-    char author[MANIFEST_MAX_NAME + 1];
-    struct audit_meter meter;               /* of what is refused */
-    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
-    uint64_t highest;                       /* ever proposed */
-    bool proposing;                         /* one is about to be stored and begun */
-    uint64_t stored;                        /* rollout.changes that are on disk */
-    enum rollout_state stored_state;        /* likewise; what members are told */
-    bool has_versions;
-    struct versions versions;
-    double ticked_s;
-    double rated_s, fastest; /* steps per second lately, at their fastest: a switch must not come too soon */
-    int64_t rated_step;
-    uint32_t rated_generation; /* a restore is no step */
-    float *losses;             /* [job.worker_count] as in the message `report` */
-};
 
 /* --- What a change means to a ps --- */
 
@@ -123,20 +92,15 @@ static void leave(void *context, bool for_good)
 
 /* --- The manifest --- */
 
-/*
- * By its version, so that one that is not begun after all does not take the place of the last: ps 0 needs that for
- * members that were away.
- */
-static bool store_manifest(const struct rollout_coordinator *coordinator, uint64_t target, const uint8_t *bytes,
-                           size_t size, struct error *error)
+bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, uint64_t target, const uint8_t *bytes,
+                                size_t size, struct error *error)
 {
     char path[VERSIONS_PATH];
     return lineage_path(coordinator->server->config, target, path, error) && checked_write(path, bytes, size, error);
 }
 
-/* Owns the bytes from now on. Locked. */
-static void take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
-                          size_t size)
+void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
+                               size_t size)
 {
     free(coordinator->manifest);
     coordinator->manifest = bytes;
@@ -203,7 +167,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     if (!bytes) {
         return true;
     }
-    take_manifest(coordinator, &manifest, bytes, size);
+    coordinator_take_manifest(coordinator, &manifest, bytes, size);
     coordinator->stored_state = record.state;
     rollout_resume(&coordinator->rollout, record.state, &record.plan, record.loss_before, record.reason,
                    clock_monotonic_s());
@@ -237,8 +201,7 @@ static double loss_of_a_guess(const struct server *server)
     return classes ? log(outputs) : INFINITY;
 }
 
-/* The state of training. Locked. */
-static struct rollout_vitals read_vitals(const struct rollout_coordinator *coordinator)
+struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coordinator)
 {
     const struct server *server = coordinator->server;
     const struct config_cluster *cluster = &server->config->cluster;
@@ -262,17 +225,16 @@ static struct rollout_vitals read_vitals(const struct rollout_coordinator *coord
                                    .over = server->job.state == JOB_DONE};
 }
 
-static void audit(const struct rollout_coordinator *coordinator, const char *who, const char *what, uint64_t version,
-                  const char *outcome)
+void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,
+                       uint64_t version, const char *outcome)
 {
     audit_write(
         &coordinator->versions,
         &(struct audit_entry){.member = "ps 0", .who = who, .what = what, .version = version, .outcome = outcome});
 }
 
-/* What is refused costs its sender nothing, so not all of it is written down. */
-static void note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what, uint64_t version,
-                         const char *why)
+void coordinator_note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
+                              uint64_t version, const char *why)
 {
     uint64_t left_out;
     server_lock(coordinator->server);
@@ -298,7 +260,7 @@ static void tell_change(const struct rollout_coordinator *coordinator, enum roll
     } else {
         log_info("rollout: %s", message);
     }
-    audit(coordinator, coordinator->author, rollout_state_name(state), target, message);
+    coordinator_audit(coordinator, coordinator->author, rollout_state_name(state), target, message);
 }
 
 /* Steps per second. Locked. */
@@ -335,7 +297,7 @@ void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
     }
     coordinator->ticked_s = now_s;
     measure(coordinator, now_s);
-    const struct rollout_vitals vitals = read_vitals(coordinator);
+    const struct rollout_vitals vitals = coordinator_vitals(coordinator);
     rollout_tick(&coordinator->rollout, &vitals, now_s);
     job_keep_waiting(&server->job, rollout_keeps_waiting(&coordinator->rollout));
     bool changed = coordinator->rollout.changes != coordinator->stored;
@@ -367,211 +329,9 @@ void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
     server_unlock(server);
 }
 
-/* --- Proposals --- */
+/* --- Reports of members --- */
 
-static struct rollout_demand demand_of(const struct config_cluster *cluster)
-{
-    return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
-}
-
-/* Everything that speaks against a proposal, and what is known of it besides. Unlocked: it reads files. */
-static bool check_proposal(struct rollout_coordinator *coordinator, const struct manifest *manifest,
-                           struct rollout_plan *plan, struct error *error)
-{
-    const struct config *config = coordinator->server->config;
-    const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
-    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
-    struct config target, fallback = {.path = NULL};
-    uint64_t version, highest;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    agent_version(coordinator->agent, &version, digest);
-    server_lock(coordinator->server);
-    highest = coordinator->highest;
-    server_unlock(coordinator->server);
-    if (!manifest_fits(manifest, config->fleet.name, version, highest, error)) {
-        return false;
-    }
-    if (strcmp(manifest->fallback.digest, digest) != 0) {
-        return error_set(error, "the manifest was made for another config than the one that runs here");
-    }
-    if (!config_parse(&target, "manifest", (const uint8_t *)to->text, to->text_size, NULL, 0, error)) {
-        return false;
-    }
-    bool can = config_parse(&fallback, "manifest", (const uint8_t *)from->text, from->text_size, NULL, 0, error) &&
-               change_kind(&fallback, &target, local, &plan->kind, error);
-    server_lock(coordinator->server);
-    plan->last_step = job_last_step_under(&coordinator->server->job, &target);
-    plan->from = demand_of(&coordinator->server->job.config.cluster);
-    server_unlock(coordinator->server);
-    plan->to = demand_of(&target.cluster);
-    plan->may_lose = manifest->may_lose;
-    config_free(&fallback);
-    config_free(&target);
-    return can;
-}
-
-static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, const struct manifest *manifest,
-                  const struct rollout_plan *plan, struct error *error)
-{
-    char message[256];
-    server_lock(coordinator->server);
-    const struct rollout_vitals vitals = read_vitals(coordinator);
-    bool begun = rollout_begin(&coordinator->rollout, plan, &vitals, clock_monotonic_s(), message);
-    if (begun) {
-        job_keep_waiting(&coordinator->server->job, rollout_keeps_waiting(&coordinator->rollout));
-        coordinator->highest = manifest->target.version;
-        take_manifest(coordinator, manifest, bytes, size);
-    }
-    server_unlock(coordinator->server);
-    return begun || error_set(error, "%s", message);
-}
-
-/* One proposal at a time: what is stored last under a version's number must be what is begun. */
-static bool take_turn(struct rollout_coordinator *coordinator, struct error *error)
-{
-    server_lock(coordinator->server);
-    const bool taken = coordinator->proposing;
-    coordinator->proposing = true;
-    server_unlock(coordinator->server);
-    return !taken || error_set(error, "another proposal is being checked: try again");
-}
-
-static void end_turn(struct rollout_coordinator *coordinator)
-{
-    server_lock(coordinator->server);
-    coordinator->proposing = false;
-    server_unlock(coordinator->server);
-}
-
-static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size,
-                            const struct manifest *manifest, struct rollout_plan *plan, struct error *error)
-{
-    if (!take_turn(coordinator, error)) {
-        return false;
-    }
-    const bool done = check_proposal(coordinator, manifest, plan, error) &&
-                      store_manifest(coordinator, manifest->target.version, bytes, size, error) &&
-                      begin(coordinator, bytes, size, manifest, plan, error);
-    end_turn(coordinator);
-    return done;
-}
-
-/* The operator's key, and a place for versions. */
-static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
-                       struct error *error)
-{
-    const struct config *config = coordinator->server->config;
-    char path[VERSIONS_PATH];
-    struct versions versions;
-    if (!coordinator->leads) {
-        return error_set(error, not_here);
-    }
-    if (!config->path) {
-        return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
-    }
-    return participant_key_path(config, path, sizeof path, error) && operator_key_read_public(path, key, error) &&
-           versions_open(&versions, config->path, error);
-}
-
-/* Owns the bytes once this returns true. */
-static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
-                    struct error *error)
-{
-    uint8_t key[OPERATOR_PUBLIC_KEY];
-    struct manifest manifest = {.author = "unknown"};
-    struct rollout_plan plan = {.healthy_s = healthy_s};
-    bool done =
-        find_means(coordinator, key, error) &&
-        ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
-        manifest_decode(&manifest, bytes, size, key, error) && manifest_spares_machines(&manifest, error);
-    plan.target = manifest.target.version;
-    plan.fallback = manifest.fallback.version;
-    const char *who = manifest.author[0] != '\0' ? manifest.author : "unknown";
-    if (done && store_and_begin(coordinator, bytes, size, &manifest, &plan, error)) {
-        audit(coordinator, who, "propose", plan.target, "begun");
-        return true;
-    }
-    note_refusal(coordinator, who, "propose", plan.target, error->text);
-    return false;
-}
-
-/* The caller frees *bytes. */
-static bool read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
-{
-    *size = session->channel->bulk_left;
-    *bytes = malloc(*size > 0 ? *size : 1);
-    if (!*bytes) {
-        return error_set(error, "out of memory");
-    }
-    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
-        free(*bytes);
-        return false;
-    }
-    return true;
-}
-
-bool serve_propose(struct session *session, struct error *error)
-{
-    struct rollout_coordinator *coordinator = session->server->coordinator;
-    const uint64_t request = session->channel->frame.request;
-    const double healthy_s = session->channel->message.propose.healthy_s;
-    struct error why;
-    uint8_t *bytes;
-    size_t size;
-    if (!read_bulk(session, &bytes, &size, error)) {
-        return false;
-    }
-    if (!propose(coordinator, bytes, size, healthy_s, &why)) {
-        free(bytes);
-        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
-    }
-    return serve_send_done(session, request, -1, error);
-}
-
-/* Of the rollout that is under way, and no other: an abort that was heard once is good for nothing afterwards. */
-static bool take_abort(struct rollout_coordinator *coordinator, const struct manifest_abort *abort, struct error *error)
-{
-    char message[256] = "there is no rollout to abort";
-    server_lock(coordinator->server);
-    const bool is_this = coordinator->manifest && abort->target == coordinator->rollout.target &&
-                         memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
-                         strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
-    const bool done = is_this && rollout_abort(&coordinator->rollout, clock_monotonic_s(), message);
-    server_unlock(coordinator->server);
-    return done || (is_this ? error_set(error, "%s", message)
-                            : error_set(error,
-                                        "the abort is for version %" PRIu64
-                                        " of fleet \"%s\", and not for the rollout that is under way",
-                                        abort->target, abort->fleet));
-}
-
-bool serve_abort_rollout(struct session *session, struct error *error)
-{
-    struct rollout_coordinator *coordinator = session->server->coordinator;
-    const uint64_t request = session->channel->frame.request;
-    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
-    size_t size;
-    struct manifest_abort abort = {.author = ""};
-    struct error why;
-    if (!read_bulk(session, &bytes, &size, error)) {
-        return false;
-    }
-    const bool done = find_means(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
-                      take_abort(coordinator, &abort, &why);
-    free(bytes);
-    const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
-    if (!done) {
-        note_refusal(coordinator, who, "abort", abort.target, why.text);
-        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
-    }
-    audit(coordinator, who, "abort", abort.target, "done");
-    return serve_send_done(session, request, -1, error);
-}
-
-/* --- Reports of members, questions of operators --- */
-
-/* Locked. */
-static enum rollout_order order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version)
+enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version)
 {
     struct rollout *rollout = &coordinator->rollout;
     uint64_t in_force;
@@ -592,14 +352,13 @@ static enum rollout_order order_for(struct rollout_coordinator *coordinator, str
     return order;
 }
 
-/* Does the manifest go with it? A member that catches up forgets what it had. */
-static bool needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order, uint64_t target)
+bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
+                                uint64_t target)
 {
     return order == ORDER_CATCH_UP || (order != ORDER_NOTHING && target != coordinator->rollout.target);
 }
 
-/* Takes a member's report. Locked. */
-static void hear(struct rollout_coordinator *coordinator, struct member who, const struct message_report *report)
+void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const struct message_report *report)
 {
     struct server *server = coordinator->server;
     const struct rollout_report heard = {.phase = (enum rollout_phase)report->phase,
@@ -616,8 +375,7 @@ static void hear(struct rollout_coordinator *coordinator, struct member who, con
     }
 }
 
-/* Locked. */
-static void copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size)
+void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size)
 {
     *bytes = coordinator->manifest ? malloc(coordinator->manifest_size) : NULL;
     *size = *bytes ? coordinator->manifest_size : 0;
@@ -634,209 +392,18 @@ static bool ask_self(void *context, const struct message_report *report, struct 
     const struct member identity = {MEMBER_PS, 0};
     uint8_t *manifest = NULL;
     server_lock(coordinator->server);
-    hear(coordinator, identity, report);
-    *answer = (struct agent_answer){.order = {.order = order_for(coordinator, identity, report->version),
+    coordinator_hear(coordinator, identity, report);
+    *answer = (struct agent_answer){.order = {.order = coordinator_order_for(coordinator, identity, report->version),
                                               .target = coordinator->rollout.target,
                                               .step = rollout_order_step(&coordinator->rollout)},
                                     .state = coordinator->stored_state};
-    if (needs_manifest(coordinator, answer->order.order, report->target)) {
-        copy_manifest(coordinator, &manifest, &answer->order.manifest_size);
+    if (coordinator_needs_manifest(coordinator, answer->order.order, report->target)) {
+        coordinator_copy_manifest(coordinator, &manifest, &answer->order.manifest_size);
         answer->order.manifest = manifest;
     }
     server_unlock(coordinator->server);
     (void)error;
     return true;
-}
-
-/* "ps 0: version 4, switched\n" for each. Locked. */
-static void list_members(const struct rollout *rollout, char *text, size_t size)
-{
-    static const char *const phases[] = {"",           ", staged",     ", switched",          ", went back",
-                                         ", restored", ", refused it", ", was told too late", ", tried it",
-                                         ", saved"};
-    double now_s = clock_monotonic_s();
-    size_t used = 0;
-    for (int i = 0; i < rollout->count && used < size; i++) {
-        const struct rollout_member *member = &rollout->members[i];
-        char name[MEMBER_TEXT];
-        if (!member->listed && !rollout_is_here(member, now_s)) {
-            continue;
-        }
-        member_format(&member->who, ' ', name);
-        int length = member->heard_s < 0
-                         ? snprintf(text + used, size - used, "%s: not heard of\n", name)
-                         : snprintf(text + used, size - used, "%s: version %" PRIu64 "%s, %.1f s ago%s%s\n", name,
-                                    member->version, phases[member->phase], now_s - member->heard_s,
-                                    member->message[0] != '\0' ? ": " : "", member->message);
-        used += (size_t)length;
-    }
-}
-
-/*
- * Reports come without a config, so that nobody has checked who sends them. While the worker of that number is here,
- * only its own process counts; another one, started by mistake, say, is answered and not heard. Locked.
- */
-static bool speaks_for(const struct session *session, struct member who)
-{
-    const struct job *job = &session->server->job;
-    if (who.role != MEMBER_WORKER || who.index >= job->worker_count) {
-        return true;
-    }
-    const struct job_worker *worker = &job->workers[who.index];
-    return (!worker->present && !worker->cut_off) || worker->incarnation == session->incarnation;
-}
-
-/* What an operator or a member is answered. Locked. */
-static void compose(struct session *session, struct member who, const struct message_report *report,
-                    struct message_rollout *told, char message[1024])
-{
-    struct rollout_coordinator *coordinator = session->server->coordinator;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
-        hear(coordinator, who, report);
-    }
-    rollout_describe(&coordinator->rollout, message, 1024);
-    *told = (struct message_rollout){
-        .order = (uint8_t)order_for(coordinator, who, report->version),
-        .state = (uint8_t)(who.role == MEMBER_OPERATOR ? coordinator->rollout.state : coordinator->stored_state),
-        .outcome = (uint8_t)coordinator->rollout.outcome,
-        .target = coordinator->rollout.target,
-        .step = rollout_order_step(&coordinator->rollout),
-        .message = message};
-    told->step = who.role == MEMBER_OPERATOR ? coordinator->rollout.step : told->step;
-    agent_version(coordinator->agent, &told->version, digest);
-}
-
-/*
- * What operators are told besides: the config in force, as this process was started or as it was rolled out since,
- * the one before, and what an operator signed of it, for they should not believe the rest. The receiver frees it all;
- * NULL: none, or no memory.
- */
-struct told_texts {
-    char *members, *job, *local, *earlier, *earlier_local;
-    uint8_t *manifest;
-    size_t manifest_size;
-};
-
-static char *copy_text(const char *text, size_t size)
-{
-    char *copy = size > 0 ? malloc(size + 1) : NULL;
-    if (copy) {
-        memcpy(copy, text, size);
-        copy[size] = '\0';
-    }
-    return copy;
-}
-
-/* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
-static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct told_texts *texts)
-{
-    struct error ignored;
-    server_lock(coordinator->server);
-    const bool is_last = coordinator->rollout.state != ROLLOUT_IDLE || coordinator->rollout.target == version ||
-                         !coordinator->has_versions;
-    if (is_last) {
-        copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
-    }
-    server_unlock(coordinator->server);
-    if (is_last ||
-        (lineage_load(coordinator->server->config, version, &texts->manifest, &texts->manifest_size, &ignored) &&
-         texts->manifest)) {
-        return;
-    }
-    server_lock(coordinator->server);
-    copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
-    server_unlock(coordinator->server);
-}
-
-static void find_texts(struct rollout_coordinator *coordinator, struct told_texts *texts)
-{
-    uint64_t version;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    size_t size;
-    struct error ignored;
-    struct manifest manifest;
-    *texts = (struct told_texts){.members = calloc(1, MEMBERS_TEXT)};
-    agent_version(coordinator->agent, &version, digest);
-    if (strcmp(digest, coordinator->server->identity.digest) == 0 ||
-        !versions_read(&coordinator->versions, version, &texts->job, &size, &ignored)) {
-        texts->job = strdup(coordinator->server->identity.job);
-    }
-    if (!coordinator->has_versions ||
-        !versions_read_local(&coordinator->versions, version, &texts->local, &size, &ignored)) {
-        texts->local = NULL;
-    }
-    find_manifest_of(coordinator, version, texts);
-    server_lock(coordinator->server);
-    if (coordinator->manifest && coordinator->rollout.state == ROLLOUT_IDLE && version == coordinator->rollout.target &&
-        manifest_decode_unsigned(&manifest, coordinator->manifest, coordinator->manifest_size, &ignored)) {
-        texts->earlier = copy_text(manifest.fallback.text, manifest.fallback.text_size);
-        texts->earlier_local = copy_text(manifest.fallback.local, manifest.fallback.local_size);
-    }
-    server_unlock(coordinator->server);
-}
-
-static void free_texts(struct told_texts *texts)
-{
-    free(texts->members);
-    free(texts->job);
-    free(texts->local);
-    free(texts->earlier);
-    free(texts->earlier_local);
-    free(texts->manifest);
-}
-
-static struct member who_reports(const struct session *session)
-{
-    return session->guest.role != MEMBER_NONE ? session->guest
-           : session->worker >= 0             ? (struct member){MEMBER_WORKER, session->worker}
-           : session->ps >= 0                 ? (struct member){MEMBER_PS, session->ps}
-                                              : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
-}
-
-bool serve_report(struct session *session, struct error *error)
-{
-    struct server *server = session->server;
-    struct rollout_coordinator *coordinator = server->coordinator;
-    struct channel *channel = session->channel;
-    const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
-    const uint64_t request = channel->frame.request;
-    const struct member who = who_reports(session);
-    const bool is_operator = who.role == MEMBER_OPERATOR;
-    struct message_rollout told;
-    struct told_texts texts = {NULL};
-    char message[1024];
-    if (!coordinator->leads) {
-        return serve_send_error(session, request, ERROR_NOT_ALLOWED, not_here, error);
-    }
-    if (is_operator) {
-        find_texts(coordinator, &texts);
-    }
-    server_lock(server);
-    compose(session, who, &report, &told, message);
-    if (texts.members) {
-        list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
-    }
-    if (!is_operator && needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
-        copy_manifest(coordinator, &texts.manifest, &texts.manifest_size);
-    }
-    channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
-    told.highest = coordinator->highest > told.version ? coordinator->highest : told.version;
-    server_unlock(server);
-    told.members = texts.members;
-    told.job = texts.job;
-    told.local = texts.local;
-    told.earlier = texts.earlier;
-    told.earlier_local = texts.earlier_local;
-    struct iovec bulk = {texts.manifest, texts.manifest_size};
-    const struct outgoing frame = {.type = MESSAGE_rollout,
-                                   .request = request,
-                                   .message = &told,
-                                   .bulk = &bulk,
-                                   .bulk_parts = texts.manifest ? 1 : 0};
-    bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
-    free_texts(&texts);
-    return sent;
 }
 
 /* --- Life --- */

@@ -1,0 +1,69 @@
+/*
+ * The coordinator of rollouts, shared by rollout.c, which leads, and requests/rollout.c, which answers.
+ */
+#ifndef PS_SERVER_COORDINATOR_H
+#define PS_SERVER_COORDINATOR_H
+
+#include "ps/rollout/agent.h"
+#include "ps/rollout/history.h"
+#include "ps/rollout/manifest.h"
+#include "ps/server/internal.h"
+
+struct rollout_coordinator {
+    struct server *server;
+    struct agent *agent;
+    int64_t scheduled; /* step of the switch that the shard was told of; -1: none. The agent's thread's */
+
+    /* Of ps 0; guarded by the server's lock */
+    bool leads;
+    struct rollout rollout;
+    uint8_t *manifest; /* of the current rollout or the last one; NULL: none */
+    size_t manifest_size;
+    uint8_t hash[MANIFEST_HASH]; /* of the manifest */
+    char author[MANIFEST_MAX_NAME + 1];
+    struct audit_meter meter;               /* of what is refused */
+    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
+    uint64_t highest;                       /* ever proposed */
+    bool proposing;                         /* one is about to be stored and begun */
+    uint64_t stored;                        /* rollout.changes that are on disk */
+    enum rollout_state stored_state;        /* likewise; what members are told */
+    bool has_versions;
+    struct versions versions;
+    double ticked_s;
+    double rated_s, fastest; /* steps per second lately, at their fastest: a switch must not come too soon */
+    int64_t rated_step;
+    uint32_t rated_generation; /* a restore is no step */
+    float *losses;             /* [job.worker_count] as in the message `report` */
+};
+
+/* Appends to this machine's audit log. Any thread, unlocked. */
+void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,
+                       uint64_t version, const char *outcome);
+/* What is refused costs its sender nothing, so not all of it is written down. Unlocked. */
+void coordinator_note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
+                              uint64_t version, const char *why);
+
+/* The state of training. Locked. */
+struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coordinator);
+
+/*
+ * By its version, so that one that is not begun after all does not take the place of the last: ps 0 needs that for
+ * members that were away. Unlocked.
+ */
+bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, uint64_t target, const uint8_t *bytes,
+                                size_t size, struct error *error);
+/* Owns the bytes from now on. Locked. */
+void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
+                               size_t size);
+/* *bytes: NULL if there is none, or no memory; the caller frees it. Locked. */
+void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size);
+
+/* What a member in this version is told now; it counts as told. Locked. */
+enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version);
+/* Does the manifest go with it? A member that catches up forgets what it had. Locked. */
+bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
+                                uint64_t target);
+/* Takes a member's report. Locked. */
+void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const struct message_report *report);
+
+#endif

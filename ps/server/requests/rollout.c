@@ -1,0 +1,412 @@
+/*
+ * Requests about rollouts, which only ps 0 answers: an operator's proposals and questions, and the reports of members.
+ * A proposal is checked in full before it counts, and its manifest is on the disk before it is begun.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "ps/server/coordinator.h"
+#include "ps/server/requests/requests.h"
+
+enum { MEMBERS_TEXT = 60 * 1024 };
+
+/* What another ps than ps 0 says. */
+static const char not_here[] = "rollouts are led by ps 0";
+
+/* --- Proposals --- */
+
+static struct rollout_demand demand_of(const struct config_cluster *cluster)
+{
+    return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
+}
+
+/* Everything that speaks against a proposal, and what is known of it besides. Unlocked: it reads files. */
+static bool check_proposal(struct rollout_coordinator *coordinator, const struct manifest *manifest,
+                           struct rollout_plan *plan, struct error *error)
+{
+    const struct config *config = coordinator->server->config;
+    const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
+    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
+    struct config target, fallback = {.path = NULL};
+    uint64_t version, highest;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    agent_version(coordinator->agent, &version, digest);
+    server_lock(coordinator->server);
+    highest = coordinator->highest;
+    server_unlock(coordinator->server);
+    if (!manifest_fits(manifest, config->fleet.name, version, highest, error)) {
+        return false;
+    }
+    if (strcmp(manifest->fallback.digest, digest) != 0) {
+        return error_set(error, "the manifest was made for another config than the one that runs here");
+    }
+    if (!config_parse(&target, "manifest", (const uint8_t *)to->text, to->text_size, NULL, 0, error)) {
+        return false;
+    }
+    bool can = config_parse(&fallback, "manifest", (const uint8_t *)from->text, from->text_size, NULL, 0, error) &&
+               change_kind(&fallback, &target, local, &plan->kind, error);
+    server_lock(coordinator->server);
+    plan->last_step = job_last_step_under(&coordinator->server->job, &target);
+    plan->from = demand_of(&coordinator->server->job.config.cluster);
+    server_unlock(coordinator->server);
+    plan->to = demand_of(&target.cluster);
+    plan->may_lose = manifest->may_lose;
+    config_free(&fallback);
+    config_free(&target);
+    return can;
+}
+
+static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, const struct manifest *manifest,
+                  const struct rollout_plan *plan, struct error *error)
+{
+    char message[256];
+    server_lock(coordinator->server);
+    const struct rollout_vitals vitals = coordinator_vitals(coordinator);
+    bool begun = rollout_begin(&coordinator->rollout, plan, &vitals, clock_monotonic_s(), message);
+    if (begun) {
+        job_keep_waiting(&coordinator->server->job, rollout_keeps_waiting(&coordinator->rollout));
+        coordinator->highest = manifest->target.version;
+        coordinator_take_manifest(coordinator, manifest, bytes, size);
+    }
+    server_unlock(coordinator->server);
+    return begun || error_set(error, "%s", message);
+}
+
+/* One proposal at a time: what is stored last under a version's number must be what is begun. */
+static bool take_turn(struct rollout_coordinator *coordinator, struct error *error)
+{
+    server_lock(coordinator->server);
+    const bool taken = coordinator->proposing;
+    coordinator->proposing = true;
+    server_unlock(coordinator->server);
+    return !taken || error_set(error, "another proposal is being checked: try again");
+}
+
+static void end_turn(struct rollout_coordinator *coordinator)
+{
+    server_lock(coordinator->server);
+    coordinator->proposing = false;
+    server_unlock(coordinator->server);
+}
+
+static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size,
+                            const struct manifest *manifest, struct rollout_plan *plan, struct error *error)
+{
+    if (!take_turn(coordinator, error)) {
+        return false;
+    }
+    const bool done = check_proposal(coordinator, manifest, plan, error) &&
+                      coordinator_store_manifest(coordinator, manifest->target.version, bytes, size, error) &&
+                      begin(coordinator, bytes, size, manifest, plan, error);
+    end_turn(coordinator);
+    return done;
+}
+
+/* The operator's key, and a place for versions. */
+static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
+                       struct error *error)
+{
+    const struct config *config = coordinator->server->config;
+    char path[VERSIONS_PATH];
+    struct versions versions;
+    if (!coordinator->leads) {
+        return error_set(error, not_here);
+    }
+    if (!config->path) {
+        return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
+    }
+    return participant_key_path(config, path, sizeof path, error) && operator_key_read_public(path, key, error) &&
+           versions_open(&versions, config->path, error);
+}
+
+/* Owns the bytes once this returns true. */
+static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
+                    struct error *error)
+{
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    struct manifest manifest = {.author = "unknown"};
+    struct rollout_plan plan = {.healthy_s = healthy_s};
+    bool done =
+        find_means(coordinator, key, error) &&
+        ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
+        manifest_decode(&manifest, bytes, size, key, error) && manifest_spares_machines(&manifest, error);
+    plan.target = manifest.target.version;
+    plan.fallback = manifest.fallback.version;
+    const char *who = manifest.author[0] != '\0' ? manifest.author : "unknown";
+    if (done && store_and_begin(coordinator, bytes, size, &manifest, &plan, error)) {
+        coordinator_audit(coordinator, who, "propose", plan.target, "begun");
+        return true;
+    }
+    coordinator_note_refusal(coordinator, who, "propose", plan.target, error->text);
+    return false;
+}
+
+/* The caller frees *bytes. */
+static bool read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
+{
+    *size = session->channel->bulk_left;
+    *bytes = malloc(*size > 0 ? *size : 1);
+    if (!*bytes) {
+        return error_set(error, "out of memory");
+    }
+    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
+        free(*bytes);
+        return false;
+    }
+    return true;
+}
+
+bool serve_propose(struct session *session, struct error *error)
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    const uint64_t request = session->channel->frame.request;
+    const double healthy_s = session->channel->message.propose.healthy_s;
+    struct error why;
+    uint8_t *bytes;
+    size_t size;
+    if (!read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    if (!propose(coordinator, bytes, size, healthy_s, &why)) {
+        free(bytes);
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+    }
+    return serve_send_done(session, request, -1, error);
+}
+
+/* Of the rollout that is under way, and no other: an abort that was heard once is good for nothing afterwards. */
+static bool take_abort(struct rollout_coordinator *coordinator, const struct manifest_abort *abort, struct error *error)
+{
+    char message[256] = "there is no rollout to abort";
+    server_lock(coordinator->server);
+    const bool is_this = coordinator->manifest && abort->target == coordinator->rollout.target &&
+                         memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
+                         strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
+    const bool done = is_this && rollout_abort(&coordinator->rollout, clock_monotonic_s(), message);
+    server_unlock(coordinator->server);
+    return done || (is_this ? error_set(error, "%s", message)
+                            : error_set(error,
+                                        "the abort is for version %" PRIu64
+                                        " of fleet \"%s\", and not for the rollout that is under way",
+                                        abort->target, abort->fleet));
+}
+
+bool serve_abort_rollout(struct session *session, struct error *error)
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    const uint64_t request = session->channel->frame.request;
+    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
+    size_t size;
+    struct manifest_abort abort = {.author = ""};
+    struct error why;
+    if (!read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done = find_means(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
+                      take_abort(coordinator, &abort, &why);
+    free(bytes);
+    const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
+    if (!done) {
+        coordinator_note_refusal(coordinator, who, "abort", abort.target, why.text);
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+    }
+    coordinator_audit(coordinator, who, "abort", abort.target, "done");
+    return serve_send_done(session, request, -1, error);
+}
+
+/* --- Reports of members, questions of operators --- */
+
+/* "ps 0: version 4, switched\n" for each. Locked. */
+static void list_members(const struct rollout *rollout, char *text, size_t size)
+{
+    static const char *const phases[] = {"",           ", staged",     ", switched",          ", went back",
+                                         ", restored", ", refused it", ", was told too late", ", tried it",
+                                         ", saved"};
+    double now_s = clock_monotonic_s();
+    size_t used = 0;
+    for (int i = 0; i < rollout->count && used < size; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        char name[MEMBER_TEXT];
+        if (!member->listed && !rollout_is_here(member, now_s)) {
+            continue;
+        }
+        member_format(&member->who, ' ', name);
+        int length = member->heard_s < 0
+                         ? snprintf(text + used, size - used, "%s: not heard of\n", name)
+                         : snprintf(text + used, size - used, "%s: version %" PRIu64 "%s, %.1f s ago%s%s\n", name,
+                                    member->version, phases[member->phase], now_s - member->heard_s,
+                                    member->message[0] != '\0' ? ": " : "", member->message);
+        used += (size_t)length;
+    }
+}
+
+/*
+ * Reports come without a config, so that nobody has checked who sends them. While the worker of that number is here,
+ * only its own process counts; another one, started by mistake, say, is answered and not heard. Locked.
+ */
+static bool speaks_for(const struct session *session, struct member who)
+{
+    const struct job *job = &session->server->job;
+    if (who.role != MEMBER_WORKER || who.index >= job->worker_count) {
+        return true;
+    }
+    const struct job_worker *worker = &job->workers[who.index];
+    return (!worker->present && !worker->cut_off) || worker->incarnation == session->incarnation;
+}
+
+/* What an operator or a member is answered. Locked. */
+static void compose(struct session *session, struct member who, const struct message_report *report,
+                    struct message_rollout *told, char message[1024])
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
+        coordinator_hear(coordinator, who, report);
+    }
+    rollout_describe(&coordinator->rollout, message, 1024);
+    *told = (struct message_rollout){
+        .order = (uint8_t)coordinator_order_for(coordinator, who, report->version),
+        .state = (uint8_t)(who.role == MEMBER_OPERATOR ? coordinator->rollout.state : coordinator->stored_state),
+        .outcome = (uint8_t)coordinator->rollout.outcome,
+        .target = coordinator->rollout.target,
+        .step = rollout_order_step(&coordinator->rollout),
+        .message = message};
+    told->step = who.role == MEMBER_OPERATOR ? coordinator->rollout.step : told->step;
+    agent_version(coordinator->agent, &told->version, digest);
+}
+
+/*
+ * What operators are told besides: the config in force, as this process was started or as it was rolled out since,
+ * the one before, and what an operator signed of it, for they should not believe the rest. The receiver frees it all;
+ * NULL: none, or no memory.
+ */
+struct told_texts {
+    char *members, *job, *local, *earlier, *earlier_local;
+    uint8_t *manifest;
+    size_t manifest_size;
+};
+
+static char *copy_text(const char *text, size_t size)
+{
+    char *copy = size > 0 ? malloc(size + 1) : NULL;
+    if (copy) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+    }
+    return copy;
+}
+
+/* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
+static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct told_texts *texts)
+{
+    struct error ignored;
+    server_lock(coordinator->server);
+    const bool is_last = coordinator->rollout.state != ROLLOUT_IDLE || coordinator->rollout.target == version ||
+                         !coordinator->has_versions;
+    if (is_last) {
+        coordinator_copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
+    }
+    server_unlock(coordinator->server);
+    if (is_last ||
+        (lineage_load(coordinator->server->config, version, &texts->manifest, &texts->manifest_size, &ignored) &&
+         texts->manifest)) {
+        return;
+    }
+    server_lock(coordinator->server);
+    coordinator_copy_manifest(coordinator, &texts->manifest, &texts->manifest_size);
+    server_unlock(coordinator->server);
+}
+
+static void find_texts(struct rollout_coordinator *coordinator, struct told_texts *texts)
+{
+    uint64_t version;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    size_t size;
+    struct error ignored;
+    struct manifest manifest;
+    *texts = (struct told_texts){.members = calloc(1, MEMBERS_TEXT)};
+    agent_version(coordinator->agent, &version, digest);
+    if (strcmp(digest, coordinator->server->identity.digest) == 0 ||
+        !versions_read(&coordinator->versions, version, &texts->job, &size, &ignored)) {
+        texts->job = strdup(coordinator->server->identity.job);
+    }
+    if (!coordinator->has_versions ||
+        !versions_read_local(&coordinator->versions, version, &texts->local, &size, &ignored)) {
+        texts->local = NULL;
+    }
+    find_manifest_of(coordinator, version, texts);
+    server_lock(coordinator->server);
+    if (coordinator->manifest && coordinator->rollout.state == ROLLOUT_IDLE && version == coordinator->rollout.target &&
+        manifest_decode_unsigned(&manifest, coordinator->manifest, coordinator->manifest_size, &ignored)) {
+        texts->earlier = copy_text(manifest.fallback.text, manifest.fallback.text_size);
+        texts->earlier_local = copy_text(manifest.fallback.local, manifest.fallback.local_size);
+    }
+    server_unlock(coordinator->server);
+}
+
+static void free_texts(struct told_texts *texts)
+{
+    free(texts->members);
+    free(texts->job);
+    free(texts->local);
+    free(texts->earlier);
+    free(texts->earlier_local);
+    free(texts->manifest);
+}
+
+static struct member who_reports(const struct session *session)
+{
+    return session->guest.role != MEMBER_NONE ? session->guest
+           : session->worker >= 0             ? (struct member){MEMBER_WORKER, session->worker}
+           : session->ps >= 0                 ? (struct member){MEMBER_PS, session->ps}
+                                              : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
+}
+
+bool serve_report(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    struct rollout_coordinator *coordinator = server->coordinator;
+    struct channel *channel = session->channel;
+    const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
+    const uint64_t request = channel->frame.request;
+    const struct member who = who_reports(session);
+    const bool is_operator = who.role == MEMBER_OPERATOR;
+    struct message_rollout told;
+    struct told_texts texts = {NULL};
+    char message[1024];
+    if (!coordinator->leads) {
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, not_here, error);
+    }
+    if (is_operator) {
+        find_texts(coordinator, &texts);
+    }
+    server_lock(server);
+    compose(session, who, &report, &told, message);
+    if (texts.members) {
+        list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
+    }
+    if (!is_operator && coordinator_needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
+        coordinator_copy_manifest(coordinator, &texts.manifest, &texts.manifest_size);
+    }
+    channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
+    told.highest = coordinator->highest > told.version ? coordinator->highest : told.version;
+    server_unlock(server);
+    told.members = texts.members;
+    told.job = texts.job;
+    told.local = texts.local;
+    told.earlier = texts.earlier;
+    told.earlier_local = texts.earlier_local;
+    struct iovec bulk = {texts.manifest, texts.manifest_size};
+    const struct outgoing frame = {.type = MESSAGE_rollout,
+                                   .request = request,
+                                   .message = &told,
+                                   .bulk = &bulk,
+                                   .bulk_parts = texts.manifest ? 1 : 0};
+    bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
+    free_texts(&texts);
+    return sent;
+}
