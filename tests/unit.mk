@@ -48,6 +48,10 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
+# What a chief saves and takes over is told to its test first.
+build/san/tests/worker/remote/chief/test_chief: link_with += $(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save \
+	lineage_is_fresh lineage_adopts)
+
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) -Wl,--wrap=shard_changes

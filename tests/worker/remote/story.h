@@ -1,0 +1,122 @@
+/*
+ * What the code under test did, as lines of text that a test compares: stubs tell their calls, and what is written to
+ * standard output and standard error meanwhile can be looked at. Any thread tells.
+ */
+#ifndef TESTS_WORKER_REMOTE_STORY_H
+#define TESTS_WORKER_REMOTE_STORY_H
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static struct story {
+    pthread_mutex_t lock;
+    char text[64 * 1024];
+    size_t size;
+} story = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static inline void __attribute__((format(printf, 1, 2))) tell(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&story.lock);
+    const size_t left = sizeof story.text - story.size;
+    const int size = vsnprintf(story.text + story.size, left, format, arguments);
+    story.size += (size_t)size < left ? (size_t)size : left - 1;
+    pthread_mutex_unlock(&story.lock);
+    va_end(arguments);
+}
+
+/* All that was told since the last call. */
+static inline const char *told(void)
+{
+    static char text[sizeof story.text];
+    pthread_mutex_lock(&story.lock);
+    memcpy(text, story.text, story.size);
+    text[story.size] = '\0';
+    story.size = 0;
+    story.text[0] = '\0';
+    pthread_mutex_unlock(&story.lock);
+    return text;
+}
+
+static inline bool was_told(const char *what)
+{
+    pthread_mutex_lock(&story.lock);
+    story.text[story.size] = '\0';
+    const bool there = strstr(story.text, what);
+    pthread_mutex_unlock(&story.lock);
+    return there;
+}
+
+/* Until it was told; false: not within ten seconds. */
+static inline bool await_told(const char *what)
+{
+    const double until_s = clock_monotonic_s() + 10;
+    while (!was_told(what)) {
+        if (clock_monotonic_s() > until_s) {
+            fprintf(stderr, "never told: %s\nbut: %s\n", what, told());
+            return false;
+        }
+        clock_pause(clock_monotonic_s() + 0.001);
+    }
+    return true;
+}
+
+/* --- What people read --- */
+
+static struct {
+    FILE *file;
+    int out, err;
+} overheard;
+
+/* From here on to a file: standard output and standard error. */
+static inline void listen_in(void)
+{
+    fflush(NULL);
+    overheard.file = tmpfile();
+    overheard.out = dup(1);
+    overheard.err = dup(2);
+    if (!overheard.file || dup2(fileno(overheard.file), 1) != 1 || dup2(fileno(overheard.file), 2) != 2) {
+        abort();
+    }
+}
+
+/* So far; it goes on. */
+static inline const char *heard_so_far(void)
+{
+    static char text[256 * 1024];
+    fflush(NULL);
+    const ssize_t size = pread(fileno(overheard.file), text, sizeof text - 1, 0);
+    text[size > 0 ? size : 0] = '\0';
+    return text;
+}
+
+static inline const char *heard(void)
+{
+    const char *text = heard_so_far();
+    dup2(overheard.out, 1);
+    dup2(overheard.err, 2);
+    close(overheard.out);
+    close(overheard.err);
+    fclose(overheard.file);
+    return text;
+}
+
+/* How often. */
+static inline int times(const char *text, const char *what)
+{
+    int count = 0;
+    while ((text = strstr(text, what))) {
+        text += strlen(what);
+        count++;
+    }
+    return count;
+}
+
+#endif
