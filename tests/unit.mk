@@ -48,9 +48,16 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
+# Tests that look at how locks are used (tests/locks.h).
+locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
+
 # What a chief saves and takes over is told to its test first.
-build/san/tests/worker/remote/chief/test_chief: link_with += $(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save \
-	lineage_is_fresh lineage_adopts)
+build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
+	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts)
+
+# A worker by a clock of its test's own, which sees what else it asks of the system.
+build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
+	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)

@@ -75,18 +75,6 @@ static struct {
     int out, err;
 } overheard;
 
-/* From here on to a file: standard output and standard error. */
-static inline void listen_in(void)
-{
-    fflush(NULL);
-    overheard.file = tmpfile();
-    overheard.out = dup(1);
-    overheard.err = dup(2);
-    if (!overheard.file || dup2(fileno(overheard.file), 1) != 1 || dup2(fileno(overheard.file), 2) != 2) {
-        abort();
-    }
-}
-
 /* So far; it goes on. */
 static inline const char *heard_so_far(void)
 {
@@ -105,7 +93,33 @@ static inline const char *heard(void)
     close(overheard.out);
     close(overheard.err);
     fclose(overheard.file);
+    overheard.file = NULL;
     return text;
+}
+
+/* A test that failed did not ask for it. */
+static inline void speak_up(void)
+{
+    if (overheard.file) {
+        fputs(heard(), stderr);
+    }
+}
+
+/* From here on to a file: standard output and standard error. */
+static inline void listen_in(void)
+{
+    static bool warned;
+    speak_up();
+    if (!warned) {
+        warned = atexit(speak_up) == 0;
+    }
+    fflush(NULL);
+    overheard.file = tmpfile();
+    overheard.out = dup(1);
+    overheard.err = dup(2);
+    if (!overheard.file || dup2(fileno(overheard.file), 1) != 1 || dup2(fileno(overheard.file), 2) != 2) {
+        abort();
+    }
 }
 
 /* How often. */

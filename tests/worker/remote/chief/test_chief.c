@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/shard.h"
+#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/chief/transfer.h"
 #include "worker/remote/exchange/preprocessing.h"
