@@ -402,7 +402,10 @@ static int run_status(const struct command_call *call)
     }
     const struct status_entry *entries = status_query_ask(query, TIMEOUT_S, &count);
     if (is_incomplete(entries, count)) {
-        clock_pause(clock_monotonic_s() + RETRY_AFTER_S);
+        const double until_s = clock_monotonic_s() + RETRY_AFTER_S;
+        while (clock_monotonic_s() < until_s) {
+            clock_pause(until_s);
+        }
         entries = status_query_ask(query, TIMEOUT_S, &count);
     }
     if (json || call->config->output.log_format == LOG_JSON) {
