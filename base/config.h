@@ -145,8 +145,9 @@ struct config_train {
     double target_metric;   /* the same of best_metric; 0 = never */
     int patience;           /* stop after this many validations without a new best; 0 = never */
     int64_t seed;
-    char *warm_start; /* checkpoint to initialize a new run from; "" = none */
-    int num_threads;  /* 0 = the CPUs this process may use */
+    char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
+    int num_threads;        /* 0 = the CPUs this process may use */
+    double max_steps_per_s; /* of this process; 0 = no limit */
     enum device_kind device;
     int device_index;                     /* of gpu:N */
     char *towers;                         /* "gpu:0,gpu:1"; "" = device alone */

@@ -23,8 +23,8 @@ def pytest_configure(config):
 
 
 # What takes longest begins first, so that nobody waits for it at the end.
-LONG = ("test_chaos.py", "test_rollout_live.py", "test_rollout_absent.py", "test_rollout", "test_hostile.py",
-        "test_streaming.py", "test_aarch64.py", "test_cluster_faults.py")
+LONG = ("test_rollout_fleet.py", "test_chaos.py", "test_rollout_live.py", "test_rollout_absent.py", "test_rollout",
+        "test_hostile.py", "test_streaming.py", "test_aarch64.py", "test_cluster_faults.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -7,6 +7,7 @@ from clusters import Cluster
 from runs import wait_for
 
 RATE = 0.1
+PACE = 100  # steps a second of a worker: what is tested waits, and leaves the processors to other tests
 
 
 def in_force(folder):
@@ -21,7 +22,7 @@ class Fleet(Cluster):
 
     def __init__(self, trainer, folder, name="north", rate=RATE, train_dir=True, ps=2, workers=2, flags=()):
         super().__init__(trainer, folder, ps=ps, workers=workers,
-                         flags=("--train_steps=1000000", "--validation_size=0", *flags))
+                         flags=("--train_steps=1000000", "--validation_size=0", f"--max_steps_per_s={PACE}", *flags))
         self.config = {"fleet": {"name": name, "version": 1}, "train": {"learning_rate": rate}}
         if train_dir:
             self.flags.append("--train_dir=run")
@@ -75,10 +76,11 @@ class OpenFleet(Fleet):
             "fleet": {"name": "north", "version": 1},
             "cluster": {"ps_hosts": self.ps_hosts, "worker_hosts": self.worker_hosts, "lease_secs": 2},
             "model": {"layers": [784, 32, 10]},
-            "train": {"learning_rate": 0.05, "batch_size": 50, "num_threads": 1, "train_steps": 10000000},
+            "train": {"learning_rate": 0.05, "batch_size": 50, "num_threads": 1, "train_steps": 10000000,
+                      "max_steps_per_s": PACE},
             "data": {"data_source": "synthetic", "synthetic_train": 3000, "synthetic_test": 500,
                      "validation_size": 0},
-            "output": {"log_steps": 50},
+            "output": {"log_steps": 20},
         }
         for name, section in sections.items():
             self.config[name].update(section)

@@ -96,7 +96,8 @@ def test_the_end_of_a_job_moves(trainer, tmp_path):
     """By train_steps, and by epochs, of which ps know the length although they have no data; on a ps, too, that holds
     nothing. A slow link keeps the end away until it is agreed on."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=3, workers=1, cluster={"placement": "round_robin"},
-                   model={"layers": [784, 10]}, data={"validation_size": 100}, output={"log_steps": 5}) as fleet:
+                   model={"layers": [784, 10]}, train={"max_steps_per_s": 0}, data={"validation_size": 100},
+                   output={"log_steps": 5}) as fleet:
         port = fleet.ps_hosts[0].split(":")[1]
         fleet.ps_hosts[0] = fleet.config["cluster"]["ps_hosts"][0] = f"127.0.0.2:{port}"
         (fleet.folder / "config.json").write_text(json.dumps(fleet.config))

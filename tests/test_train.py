@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from runs import SMALL, checkpoints, merged, newest, run, same_tensors, tensors, train
+from runs import SMALL, checkpoints, finish, merged, newest, run, same_tensors, start, tensors, train, wait_for
 
 STEP_LINE = re.compile(
     r"worker=0,epoch=(\d+),global_step=(\d+),local_step=(\d+),loss=(\d+\.\d{4}) "
@@ -35,6 +35,24 @@ def test_mlp_on_mnist_within_three_epochs(trainer, mnist, tmp_path):
     assert result.done["test_accuracy"] > 0.972
     assert result.done["steps"] == 3 * 550
     assert result.done["epochs"] == pytest.approx(3)
+
+
+def test_a_pace_changes_time_alone(trainer, tmp_path):
+    flags = (*SMALL, "--train_steps=60", "--validation_size=100", "--validate_steps=25")
+    train(trainer, *flags, "--train_dir=free", cwd=tmp_path)
+    begun = time.monotonic()
+    paced = train(trainer, *flags, "--train_dir=paced", "--max_steps_per_s=50", cwd=tmp_path)
+    # Ten steps begin at once, and each ten after them as many fiftieths of a second after those before.
+    assert time.monotonic() - begun >= 50 / 50 and paced.done["seconds"] >= 50 / 50
+    assert paced.done["steps_per_s"] <= 60
+    assert not same_tensors(newest(tmp_path / "free"), newest(tmp_path / "paced"))
+
+
+def test_a_slow_pace_hears_signals(trainer, tmp_path):
+    process = start(trainer, *SMALL, "--max_steps_per_s=0.001", "--log_steps=1", "--log_format=json", cwd=tmp_path)
+    wait_for(lambda: '"event":"step"' in process.stdout.readline(), "the first step")
+    process.send_signal(signal.SIGTERM)
+    assert finish(process, status=143, timeout=60).named("interrupted")[0]["global_step"] <= 2
 
 
 def test_learns_its_own_digits(trainer, tmp_path):

@@ -21,6 +21,8 @@
 
 enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };
 
+static const double PACE_S = 0.1; /* of steps at once, with max_steps_per_s */
+
 static const double RATE_WEIGHT = 0.2; /* of the latest steps in the rate that the progress line shows */
 
 /* --- Ends --- */
@@ -157,6 +159,10 @@ int64_t training_steps_to_due(const struct training *training)
     const int64_t to_summary = summary_steps_to_due(training->summary, training->global_step);
     const int64_t to_warm = WARM_UP_STEPS - training->local_step;
     n = to_summary < n ? to_summary : n;
+    if (training->config->train.max_steps_per_s > 0) {
+        const double at_once = fmin(fmax(training->config->train.max_steps_per_s * PACE_S, 1), 1e9);
+        n = (int64_t)at_once < n ? (int64_t)at_once : n;
+    }
     return to_warm > 0 && to_warm < n ? to_warm : n;
 }
 
@@ -383,15 +389,41 @@ static bool do_what_is_due(struct training *training, int64_t before)
 
 static void show_progress(struct training *training)
 {
+    const double limit = training->config->train.max_steps_per_s;
+    const double rate = training->recent_steps_per_s;
     if (training->progress.active) {
         progress_update(&training->progress, &(struct progress_view){
                                                  .step = training->global_step,
                                                  .last_step = training->plan.last_step,
-                                                 .steps_per_s = training->recent_steps_per_s,
+                                                 .steps_per_s = limit > 0 ? fmin(limit, rate) : rate,
                                                  .loss = training->recent_loss,
                                                  .validation = training->shown_validation,
                                              });
     }
+}
+
+/*
+ * With max_steps_per_s: waits until the next step is due. Lost time is not made up for, or a pause for a checkpoint
+ * would be followed by the very burst that the limit is to prevent.
+ */
+static void keep_pace(struct training *training, int64_t steps)
+{
+    const double limit = training->config->train.max_steps_per_s;
+    const double begin_s = clock_monotonic_s();
+    if (limit == 0 || steps == 0) {
+        return;
+    }
+    PROFILE("pace");
+    training->next_step_s = fmax(training->next_step_s, begin_s - (double)steps / limit) + (double)steps / limit;
+    for (double now_s = begin_s; now_s < training->next_step_s && training->end == TRAINING_GOES_ON;) {
+        clock_pause(training->next_step_s);
+        look_for_end(training);
+        now_s = clock_monotonic_s();
+    }
+    const double waited_s = clock_monotonic_s() - begin_s;
+    training_charge(training, waited_s);
+    training->since_report.seconds += waited_s;
+    training->since_summary.seconds += waited_s;
 }
 
 /* --- Join, train, finish --- */
@@ -474,8 +506,10 @@ static void train(struct training *training)
             break;
         }
         const int64_t before = training->global_step;
+        const int64_t done_before = training->local_step;
         is_best = table->step(training->updater) && do_what_is_due(training, before);
         show_progress(training);
+        keep_pace(training, training->local_step - done_before);
     }
     training->ended_s = clock_monotonic_s();
     training->ended_step = training->global_step;

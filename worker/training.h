@@ -77,6 +77,7 @@ struct training {
     struct tally all, warm; /* of this process; warm: after the first steps */
     struct tally since_report, since_summary;
     struct summary *summary; /* NULL: none wanted */
+    double next_step_s;      /* when the next step may begin, with max_steps_per_s */
     double ended_s;          /* when the last step was done... */
     int64_t ended_step;      /* ...and which one that was */
     bool begun;

@@ -212,6 +212,10 @@ const struct config_key config_keys[] = {
     {"train", "num_threads", KEY_COUNT, AT(train.num_threads), .maximum = POOL_MAX_THREADS, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "compute threads; 0 = one per CPU that this process may use"},
+    {"train", "max_steps_per_s", KEY_NUMBER, AT(train.max_steps_per_s), .maximum = 1e9, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "steps that this process takes a second at most, to leave processor and network to others; 0 = no "
+                    "limit"},
     {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "where to compute; auto = a GPU if there is one"},
     {"train", "towers", KEY_DEVICES, AT(train.towers), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,

@@ -316,8 +316,9 @@ static bool is_one_of(const struct config_key *key, const char *const *names, si
 
 bool change_goes_to_machines(const struct config_key *key)
 {
-    static const char *const names[] = {"recovery_wait_secs", "num_threads", "device",     "cpu_kernels",
-                                        "data_dir",           "memory_mb",   "log_format", "progress"};
+    static const char *const names[] = {
+        "recovery_wait_secs", "num_threads", "max_steps_per_s", "device",  "cpu_kernels",
+        "data_dir",           "memory_mb",   "log_format",      "progress"};
     return key->scope == SCOPE_MACHINE && is_one_of(key, names, sizeof names / sizeof *names);
 }
 
