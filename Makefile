@@ -36,7 +36,7 @@ all: $(or $(ARCH),build/trainer)
 
 # --- What is compiled ---
 
-rooms   := base net observe ps worker cuda
+rooms   := base net observe ps worker cuda serve
 # What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
 hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
 # Nor is what is written for the instructions of another kind of processor than CC compiles for.

@@ -11,6 +11,7 @@ static const struct command *const commands[] = {
     &command_eval,
     &command_explain,
     &command_predict,
+    &command_serve,
     &command_inspect,
     &command_diff,
     &command_export,

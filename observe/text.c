@@ -32,7 +32,7 @@ static bool make_room(struct text *text, size_t more)
     return true;
 }
 
-static void add_bytes(struct text *text, const void *bytes, size_t size)
+void text_add_bytes(struct text *text, const void *bytes, size_t size)
 {
     if (make_room(text, size)) {
         memcpy(text->bytes + text->size, bytes, size);
@@ -48,7 +48,7 @@ void text_add(struct text *text, const char *format, ...)
     const int size = vsnprintf(some, sizeof some, format, arguments);
     va_end(arguments);
     if (size < (int)sizeof some) {
-        add_bytes(text, some, (size_t)size);
+        text_add_bytes(text, some, (size_t)size);
     } else if (make_room(text, (size_t)size + 1)) {
         va_start(arguments, format);
         vsnprintf(text->bytes + text->size, (size_t)size + 1, format, arguments);
@@ -81,27 +81,57 @@ void text_free(struct text *text)
 static void begin_value(struct text *text, const char *name)
 {
     if (text->follows) {
-        add_bytes(text, ",", 1);
+        text_add_bytes(text, ",", 1);
     }
     text->follows = true;
     if (name) {
-        add_bytes(text, "\"", 1);
-        add_bytes(text, name, strlen(name));
-        add_bytes(text, "\":", 2);
+        text_add_bytes(text, "\"", 1);
+        text_add_bytes(text, name, strlen(name));
+        text_add_bytes(text, "\":", 2);
     }
 }
 
 void json_open(struct text *text, const char *name, char bracket)
 {
     begin_value(text, name);
-    add_bytes(text, &bracket, 1);
+    text_add_bytes(text, &bracket, 1);
     text->follows = false;
 }
 
 void json_close(struct text *text, char bracket)
 {
-    add_bytes(text, &bracket, 1);
+    text_add_bytes(text, &bracket, 1);
     text->follows = true;
+}
+
+/* In quotes, with escapes. */
+static void add_string(struct text *text, const char *value)
+{
+    const uint8_t *at = (const uint8_t *)value, *end = at + strlen(value);
+    text_add_bytes(text, "\"", 1);
+    while (at < end) {
+        const size_t length = utf8_length(at, end);
+        if (length == 0) {
+            text_add_bytes(text, "?", 1);
+        } else if (*at < ' ' || *at == 0x7f) {
+            text_add(text, "\\u%04x", *at);
+        } else if (*at == '"' || *at == '\\') {
+            text_add_bytes(text, "\\", 1);
+            text_add_bytes(text, at, 1);
+        } else {
+            text_add_bytes(text, at, length);
+        }
+        at += length == 0 ? 1 : length;
+    }
+    text_add_bytes(text, "\"", 1);
+}
+
+void json_name(struct text *text, const char *name)
+{
+    begin_value(text, NULL);
+    add_string(text, name);
+    text_add_bytes(text, ":", 1);
+    text->follows = false;
 }
 
 void json_string(struct text *text, const char *name, const char *value)
@@ -111,23 +141,7 @@ void json_string(struct text *text, const char *name, const char *value)
         return;
     }
     begin_value(text, name);
-    add_bytes(text, "\"", 1);
-    const uint8_t *at = (const uint8_t *)value, *end = at + strlen(value);
-    while (at < end) {
-        const size_t length = utf8_length(at, end);
-        if (length == 0) {
-            add_bytes(text, "?", 1);
-        } else if (*at < ' ' || *at == 0x7f) {
-            text_add(text, "\\u%04x", *at);
-        } else if (*at == '"' || *at == '\\') {
-            add_bytes(text, "\\", 1);
-            add_bytes(text, at, 1);
-        } else {
-            add_bytes(text, at, length);
-        }
-        at += length == 0 ? 1 : length;
-    }
-    add_bytes(text, "\"", 1);
+    add_string(text, value);
 }
 
 void json_integer(struct text *text, const char *name, int64_t value)
@@ -165,5 +179,5 @@ void json_bool(struct text *text, const char *name, bool value)
 void json_null(struct text *text, const char *name)
 {
     begin_value(text, name);
-    add_bytes(text, "null", 4);
+    text_add_bytes(text, "null", 4);
 }

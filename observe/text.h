@@ -19,6 +19,7 @@ struct text {
 };
 
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_add_bytes(struct text *text, const void *bytes, size_t size);
 
 /* Hands over the bytes, which the caller frees: NULL if memory ran out. The text is empty again. */
 char *text_take(struct text *text, size_t *size);
@@ -28,8 +29,9 @@ void text_free(struct text *text);
  * JSON: name NULL inside an array, and for the whole. Names are ours and need no escapes; texts may hold anything, of
  * which what is not UTF-8 becomes '?'.
  */
-void json_open(struct text *text, const char *name, char bracket);        /* '{' or '[' */
-void json_close(struct text *text, char bracket);                         /* '}' or ']' */
+void json_open(struct text *text, const char *name, char bracket); /* '{' or '[' */
+void json_close(struct text *text, char bracket);                  /* '}' or ']' */
+void json_name(struct text *text, const char *name); /* one that is not ours: of the value that follows without one */
 void json_string(struct text *text, const char *name, const char *value); /* NULL: null */
 void json_integer(struct text *text, const char *name, int64_t value);
 void json_number(struct text *text, const char *name, double value); /* 9 digits; not finite: null */

@@ -11,6 +11,7 @@ extern const struct command command_train;         /* trainer [train]; worker/tr
 extern const struct command command_eval;          /* trainer eval [--checkpoint=FILE] [train_dir]; worker/eval.c */
 extern const struct command command_explain;       /* trainer explain [--repeats=5] [train_dir [FILE]]; worker/ */
 extern const struct command command_predict;       /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */
+extern const struct command command_serve;         /* trainer serve [NAME=]RUN... --http=...; serve/serve.c */
 extern const struct command command_inspect;       /* trainer inspect [--json] CHECKPOINT */
 extern const struct command command_diff;          /* trainer diff [--json] A B */
 extern const struct command command_export;        /* trainer export --format=onnx --out=FILE [CHECKPOINT] */

@@ -160,6 +160,9 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
 {
     struct http_request *request = connection->request;
     char head[MOST_HEAD], framing[64] = "";
+    if (request && atomic_load_explicit(&connection->server->drains, memory_order_relaxed)) {
+        request->keeps_alive = false;
+    }
     const bool has_body = answer->size > 0 && !(request && request->method == HTTP_METHOD_HEAD);
     if (answer->status != 304) {
         snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size);

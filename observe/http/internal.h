@@ -105,7 +105,7 @@ struct http_server {
     pthread_t thread;
     bool has_thread, is_accepting;
     struct wake wake;
-    atomic_bool stops;
+    atomic_bool stops, drains;
     double now_s, ticked_s;
     char date[40];
     struct queue queues[LIFE_COUNT];

@@ -503,7 +503,7 @@ static void tick(struct http_server *server)
             expire(first);
         }
     }
-    if (!server->is_accepting) {
+    if (!server->is_accepting && !atomic_load(&server->drains)) {
         listen_on(server, true);
     }
     if (server->options.tick) {
@@ -565,6 +565,16 @@ static void take_event(struct http_server *server, const struct epoll_event *eve
     }
 }
 
+static void let_go(struct http_server *server)
+{
+    if (server->is_accepting) {
+        listen_on(server, false);
+    }
+    while (server->queues[LIFE_IDLE].first) {
+        drop(server->queues[LIFE_IDLE].first);
+    }
+}
+
 static void *run(void *context)
 {
     struct http_server *server = context;
@@ -582,6 +592,9 @@ static void *run(void *context)
         if (server->now_s >= server->ticked_s + 1) {
             server->ticked_s = server->now_s;
             tick(server);
+        }
+        if (atomic_load(&server->drains)) {
+            let_go(server);
         }
         free_dead(server);
     }
@@ -655,6 +668,15 @@ bool http_server_start(struct http_server **out, const struct http_options *opti
     }
     *out = server;
     return true;
+}
+
+void http_server_drain(struct http_server *server, double deadline_s)
+{
+    atomic_store(&server->drains, true);
+    wake_raise(&server->wake);
+    while (atomic_load(&server->connection_count) > 0 && clock_monotonic_s() < deadline_s) {
+        clock_pause(fmin(deadline_s, clock_monotonic_s() + 0.01));
+    }
 }
 
 void http_server_stop(struct http_server *server)

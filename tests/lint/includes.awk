@@ -1,4 +1,4 @@
-# Rooms know each other in one direction only: trainer -> worker -> ps -> observe -> net -> base, and worker -> cuda -> ps.
+# Rooms know each other in one direction only: trainer -> serve -> worker -> ps -> observe -> net -> base; worker -> cuda -> ps.
 BEGIN {
     knows["base"] = " base "
     knows["net"] = " net base "
@@ -6,6 +6,7 @@ BEGIN {
     knows["ps"] = " ps observe net base "
     knows["cuda"] = " cuda ps base "
     knows["worker"] = " worker cuda ps observe net base "
+    knows["serve"] = " serve worker ps observe net base "
 }
 
 function room(path) {
@@ -27,7 +28,7 @@ function complain(text) {
         complain(from "/ must not know " room(to) "/: \"" to "\"")
 }
 
-/^#[ \t]*include[ \t]*<(base|net|ps|worker|cuda)\// {
+/^#[ \t]*include[ \t]*<(base|net|observe|ps|worker|cuda|serve)\// {
     complain("own headers are included with quotes")
 }
 

@@ -4,7 +4,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
 #include "worker/data/stream.h"
+#include "worker/export/outcome.h"
 #include "worker/export/predict_rows.h"
 #include "worker/export/trained.h"
 
@@ -31,33 +31,24 @@ struct predict {
     uint8_t *images; /* [BATCH, inputs], plus the padding that vector loads may read */
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
-    double *probabilities;
+    struct outcome outcome;
     int64_t told; /* images of the file in hand */
 };
 
 /* --- output --- */
 
-/* Computes the probabilities of one image; `order` starts with the classes to show, likeliest first. */
-static void rank(struct predict *predict, const float *logits)
+/* Computes the probabilities of one image of the batch; `order` starts with the classes to show, likeliest first. */
+static void rank(struct predict *predict, int index)
 {
-    int classes = predict->classes;
-    float largest = -INFINITY;
-    double sum = 0;
-    for (int c = 0; c < classes; c++) {
-        largest = logits[c] > largest ? logits[c] : largest;
+    const double *probabilities = predict->outcome.values;
+    outcome_find(&predict->trained, predict->logits, NULL, index, &predict->outcome);
+    for (int c = 0; c < predict->classes; c++) {
         predict->order[c] = c;
-    }
-    for (int c = 0; c < classes; c++) {
-        predict->probabilities[c] = exp((double)logits[c] - (double)largest);
-        sum += predict->probabilities[c];
-    }
-    for (int c = 0; c < classes; c++) {
-        predict->probabilities[c] /= sum;
     }
     for (int place = 0; place < predict->top; place++) {
         int best = place;
-        for (int i = place + 1; i < classes; i++) {
-            if (predict->probabilities[predict->order[i]] > predict->probabilities[predict->order[best]]) {
+        for (int i = place + 1; i < predict->classes; i++) {
+            if (probabilities[predict->order[i]] > probabilities[predict->order[best]]) {
                 best = i;
             }
         }
@@ -81,7 +72,7 @@ static void say(const struct predict *predict, const char *name, int64_t index)
         for (int i = 0; i < predict->top; i++) {
             cJSON *entry = cJSON_CreateObject();
             cJSON_AddNumberToObject(entry, "class", predict->order[i]);
-            cJSON_AddNumberToObject(entry, "probability", predict->probabilities[predict->order[i]]);
+            cJSON_AddNumberToObject(entry, "probability", predict->outcome.values[predict->order[i]]);
             cJSON_AddItemToArray(top, entry);
         }
         log_event("prediction", fields, NULL);
@@ -93,7 +84,7 @@ static void say(const struct predict *predict, const char *name, int64_t index)
     }
     for (int i = 0; i < predict->top; i++) {
         printf("%s %d (%.2f%%)", i == 0 ? ":" : ",", predict->order[i],
-               100 * predict->probabilities[predict->order[i]]);
+               100 * predict->outcome.values[predict->order[i]]);
     }
     printf("\n");
 }
@@ -107,7 +98,7 @@ static bool predict_batch(struct predict *predict, const char *name, int count, 
         return false;
     }
     for (int i = 0; i < count; i++) {
-        rank(predict, predict->logits + (size_t)i * (size_t)predict->classes);
+        rank(predict, i);
         say(predict, name, first < 0 ? -1 : first + i);
         predict->told++;
     }
@@ -246,8 +237,8 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + IDX_PADDING, 1);
     predict->logits = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->logits);
     predict->order = malloc((size_t)predict->classes * sizeof *predict->order);
-    predict->probabilities = malloc((size_t)predict->classes * sizeof *predict->probabilities);
-    return (predict->images && predict->logits && predict->order && predict->probabilities) ||
+    return (predict->images && predict->logits && predict->order &&
+            outcome_create(&predict->outcome, &predict->trained)) ||
            error_set(error, "out of memory while predicting %d classes", predict->classes);
 }
 
@@ -256,7 +247,7 @@ static void close_predict(struct predict *predict)
     free(predict->images);
     free(predict->logits);
     free(predict->order);
-    free(predict->probabilities);
+    outcome_free(&predict->outcome);
     trained_close(&predict->trained);
 }
 

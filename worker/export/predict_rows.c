@@ -10,20 +10,21 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
-#include "worker/metrics.h"
+#include "worker/export/outcome.h"
 
 enum { BATCH = 256, MOST_INPUT = 1 << 30 /* bytes of standard input */ };
 
 struct prediction {
     const struct trained *trained;
     const struct schema *schema;
+    struct engine *engine;
     FILE *out;
     struct rows *rows;
     struct encoder encoder;
     struct examples examples; /* [BATCH] */
     float *outputs;           /* [BATCH, outputs] */
-    double *probabilities;    /* [outputs] */
-    char *text;               /* the rows' own columns, a line each */
+    struct outcome outcome;
+    char *text; /* the rows' own columns, a line each */
     size_t text_used, text_capacity;
     int count;    /* rows in the batch */
     int64_t told; /* rows whose predictions are written */
@@ -136,73 +137,42 @@ static void put_header(struct prediction *self)
     fputc('\n', self->out);
 }
 
-/* The softmax of the outputs; returns the likeliest, of two the second one from the threshold on. */
-static int find_class(struct prediction *self, const float *outputs, int count)
+static void put_class(struct prediction *self)
 {
-    int best = 0;
-    double sum = 0;
-    for (int i = 1; i < count; i++) {
-        best = outputs[i] > outputs[best] ? i : best;
-    }
-    for (int i = 0; i < count; i++) {
-        self->probabilities[i] = exp((double)outputs[i] - (double)outputs[best]);
-        sum += self->probabilities[i];
-    }
-    for (int i = 0; i < count; i++) {
-        self->probabilities[i] /= sum;
-    }
-    return count == 2 && !isnan(self->trained->threshold) ? self->probabilities[1] >= self->trained->threshold : best;
-}
-
-static void put_error(struct prediction *self, int index, const float *outputs)
-{
-    const struct examples *examples = &self->examples;
-    const float *wanted = examples->target_values + (size_t)index * (size_t)examples->targets;
-    const double error = metrics_reconstruction_error(outputs, wanted, examples->targets);
-    fprintf(self->out, "%.9g", error);
-    if (!isnan(self->trained->threshold)) {
-        fprintf(self->out, "%c%d", rows_delimiter(self->rows), error > self->trained->threshold);
+    put_name(self, "", schema_output_name(self->schema, self->outcome.best));
+    for (int i = 0; i < self->outcome.count; i++) {
+        fprintf(self->out, "%c%.7g", rows_delimiter(self->rows), self->outcome.values[i]);
     }
 }
 
-static void put_flags(struct prediction *self, const float *outputs, int count)
+/* Row `index` of the batch. */
+static void put_prediction(struct prediction *self, int index)
 {
+    const struct outcome *outcome = &self->outcome;
     const char delimiter = rows_delimiter(self->rows);
-    const double threshold = count == 1 && !isnan(self->trained->threshold) ? self->trained->threshold : 0.5;
-    for (int i = 0; i < count; i++) {
-        const double probability = 1 / (1 + exp(-(double)outputs[i]));
-        fprintf(self->out, "%s%d%c%.7g", i > 0 ? (char[]){delimiter, '\0'} : "", probability >= threshold, delimiter,
-                probability);
+    outcome_find(self->trained, self->outputs, self->examples.target_values, index, &self->outcome);
+    if (outcome->kind == OUTCOME_CLASS) {
+        put_class(self);
+        fputc('\n', self->out);
+        return;
     }
-}
-
-static void put_prediction(struct prediction *self, int index, const float *outputs)
-{
-    const struct schema *schema = self->schema;
-    const char delimiter = rows_delimiter(self->rows);
-    const int count = schema_outputs(schema);
-    if (schema->task == TASK_CLASS) {
-        const int best = find_class(self, outputs, count);
-        put_name(self, "", schema_output_name(schema, best));
-        for (int i = 0; i < count; i++) {
-            fprintf(self->out, "%c%.7g", delimiter, self->probabilities[i]);
+    for (int i = 0; i < outcome->count; i++) {
+        fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
+        if (outcome->kind == OUTCOME_FLAGS) {
+            fprintf(self->out, "%d%c%.7g", outcome_flag(outcome, i), delimiter, outcome->values[i]);
+        } else {
+            fprintf(self->out, "%.9g", outcome->values[i]);
         }
-    } else if (schema->task == TASK_INPUTS) {
-        put_error(self, index, outputs);
-    } else if (schema->task == TASK_FLAGS) {
-        put_flags(self, outputs, count);
     }
-    for (int i = 0; i < count && schema->task == TASK_NUMBERS; i++) {
-        fprintf(self->out, "%s%.9g", i > 0 ? (char[]){delimiter, '\0'} : "",
-                schema->target_means[i] + schema->target_scales[i] * (double)outputs[i]);
+    if (outcome->kind == OUTCOME_ERROR && !isnan(outcome->threshold)) {
+        fprintf(self->out, "%c%d", delimiter, outcome_flag(outcome, 0));
     }
     fputc('\n', self->out);
 }
 
 static bool put_batch(struct prediction *self, struct error *error)
 {
-    struct engine *engine = self->trained->engine;
-    const size_t outputs = (size_t)schema_outputs(self->schema);
+    struct engine *engine = self->engine;
     char *lines = self->text;
     if (self->count == 0) {
         return true;
@@ -216,7 +186,7 @@ static bool put_batch(struct prediction *self, struct error *error)
     for (int i = 0; i < self->count; i++) {
         fputs(line, self->out);
         line += strlen(line) + 1;
-        put_prediction(self, i, self->outputs + (size_t)i * outputs);
+        put_prediction(self, i);
     }
     free(lines);
     self->text_used = 0;
@@ -280,30 +250,43 @@ bool predict_doubt(int64_t told, struct error *error)
     return false;
 }
 
-bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
+/* All rows that self->rows has; closes them. */
+static bool predict_opened(struct prediction *self, struct error *error)
 {
-    const struct schema *schema = trained->schema;
+    const struct schema *schema = self->schema;
     const size_t outputs = (size_t)schema_outputs(schema);
-    struct prediction self = {.trained = trained, .schema = schema, .out = out};
-    uint8_t *input = NULL;
-    bool done = open_rows(&self.rows, path, &input, &trained->config, error) &&
-                encoder_begin(&self.encoder, schema, self.rows, false, error) &&
-                encoder_allocate(&self.examples, schema, BATCH, schema->task == TASK_INPUTS, error);
-    self.outputs = malloc(BATCH * outputs * sizeof *self.outputs);
-    self.probabilities = malloc(outputs * sizeof *self.probabilities);
-    if (done && (!self.outputs || !self.probabilities)) {
+    bool done = encoder_begin(&self->encoder, schema, self->rows, false, error) &&
+                encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error);
+    self->outputs = malloc(BATCH * outputs * sizeof *self->outputs);
+    if (done && (!self->outputs || !outcome_create(&self->outcome, self->trained))) {
         done = error_set(error, "out of memory while predicting %zu outputs", outputs);
     }
     if (done) {
-        put_header(&self);
-        done = predict_all(&self, error) || predict_doubt(self.told, error);
+        put_header(self);
+        done = predict_all(self, error) || predict_doubt(self->told, error);
     }
-    free(self.outputs);
-    free(self.probabilities);
-    free(self.text);
-    examples_free(&self.examples);
-    encoder_end(&self.encoder);
-    rows_close(self.rows);
+    free(self->outputs);
+    outcome_free(&self->outcome);
+    free(self->text);
+    examples_free(&self->examples);
+    encoder_end(&self->encoder);
+    rows_close(self->rows);
+    return done;
+}
+
+bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
+{
+    struct prediction self = {.trained = trained, .schema = trained->schema, .engine = trained->engine, .out = out};
+    uint8_t *input = NULL;
+    const bool done = open_rows(&self.rows, path, &input, &trained->config, error) && predict_opened(&self, error);
     free(input);
     return done;
+}
+
+bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const char *name, const void *bytes,
+                        size_t size, FILE *out, struct error *error)
+{
+    struct prediction self = {.trained = trained, .schema = trained->schema, .engine = engine, .out = out};
+    return rows_open_bytes(&self.rows, name, bytes, size, trained->config.data.header, error) &&
+           predict_opened(&self, error);
 }

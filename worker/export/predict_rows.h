@@ -25,6 +25,10 @@
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 
+/* The same of a file in memory, by an engine of the caller's; errors call it `name`. */
+bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const char *name, const void *bytes,
+                        size_t size, FILE *out, struct error *error);
+
 /*
  * Adds to the error of a file that so many predictions came before it: they went out before the file's checksum, if it
  * has one, could be verified. Returns false.

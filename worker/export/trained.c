@@ -111,14 +111,20 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
                                       error);
 }
 
-bool trained_start(struct trained *trained, struct error *error)
+bool trained_engine(const struct trained *trained, const struct examples *like, struct engine **engine,
+                    struct error *error)
 {
     const struct examples rows = trained->schema ? encoder_shape(trained->schema) : (struct examples){.count = 0};
     struct engine_options options = {
-        .model = &trained->model, .config = &trained->config, .like = &rows, .only_forward = true};
-    return engine_choose(&trained->engine, &options, NULL, error) &&
-           trained->engine->table->write(trained->engine, STORE_PARAMETERS, 0, trained->model.float_count,
-                                         trained->parameters, error);
+        .model = &trained->model, .config = &trained->config, .like = like ? like : &rows, .only_forward = true};
+    return engine_choose(engine, &options, NULL, error) &&
+           (*engine)->table->write(*engine, STORE_PARAMETERS, 0, trained->model.float_count, trained->parameters,
+                                   error);
+}
+
+bool trained_start(struct trained *trained, struct error *error)
+{
+    return trained_engine(trained, NULL, &trained->engine, error);
 }
 
 void trained_close(struct trained *trained)

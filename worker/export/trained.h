@@ -35,8 +35,12 @@ struct trained {
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error);
 
-/* Creates an engine with the parameters. */
+/* Creates an engine with the parameters: trained->engine. */
 bool trained_start(struct trained *trained, struct error *error);
+
+/* One more, which is the caller's. like: what its examples look like, if not as training's did; else NULL. */
+bool trained_engine(const struct trained *trained, const struct examples *like, struct engine **engine,
+                    struct error *error);
 
 void trained_close(struct trained *trained);
 

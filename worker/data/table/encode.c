@@ -57,6 +57,19 @@ bool encoder_begin(struct encoder *encoder, const struct schema *schema, const s
     return true;
 }
 
+bool encoder_begin_direct(struct encoder *encoder, const struct schema *schema, struct error *error)
+{
+    *encoder = (struct encoder){.schema = schema};
+    encoder->sources = calloc((size_t)schema->count + 1, sizeof *encoder->sources);
+    if (!encoder->sources) {
+        return error_set(error, "out of memory for %d columns", schema->count);
+    }
+    for (int i = 0, feature = 0; i < schema->count; i++) {
+        encoder->sources[i] = schema->columns[i].role == SCHEMA_FEATURE ? feature++ : -1;
+    }
+    return true;
+}
+
 void encoder_end(struct encoder *encoder)
 {
     free(encoder->sources);

@@ -19,6 +19,12 @@ struct encoder {
 /* Finds the schema's columns in a file; one that is missing is an error. The caller calls encoder_end in any case. */
 bool encoder_begin(struct encoder *encoder, const struct schema *schema, const struct rows *rows, bool learns,
                    struct error *error);
+
+/*
+ * For rows that are no file's: a row has the schema's features alone, in their order. encoder_add then takes no rows,
+ * and its errors begin "row N: ".
+ */
+bool encoder_begin_direct(struct encoder *encoder, const struct schema *schema, struct error *error);
 void encoder_end(struct encoder *encoder);
 
 /*

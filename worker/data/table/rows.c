@@ -293,6 +293,9 @@ const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_T
 
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error)
 {
+    if (!rows) {
+        return error_wrap(error, "row %llu", (unsigned long long)row->line);
+    }
     if (row->fields) {
         return error_wrap(error, "%s:%llu:%u", rows_name(rows), (unsigned long long)row->line,
                           row->fields[column].column);

@@ -53,7 +53,7 @@ int rows_find_column(const struct rows *rows, const char *name);
 enum number_kind row_number(const struct row *row, int column, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
-/* Puts the place of a field before the error; returns false. */
+/* Puts the place of a field before the error; returns false. rows NULL: the row is no file's. */
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error);
 
 #endif

@@ -1,0 +1,171 @@
+/*
+ * Pictures are learnt from as bytes. Clients may send numbers: those that are whole levels of grey take the same way as
+ * bytes, to the bit; others go through an engine that takes numbers.
+ */
+#include "serve/intake.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/data/table/schema.h"
+
+enum { FIRST_ROOM = 64, MOST_ROWS = 1 << 20 };
+
+bool intake_begin(struct intake *intake, int worker, struct version *version, struct error *error)
+{
+    if (intake->version_id != version->id) {
+        intake_end(intake);
+        intake->version = version;
+        intake->version_id = version->id;
+        const struct schema *schema = version->trained.schema;
+        if (schema && !encoder_begin_direct(&intake->encoder, schema, error)) {
+            return false;
+        }
+    }
+    intake->worker = worker;
+    intake->examples.count = 0;
+    intake->wide = false;
+    intake->last_wide = -1;
+    return true;
+}
+
+void intake_end(struct intake *intake)
+{
+    encoder_end(&intake->encoder);
+    examples_free(&intake->examples);
+    free(intake->values);
+    *intake = (struct intake){0};
+}
+
+/* --- columns --- */
+
+int intake_columns(const struct version *version)
+{
+    return schema_features(version->trained.schema);
+}
+
+const char *intake_column_name(const struct version *version, int column)
+{
+    return version->trained.schema->columns[column].name;
+}
+
+bool intake_column_is_text(const struct version *version, int column)
+{
+    return version->trained.schema->columns[column].kind == SCHEMA_CATEGORY;
+}
+
+/* --- rows --- */
+
+static bool grow(struct intake *intake, struct error *error)
+{
+    struct examples *examples = &intake->examples;
+    const struct version *version = intake->version;
+    const struct schema *schema = version->trained.schema;
+    if (examples->count < intake->room) {
+        return true;
+    }
+    if (intake->room >= MOST_ROWS) {
+        return error_set(error, "more than %d rows in one request; send fewer at a time", MOST_ROWS);
+    }
+    const int room = intake->room > 0 ? 2 * intake->room : FIRST_ROOM;
+    struct examples larger;
+    const struct examples like = {.height = 1, .width = version_inputs(version)};
+    if (schema && !encoder_allocate(&larger, schema, room, schema->task == TASK_INPUTS, error)) {
+        return false;
+    }
+    if (!schema && !examples_create(&larger, &like, room)) {
+        return error_set(error, "out of memory for %d rows", room);
+    }
+    if (intake->room > 0) {
+        examples_copy(&larger, 0, examples, 0, examples->count);
+    }
+    larger.count = examples->count;
+    examples_free(examples);
+    *examples = larger;
+    intake->room = room;
+    return true;
+}
+
+bool intake_add_fields(struct intake *intake, const struct csv_field *fields, int64_t row, struct error *error)
+{
+    if (!grow(intake, error)) {
+        return false;
+    }
+    const struct row one = {.fields = fields, .count = intake_columns(intake->version), .line = (uint64_t)row};
+    if (!encoder_add(&intake->encoder, NULL, &one, &intake->examples, intake->examples.count, error)) {
+        return false;
+    }
+    intake->examples.count++;
+    return true;
+}
+
+static uint8_t *picture_at(struct intake *intake, int index)
+{
+    return intake->examples.images + (size_t)index * (size_t)version_inputs(intake->version);
+}
+
+/* From now on all pictures are kept as numbers, too. */
+static bool widen(struct intake *intake, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    if (intake->wide_room < intake->room) {
+        float *values = realloc(intake->values, (size_t)intake->room * inputs * sizeof *values);
+        if (!values) {
+            return error_set(error, "out of memory for %d rows", intake->room);
+        }
+        intake->values = values;
+        intake->wide_room = intake->room;
+    }
+    for (size_t i = 0; !intake->wide && i < (size_t)intake->examples.count * inputs; i++) {
+        intake->values[i] = (float)intake->examples.images[i] / 255.0F;
+    }
+    intake->wide = true;
+    return true;
+}
+
+bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    if (!grow(intake, error) || (intake->wide && !widen(intake, error))) {
+        return false;
+    }
+    memcpy(picture_at(intake, intake->examples.count), pixels, inputs);
+    for (size_t i = 0; intake->wide && i < inputs; i++) {
+        intake->values[(size_t)intake->examples.count * inputs + i] = (float)pixels[i] / 255.0F;
+    }
+    intake->examples.count++;
+    return true;
+}
+
+bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    if (!grow(intake, error)) {
+        return false;
+    }
+    bool whole = true;
+    uint8_t *levels = picture_at(intake, intake->examples.count);
+    for (size_t i = 0; i < inputs; i++) {
+        if (!(pixels[i] >= 0 && pixels[i] <= 1)) {
+            return error_set(error, "row %lld: pixel %zu is %g; as floating-point numbers pixels are 0 to 1",
+                             (long long)row, i, (double)pixels[i]);
+        }
+        levels[i] = (uint8_t)lrintf(pixels[i] * 255.0F);
+        whole &= fabsf(pixels[i] - (float)levels[i] / 255.0F) <= 0x1p-22F;
+    }
+    if (!whole || intake->wide) {
+        if (!widen(intake, error)) {
+            return false;
+        }
+        memcpy(intake->values + (size_t)intake->examples.count * inputs, pixels, inputs * sizeof *pixels);
+        intake->last_wide = whole ? intake->last_wide : intake->examples.count;
+    }
+    intake->examples.count++;
+    return true;
+}
+
+void intake_cut(struct intake *intake, int count)
+{
+    intake->examples.count = count;
+}

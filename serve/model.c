@@ -1,0 +1,232 @@
+/* A model is tried before it is swapped in: what a damaged or diverged one says would be worse than the old one's. */
+#include "serve/model.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "ps/checkpoint/folder.h"
+#include "worker/data/table/encode.h"
+#include "worker/data/table/schema.h"
+
+bool served_init(struct served *served, const char *name, const char *source, struct error *error)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    const size_t length = strlen(name);
+    if (length == 0 || length >= sizeof served->name || strspn(name, allowed) != length || name[0] == '.') {
+        return error_set(error, "%.80s: not a model's name; letters, digits, \"-\", \"_\" and \".\", at most %d", name,
+                         SERVE_MOST_NAME - 1);
+    }
+    memcpy(served->name, name, length + 1);
+    served->source = source;
+    pthread_mutex_init(&served->mutex, NULL);
+    return true;
+}
+
+/* --- versions --- */
+
+bool version_is_of_pictures(const struct version *version)
+{
+    return !version->trained.schema;
+}
+
+int version_inputs(const struct version *version)
+{
+    return version->trained.model.widths[0];
+}
+
+int version_outputs(const struct version *version)
+{
+    return version->trained.model.widths[version->trained.model.layer_count];
+}
+
+static void version_free(struct version *version)
+{
+    for (int i = 0; version->engines && i < version->workers; i++) {
+        if (version->engines[i]) {
+            version->engines[i]->table->destroy(version->engines[i]);
+        }
+        if (version->wide_engines && version->wide_engines[i]) {
+            version->wide_engines[i]->table->destroy(version->wide_engines[i]);
+        }
+    }
+    free(version->engines);
+    free(version->wide_engines);
+    trained_close(&version->trained);
+    free(version);
+}
+
+void version_let_go(struct version *version)
+{
+    if (version && atomic_fetch_sub(&version->holders, 1) == 1) {
+        version_free(version);
+    }
+}
+
+struct version *served_hold(struct served *served)
+{
+    pthread_mutex_lock(&served->mutex);
+    struct version *version = served->current;
+    if (version) {
+        atomic_fetch_add(&version->holders, 1);
+    }
+    pthread_mutex_unlock(&served->mutex);
+    return version;
+}
+
+void served_destroy(struct served *served)
+{
+    version_let_go(served->current);
+    served->current = NULL;
+    pthread_mutex_destroy(&served->mutex);
+}
+
+/* --- loading --- */
+
+/* All outputs of a row of zeros (of black, of nothing known) and of one of ones must be numbers. */
+static bool try_version(struct version *version, struct error *error)
+{
+    enum { ROWS = 2 };
+    const int inputs = version_inputs(version), outputs = version_outputs(version);
+    const struct examples like = version->trained.schema ? encoder_shape(version->trained.schema)
+                                                         : (struct examples){.height = 1, .width = inputs};
+    struct examples rows;
+    float *values = malloc((size_t)ROWS * (size_t)outputs * sizeof *values);
+    bool done = values && examples_create(&rows, &like, ROWS);
+    if (!done) {
+        free(values);
+        return error_set(error, "%s: out of memory to try it", version->path);
+    }
+    if (rows.images) {
+        memset(rows.images + inputs, 255, (size_t)inputs);
+    }
+    for (int i = 0; i < rows.numbers; i++) {
+        rows.values[rows.numbers + i] = 1;
+    }
+    struct engine *engine = version->engines[0];
+    assert(engine);
+    done = engine->table->forward(engine, false, &rows, 0, ROWS, values, error);
+    for (int i = 0; done && i < ROWS * outputs; i++) {
+        done = isfinite(values[i]) ||
+               error_set(error, "%s: gives %g for output %d; it has diverged", version->path, (double)values[i], i);
+    }
+    examples_free(&rows);
+    free(values);
+    return done;
+}
+
+static bool make_engines(struct version *version, struct error *error)
+{
+    const size_t count = (size_t)version->workers;
+    assert(count > 0);
+    version->engines = calloc(count, sizeof(struct engine *));
+    version->wide_engines = calloc(count, sizeof(struct engine *));
+    if (!version->engines || !version->wide_engines) {
+        return error_set(error, "%s: out of memory", version->path);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!trained_engine(&version->trained, NULL, &version->engines[i], error)) {
+            return error_wrap(error, "%s", version->path);
+        }
+    }
+    return true;
+}
+
+static bool version_load(const struct served *served, struct version **loaded, struct error *error)
+{
+    struct version *version = calloc(1, sizeof *version);
+    *loaded = NULL;
+    if (!version) {
+        return error_set(error, "%s: out of memory", served->source);
+    }
+    static atomic_uint_fast64_t ids;
+    version->id = 1 + atomic_fetch_add(&ids, 1);
+    version->workers = served->workers;
+    atomic_init(&version->holders, 1);
+    bool done = trained_open(&version->trained, served->config, served->takes_best ? "best" : served->source,
+                             served->source, CHECKPOINT_BEST_WEIGHTS, error);
+    if (done) {
+        version->trained.config.train.num_threads = 1; /* workers side by side, each with an engine of its own */
+        version->trained.config.train.batch_size = 1;  /* training's buffers are of no use */
+        version->trained.config.data.max_bad_records = 0;
+        version->number = checkpoint_file_info(version->trained.file)->global_step;
+        snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
+        version->loaded_s = clock_wall_s();
+        done = make_engines(version, error) && try_version(version, error);
+    }
+    if (!done) {
+        version_free(version);
+        return false;
+    }
+    *loaded = version;
+    return true;
+}
+
+/* --- what is new --- */
+
+/* A folder changes when a file comes into it, and a file when it is replaced. */
+static bool look(struct served *served, struct stat *status)
+{
+    char best[CHECKPOINT_MAX_PATH];
+    struct error ignored;
+    const char *path = served->source;
+    if (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored)) {
+        path = best;
+    }
+    memset(status, 0, sizeof *status);
+    return stat(path, status) == 0;
+}
+
+static bool looks_like(const struct stat *one, const struct stat *other)
+{
+    return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_size == other->st_size &&
+           one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+/* Returns what was in service. */
+static struct version *swap(struct served *served, struct version *version)
+{
+    pthread_mutex_lock(&served->mutex);
+    struct version *old = served->current;
+    served->current = version;
+    served->swaps += old ? 1 : 0;
+    served->problem[0] = '\0';
+    pthread_mutex_unlock(&served->mutex);
+    return old;
+}
+
+static void note_problem(struct served *served, const struct error *error)
+{
+    pthread_mutex_lock(&served->mutex);
+    snprintf(served->problem, sizeof served->problem, "%s", error->text);
+    served->failures++;
+    pthread_mutex_unlock(&served->mutex);
+}
+
+bool served_refresh(struct served *served, struct error *error)
+{
+    struct stat status;
+    const bool exists = look(served, &status);
+    if (served->current && (!exists || looks_like(&status, &served->seen))) {
+        return true;
+    }
+    served->seen = status;
+    struct version *version;
+    if (!version_load(served, &version, error)) {
+        note_problem(served, error);
+        return false;
+    }
+    /* The folder changed, but not the checkpoint that is served from it. */
+    if (served->current && strcmp(served->current->path, version->path) == 0 &&
+        served->current->number == version->number && !served->takes_best &&
+        strcmp(version->path, served->source) != 0) {
+        version_let_go(version);
+        return true;
+    }
+    version_let_go(swap(served, version));
+    return true;
+}

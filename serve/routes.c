@@ -1,0 +1,375 @@
+/* Paths are few and known; what stands in them (a model, a version, a verb) is taken apart here, once. */
+#include "serve/routes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "serve/protocol.h"
+
+/* --- answers --- */
+
+static void answer_text(struct http_request *request, struct text *text, const char *type)
+{
+    size_t size;
+    char *bytes = text_take(text, &size);
+    if (!bytes) {
+        http_answer_error(request, 500, "out of memory for the answer");
+        return;
+    }
+    http_answer(request,
+                &(struct http_answer){
+                    .status = 200, .type = type, .body = bytes, .size = size, .release = free, .owner = bytes});
+}
+
+static void answer_empty(struct http_request *request, int status)
+{
+    http_answer(request, &(struct http_answer){.status = status});
+}
+
+/* --- what a path names --- */
+
+struct target {
+    struct served *served;
+    struct version *version; /* held; NULL: not loaded */
+    char verb[32];           /* "infer", "predict", "ready", "metadata", or "" */
+};
+
+static struct served *find_model(struct service *service, const char *name, size_t length)
+{
+    for (int i = 0; i < service->count; i++) {
+        const char *own = service->models[i].name;
+        if (strlen(own) == length && memcmp(own, name, length) == 0) {
+            return &service->models[i];
+        }
+    }
+    return NULL;
+}
+
+/* NAME[/versions/N][/VERB] or NAME[/versions/N][:VERB]. Otherwise answers, and returns false. */
+static bool find_target(struct service *service, struct http_request *request, const char *path, struct target *target)
+{
+    const size_t length = strcspn(path, "/:");
+    long long number = -1;
+    int used = 0;
+    *target = (struct target){.served = find_model(service, path, length)};
+    if (!target->served) {
+        http_answer_error(request, 404, "there is no model %.*s here", (int)(length < 64 ? length : 64), path);
+        return false;
+    }
+    const char *rest = path + length;
+    if (sscanf(rest, "/versions/%18lld%n", &number, &used) == 1 && used > 0) {
+        rest += used;
+    }
+    if (*rest != '\0' && (strlen(rest) >= sizeof target->verb || (*rest != '/' && *rest != ':'))) {
+        http_answer_error(request, 404, "nothing is at this path; docs/serving.md lists the paths");
+        return false;
+    }
+    snprintf(target->verb, sizeof target->verb, "%s", *rest != '\0' ? rest + 1 : "");
+    target->version = served_hold(target->served);
+    if (number >= 0 && target->version && target->version->number != number) {
+        http_answer_error(request, 404, "version %lld of %s is not in service; version %lld is", number,
+                          target->served->name, (long long)target->version->number);
+        version_let_go(target->version);
+        return false;
+    }
+    return true;
+}
+
+static void describe(struct http_request *request, struct target *target,
+                     void (*write)(struct text *text, const struct served *served, const struct version *version))
+{
+    struct text text = {0};
+    if (!target->version) {
+        http_answer_error(request, 503, "%s is not loaded yet", target->served->name);
+        return;
+    }
+    write(&text, target->served, target->version);
+    answer_text(request, &text, "application/json");
+}
+
+static bool is_post(const struct http_request *request)
+{
+    return http_request_method(request) == HTTP_METHOD_POST;
+}
+
+/* The request goes to the workers, and its target's version with it. */
+static void take(struct service *service, struct http_request *request, struct target *target,
+                 const struct protocol *protocol)
+{
+    work_take(service->work, request, target->served, target->version, protocol);
+    target->version = NULL;
+}
+
+/* --- Open Inference Protocol --- */
+
+static void handle_open_inference(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    struct target target;
+    if (!find_target(service, request, http_request_path(request) + strlen("/v2/models/"), &target)) {
+        return;
+    }
+    if (is_post(request) && strcmp(target.verb, "infer") == 0) {
+        take(service, request, &target, &protocol_open_inference);
+    } else if (!is_post(request) && strcmp(target.verb, "ready") == 0) {
+        answer_empty(request, target.version ? 200 : 503);
+    } else if (!is_post(request) && target.verb[0] == '\0') {
+        describe(request, &target, open_inference_describe);
+    } else {
+        http_answer_error(request, 404, "nothing is at this path: POST .../infer, GET .../ready, or GET the model");
+    }
+    version_let_go(target.version);
+}
+
+static void handle_server(void *context, struct http_request *request)
+{
+    struct text text = {0};
+    (void)context;
+    json_open(&text, NULL, '{');
+    json_string(&text, "name", "trainer");
+    json_string(&text, "version", version_trainer());
+    json_open(&text, "extensions", '[');
+    json_string(&text, NULL, "binary_tensor_data");
+    json_string(&text, NULL, "model_repository");
+    json_close(&text, ']');
+    json_close(&text, '}');
+    answer_text(request, &text, "application/json");
+}
+
+/* All models, as KServe and Triton list them. */
+static void handle_index(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    struct text text = {0};
+    json_open(&text, NULL, '[');
+    for (int i = 0; i < service->count; i++) {
+        struct version *version = served_hold(&service->models[i]);
+        char number[24] = "";
+        if (version) {
+            snprintf(number, sizeof number, "%lld", (long long)version->number);
+        }
+        json_open(&text, NULL, '{');
+        json_string(&text, "name", service->models[i].name);
+        json_string(&text, "version", number);
+        json_string(&text, "state", version ? "READY" : "UNAVAILABLE");
+        json_string(&text, "reason", "");
+        json_close(&text, '}');
+        version_let_go(version);
+    }
+    json_close(&text, ']');
+    answer_text(request, &text, "application/json");
+}
+
+/* --- TensorFlow Serving --- */
+
+static void tensorflow_status(struct text *text, const struct served *served, const struct version *version)
+{
+    char number[24];
+    (void)served;
+    snprintf(number, sizeof number, "%lld", (long long)version->number);
+    json_open(text, NULL, '{');
+    json_open(text, "model_version_status", '[');
+    json_open(text, NULL, '{');
+    json_string(text, "version", number);
+    json_string(text, "state", "AVAILABLE");
+    json_open(text, "status", '{');
+    json_string(text, "error_code", "OK");
+    json_string(text, "error_message", "");
+    json_close(text, '}');
+    json_close(text, '}');
+    json_close(text, ']');
+    json_close(text, '}');
+}
+
+static void handle_tensorflow(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    struct target target;
+    if (!find_target(service, request, http_request_path(request) + strlen("/v1/models/"), &target)) {
+        return;
+    }
+    if (is_post(request) && strcmp(target.verb, "predict") == 0) {
+        take(service, request, &target, &protocol_tensorflow_predict);
+    } else if (is_post(request) && strcmp(target.verb, "classify") == 0) {
+        take(service, request, &target, &protocol_tensorflow_classify);
+    } else if (!is_post(request) && strcmp(target.verb, "metadata") == 0) {
+        describe(request, &target, tensorflow_describe);
+    } else if (!is_post(request) && target.verb[0] == '\0') {
+        describe(request, &target, tensorflow_status);
+    } else {
+        http_answer_error(request, 404,
+                          "nothing is at this path: POST ...:predict or ...:classify, GET .../metadata, or "
+                          "GET the model");
+    }
+    version_let_go(target.version);
+}
+
+/* --- plain posts --- */
+
+static void handle_plain(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    const char *path = http_request_path(request) + strlen("/predict");
+    struct target target;
+    if (*path == '\0' && service->count == 1) {
+        target = (struct target){.served = &service->models[0], .version = served_hold(&service->models[0])};
+        take(service, request, &target, &protocol_plain);
+        return;
+    }
+    if (*path == '\0') {
+        http_answer_error(request, 404, "which model? Post to /predict/NAME; GET /v2/repository/index lists them");
+        return;
+    }
+    if (find_target(service, request, path + 1, &target)) {
+        take(service, request, &target, &protocol_plain);
+    }
+}
+
+/* --- health --- */
+
+static void handle_alive(void *context, struct http_request *request)
+{
+    (void)context;
+    http_answer(request, &(struct http_answer){.status = 200, .type = "text/plain", .body = "ok\n", .size = 3});
+}
+
+/* Every model is loaded, and the process is not about to leave. */
+static void handle_ready(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    if (atomic_load(&service->is_draining)) {
+        http_answer_error(request, 503, "this server is leaving");
+        return;
+    }
+    for (int i = 0; i < service->count; i++) {
+        struct served *served = &service->models[i];
+        struct version *version = served_hold(served);
+        if (!version) {
+            char problem[1024];
+            pthread_mutex_lock(&served->mutex);
+            snprintf(problem, sizeof problem, "%s", served->problem);
+            pthread_mutex_unlock(&served->mutex);
+            http_answer_error(request, 503, "%s: %s", served->name, problem);
+            return;
+        }
+        version_let_go(version);
+    }
+    handle_alive(context, request);
+}
+
+/* --- metrics --- */
+
+static void put_family(struct text *text, bool open, const char *name, const char *type, const char *help)
+{
+    const char *total = !open && strcmp(type, "counter") == 0 ? "_total" : "";
+    text_add(text, "# TYPE %s%s %s\n# HELP %s%s %s\n", name, total, type, name, total, help);
+}
+
+static void put_histograms(struct text *text, bool open, const struct work_counts *counts)
+{
+    uint64_t sum = 0;
+    put_family(text, open, "trainer_serve_latency_seconds", "histogram",
+               "From the end of a request to the beginning of its answer.");
+    for (int i = 0; i < WORK_LATENCY_BUCKETS; i++) {
+        sum += atomic_load(&counts->latency[i]);
+        if (i < WORK_LATENCY_BUCKETS - 1) {
+            text_add(text, "trainer_serve_latency_seconds_bucket{le=\"%g\"} %llu\n", work_latency_bounds[i],
+                     (unsigned long long)sum);
+        }
+    }
+    text_add(text, "trainer_serve_latency_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+    text_add(text, "trainer_serve_latency_seconds_sum %g\ntrainer_serve_latency_seconds_count %llu\n",
+             (double)atomic_load(&counts->latency_us) / 1e6, (unsigned long long)sum);
+    sum = 0;
+    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows that were computed at once.");
+    for (int i = 0; i < WORK_BATCH_BUCKETS - 1; i++) {
+        sum += atomic_load(&counts->batch[i]);
+        text_add(text, "trainer_serve_batch_rows_bucket{le=\"%d\"} %llu\n", 1 << i, (unsigned long long)sum);
+    }
+    sum += atomic_load(&counts->batch[WORK_BATCH_BUCKETS - 1]);
+    text_add(text, "trainer_serve_batch_rows_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+    text_add(text, "trainer_serve_batch_rows_sum %llu\ntrainer_serve_batch_rows_count %llu\n",
+             (unsigned long long)atomic_load(&counts->rows), (unsigned long long)sum);
+}
+
+static void put_models(struct text *text, bool open, struct service *service)
+{
+    static const struct {
+        const char *name, *type, *help;
+    } families[] = {
+        {"trainer_serve_model_version", "gauge", "Global step of the checkpoint in service; -1: none is."},
+        {"trainer_serve_model_swaps", "counter", "Newer checkpoints that took an older one's place."},
+        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded, or gave no numbers."},
+    };
+    for (int f = 0; f < 3; f++) {
+        put_family(text, open, families[f].name, families[f].type, families[f].help);
+        for (int i = 0; i < service->count; i++) {
+            struct served *served = &service->models[i];
+            pthread_mutex_lock(&served->mutex);
+            const long long values[] = {served->current ? (long long)served->current->number : -1,
+                                        (long long)served->swaps, (long long)served->failures};
+            pthread_mutex_unlock(&served->mutex);
+            text_add(text, "%s%s{model=\"%s\"} %lld\n", families[f].name, f > 0 ? "_total" : "", served->name,
+                     values[f]);
+        }
+    }
+}
+
+static void handle_metrics(void *context, struct http_request *request)
+{
+    struct service *service = context;
+    const struct work_counts *counts = work_counts(service->work);
+    const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
+    struct text text = {0};
+    put_family(&text, open, "trainer_serve_requests", "counter",
+               "Requests for predictions, by how they ended: answered, faulty (their own fault), refused (no room).");
+    text_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
+             (unsigned long long)atomic_load(&counts->answered));
+    text_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
+             (unsigned long long)atomic_load(&counts->faulty));
+    text_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
+             (unsigned long long)atomic_load(&counts->refused));
+    put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests that wait for a worker.");
+    text_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
+    put_histograms(&text, open, counts);
+    put_models(&text, open, service);
+    if (open) {
+        text_add(&text, "# EOF\n");
+    }
+    answer_text(request, &text,
+                open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                     : "text/plain; version=0.0.4; charset=utf-8");
+}
+
+/* --- the table --- */
+
+static struct http_route routes[] = {
+    {"/healthz", HTTP_METHOD_GET, true, 0, handle_alive},
+    {"/readyz", HTTP_METHOD_GET, true, 0, handle_ready},
+    {"/metrics", HTTP_METHOD_GET, false, 0, handle_metrics},
+    {"/v2", HTTP_METHOD_GET, false, 0, handle_server},
+    {"/v2/health/live", HTTP_METHOD_GET, true, 0, handle_alive},
+    {"/v2/health/ready", HTTP_METHOD_GET, true, 0, handle_ready},
+    {"/v2/repository/index", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 4096, handle_index},
+    {"/v2/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 0, handle_open_inference},
+    {"/v1/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 0, handle_tensorflow},
+    {"/predict", HTTP_METHOD_POST, false, 0, handle_plain},
+    {"/predict/*", HTTP_METHOD_POST, false, 0, handle_plain},
+    {NULL, 0, false, 0, NULL},
+};
+
+bool routes_serve(struct service *service, const struct guard *guard, struct error *error)
+{
+    for (struct http_route *route = routes; route->path; route++) {
+        if ((route->methods & HTTP_METHOD_POST) && route->most_body == 0) {
+            route->most_body = service->options.most_body;
+        }
+    }
+    struct http_options options = {
+        .routes = routes, .context = service, .most_bytes = 4 * service->options.most_body + ((size_t)64 << 20)};
+    guard_apply(guard, &options);
+    return http_server_start(&service->server, &options, error);
+}

@@ -1,0 +1,29 @@
+/* What `trainer serve` answers, by path. */
+#ifndef SERVE_ROUTES_H
+#define SERVE_ROUTES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "net/endpoint.h"
+#include "observe/guard.h"
+#include "observe/http/server.h"
+#include "serve/model.h"
+#include "serve/work.h"
+
+struct service {
+    struct served *models; /* [count] */
+    int count;
+    bool takes_best;
+    double interval_s;
+    double begun_s; /* by the wall clock */
+    struct work_options options;
+    struct work *work;
+    struct http_server *server;
+    atomic_bool is_draining; /* no longer ready; what comes all the same is answered */
+};
+
+/* Listens, and answers from now on; service->server is to be stopped. The guard is borrowed. */
+bool routes_serve(struct service *service, const struct guard *guard, struct error *error);
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * trainer serve: models answer requests over HTTP. The main thread looks for newer checkpoints, one thread serves
+ * connections (observe/http), and worker threads compute (serve/work.c).
+ */
+#include "serve/routes.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cli/commands.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process/notify.h"
+#include "base/process/signals.h"
+#include "base/threads.h"
+#include "observe/guard.h"
+#include "ps/identity.h"
+
+enum {
+    MOST_MEGABYTES = 1024,
+    MOST_WAITING = 65536,
+    DEFAULT_WAITING = 1024,
+    DEFAULT_BATCH = 64,
+    DEFAULT_BODY_MEGABYTES = 16,
+    DRAIN_S = 30, /* for what has come to be answered */
+};
+
+/* A number from a flag within bounds; the default where the flag is not there. False: the error says what is wrong. */
+static bool number_flag(const struct command_call *call, const char *name, double initial, double least, double most,
+                        double *value, struct error *error)
+{
+    const char *text = command_value(call, name);
+    char *end;
+    *value = initial;
+    if (!text) {
+        return true;
+    }
+    *value = strtod(text, &end);
+    return (end != text && *end == '\0' && *value >= least && *value <= most) ||
+           error_set(error, "--%s: must be a number from %g to %g, not \"%.32s\"", name, least, most, text);
+}
+
+static bool read_options(const struct command_call *call, struct service *service, struct error *error)
+{
+    struct work_options *options = &service->options;
+    double workers, batch, wait_us, waiting, megabytes;
+    if (!number_flag(call, "workers", threads_available(), 1, POOL_MAX_THREADS, &workers, error) ||
+        !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
+        !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
+        !number_flag(call, "max_queue", DEFAULT_WAITING, 1, MOST_WAITING, &waiting, error) ||
+        !number_flag(call, "max_body_mb", DEFAULT_BODY_MEGABYTES, 1, MOST_MEGABYTES, &megabytes, error) ||
+        !number_flag(call, "interval_secs", 1, 0.05, 3600, &service->interval_s, error)) {
+        return false;
+    }
+    *options = (struct work_options){.workers = (int)workers,
+                                     .most_rows = (int)batch,
+                                     .most_waiting = (int)waiting,
+                                     .most_wait_s = wait_us / 1e6,
+                                     .most_body = (size_t)(megabytes * 1024 * 1024)};
+    const char *which = command_value(call, "checkpoint");
+    service->takes_best = which && strcmp(which, "best") == 0;
+    return !which || service->takes_best || strcmp(which, "newest") == 0 ||
+           error_set(error, "--checkpoint: must be newest or best, not \"%.32s\"", which);
+}
+
+/* "NAME=FOLDER"; without a name it is "model". */
+static bool add_model(struct service *service, const struct config *config, char *operand, struct error *error)
+{
+    char *equals = strchr(operand, '='), name[SERVE_MOST_NAME] = "model";
+    const char *source = equals ? equals + 1 : operand;
+    if (equals) {
+        snprintf(name, sizeof name, "%.*s", (int)(equals - operand), operand);
+    }
+    for (int i = 0; i < service->count; i++) {
+        if (strcmp(service->models[i].name, name) == 0) {
+            return error_set(error, "two models are called %s; name them: trainer serve NAME=%s ...", name, source);
+        }
+    }
+    struct served *served = &service->models[service->count];
+    if (!served_init(served, name, source, error)) {
+        return false;
+    }
+    service->count++;
+    served->config = config;
+    served->workers = service->options.workers;
+    served->takes_best = service->takes_best;
+    return true;
+}
+
+static bool add_models(const struct command_call *call, struct service *service, struct error *error)
+{
+    const int count = call->operand_count > 0 ? call->operand_count : 1;
+    service->models = calloc((size_t)count, sizeof *service->models);
+    if (!service->models) {
+        return error_set(error, "out of memory for %d models", count);
+    }
+    if (call->operand_count == 0 && call->config->output.train_dir[0] == '\0') {
+        return error_set(error,
+                         "which model? Name its folder: trainer serve run1, or trainer serve digits=run1 plant=run2");
+    }
+    for (int i = 0; i < call->operand_count; i++) {
+        if (!add_model(service, call->config, call->operands[i], error)) {
+            return false;
+        }
+    }
+    return call->operand_count > 0 || add_model(service, call->config, call->config->output.train_dir, error);
+}
+
+/* --- following the checkpoints --- */
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static void refresh(struct service *service, struct served *served)
+{
+    struct error error;
+    struct version *before = served_hold(served);
+    const uint64_t failures = served->failures;
+    if (!served_refresh(served, &error)) {
+        if (served->failures != failures) {
+            log_warning("%s: %s%s", served->name, error.text, before ? "; what is in service stays" : "");
+        }
+    } else {
+        struct version *now = served_hold(served);
+        if (now != before) {
+            log_info("%s: %s, step %lld, is in service", served->name, now->path, (long long)now->number);
+        }
+        version_let_go(now);
+    }
+    version_let_go(before);
+    (void)service;
+}
+
+/* Loads what there is. A folder may be empty yet: training fills it. */
+static bool load_all(struct service *service, struct error *error)
+{
+    for (int i = 0; i < service->count; i++) {
+        struct served *served = &service->models[i];
+        if (served_refresh(served, error)) {
+            log_info("%s: %s, step %lld, is in service", served->name, served->current->path,
+                     (long long)served->current->number);
+        } else if (!is_folder(served->source)) {
+            return false;
+        } else {
+            log_warning("%s: %s; waiting for one", served->name, error->text);
+        }
+    }
+    return true;
+}
+
+static void follow(struct service *service)
+{
+    double next_s = clock_monotonic_s() + service->interval_s;
+    while (signals_pending() == 0) {
+        clock_pause(next_s);
+        notify_alive();
+        if (clock_monotonic_s() < next_s) {
+            continue;
+        }
+        next_s = clock_monotonic_s() + service->interval_s;
+        for (int i = 0; i < service->count; i++) {
+            refresh(service, &service->models[i]);
+        }
+    }
+}
+
+/* --- the command --- */
+
+static bool listen_and_serve(const struct command_call *call, struct service *service, struct error *error)
+{
+    char key[4096];
+    struct guard guard = {0};
+    bool done = identity_key_path(call->config, key, sizeof key, error) &&
+                guard_prepare(&guard, &call->config->observe, key, error) &&
+                work_start(&service->work, &service->options, error) && routes_serve(service, &guard, error);
+    if (done) {
+        char text[ENDPOINT_TEXT];
+        guard.address.port = http_server_port(service->server);
+        endpoint_format_address(&guard.address, text);
+        log_info("serving at %s://%s/", guard.keys ? "https" : "http", text);
+        notify_ready("serving");
+        follow(service);
+        log_info("%s: answering what has come, then leaving", signals_name(signals_pending()));
+        notify_stopping();
+        atomic_store(&service->is_draining, true);
+        http_server_drain(service->server, clock_monotonic_s() + DRAIN_S);
+    }
+    work_stop(service->work);
+    http_server_stop(service->server);
+    guard_free(&guard);
+    return done;
+}
+
+static int run(const struct command_call *call)
+{
+    struct service service = {.begun_s = clock_wall_s()};
+    struct error error;
+    signals_catch();
+    if (call->config->observe.http[0] == '\0') {
+        log_error("where? Give --http=127.0.0.1:8500");
+        return COMMAND_MISUSED;
+    }
+    bool done = read_options(call, &service, &error) && add_models(call, &service, &error) &&
+                load_all(&service, &error) && listen_and_serve(call, &service, &error);
+    for (int i = 0; i < service.count; i++) {
+        served_destroy(&service.models[i]);
+    }
+    free(service.models);
+    if (!done) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    return COMMAND_DONE;
+}
+
+static const struct command_flag flags[] = {
+    {"checkpoint", "newest|best", "which checkpoint of a folder (newest)"},
+    {"workers", "N", "threads that compute (one for each processor)"},
+    {"max_batch", "N", "requests that are computed together, at most (64)"},
+    {"max_wait_us", "N", "how long the first of them waits for others; 0 = not at all (0)"},
+    {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
+    {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
+    {"interval_secs", "X", "how often to look for a newer checkpoint (1)"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_serve = {
+    .name = "serve",
+    .operands = "[NAME=]RUN...",
+    .max_operands = SERVE_MOST_MODELS,
+    .summary = "answer requests over HTTP with trained models",
+    .details =
+        "RUN is a train_dir or a checkpoint. While training goes on there, each new checkpoint is loaded beside "
+        "the old one, tried, and takes its place between two requests; one that is damaged or diverged is named, "
+        "and the old one stays. Clients speak KServe's Open Inference Protocol 2, TensorFlow Serving's REST "
+        "interface 1, or post CSV and pictures: docs/serving.md.",
+    .flags = flags,
+    .takes_config = true,
+    .run = run,
+};

@@ -1,0 +1,201 @@
+/*
+ * TensorFlow Serving's REST interface: "instances" asks row by row and is answered by "predictions", "inputs" asks by
+ * column and is answered by "outputs"; "examples" is what :classify asks. Predictions are rows of probabilities.
+ * https://www.tensorflow.org/tfx/serving/api_rest
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/protocol.h"
+#include "worker/data/table/schema.h"
+#include "worker/export/outcome.h"
+
+struct tensorflow_form {
+    bool by_columns;
+};
+
+static bool check_signature(struct json_value root, struct error *error)
+{
+    static const char *const known[] = {"serving_default", "predict", "classify"};
+    const struct json_value name = json_member(root, "signature_name");
+    for (int i = 0; i < 3; i++) {
+        if (name.kind == JSON_NONE || json_is(name, known[i])) {
+            return true;
+        }
+    }
+    return error_set(error, "signature_name: there is serving_default alone");
+}
+
+static bool read_rows(struct call *call, struct intake *intake, struct json_body *body, struct error *error)
+{
+    struct tensorflow_form *form = call->format;
+    const bool classifies = call->protocol == &protocol_tensorflow_classify;
+    const struct json_value rows = json_member(body->root, classifies ? "examples" : "instances");
+    struct json_value columns = {.kind = JSON_NONE}, name;
+    if (!check_signature(body->root, error)) {
+        return false;
+    }
+    if (!classifies) {
+        columns = json_member(body->root, "inputs");
+    }
+    if ((rows.kind == JSON_NONE) == (columns.kind == JSON_NONE)) {
+        return error_set(error, classifies ? "wants \"examples\": [{...}, ...]"
+                                           : "wants \"instances\": [...], by row, or \"inputs\": {...}, by column");
+    }
+    form->by_columns = columns.kind != JSON_NONE;
+    if (columns.kind == JSON_OBJECT && !version_is_of_pictures(call->version)) {
+        return json_add_columns(body, intake, columns, error);
+    }
+    if (columns.kind == JSON_OBJECT) { /* pictures are one column */
+        struct json_walk walk = json_walk(columns);
+        if (!json_next_member(&walk, &name, &columns)) {
+            return error_set(error, "inputs: is empty");
+        }
+    }
+    return json_add_rows(body, intake, form->by_columns ? columns : rows, error);
+}
+
+static bool read_call(struct call *call, struct intake *intake, struct error *error)
+{
+    struct json_body body;
+    call->format = calloc(1, sizeof(struct tensorflow_form));
+    if (!call->format) {
+        return error_set(error, "out of memory");
+    }
+    bool done = json_open_body(&body, call->body, call->size, error) && read_rows(call, intake, &body, error);
+    json_close_body(&body);
+    return done;
+}
+
+/* --- answers --- */
+
+static void put_row(struct text *body, const struct answers *answers, int row, struct outcome *outcome)
+{
+    const struct trained *trained = &answers->version->trained;
+    outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
+    if (outcome->count == 1) {
+        json_number(body, NULL, outcome->values[0]);
+        return;
+    }
+    json_open(body, NULL, '[');
+    for (int i = 0; i < outcome->count; i++) {
+        json_number(body, NULL, outcome->values[i]);
+    }
+    json_close(body, ']');
+}
+
+static const char *write_predictions(struct call *call, const struct answers *answers, struct text *body,
+                                     char headers[512])
+{
+    const struct tensorflow_form *form = call->format;
+    struct outcome outcome;
+    (void)headers;
+    if (!outcome_create(&outcome, &answers->version->trained)) {
+        body->failed = true;
+        return NULL;
+    }
+    json_open(body, NULL, '{');
+    json_open(body, form->by_columns ? "outputs" : "predictions", '[');
+    for (int row = 0; row < answers->count; row++) {
+        put_row(body, answers, row, &outcome);
+    }
+    json_close(body, ']');
+    json_close(body, '}');
+    outcome_free(&outcome);
+    return "application/json";
+}
+
+/* [["cat", 0.8], ["dog", 0.2]] for each row. */
+static const char *write_classes(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+{
+    const struct trained *trained = &answers->version->trained;
+    struct outcome outcome;
+    (void)call;
+    (void)headers;
+    if (!outcome_create(&outcome, trained)) {
+        body->failed = true;
+        return NULL;
+    }
+    json_open(body, NULL, '{');
+    json_open(body, "result", '[');
+    for (int row = 0; row < answers->count; row++) {
+        outcome_find(trained, answers->outputs, answers->wanted, row, &outcome);
+        json_open(body, NULL, '[');
+        for (int i = 0; i < outcome.count; i++) {
+            char name[OUTCOME_NAME];
+            json_open(body, NULL, '[');
+            json_string(body, NULL, outcome_name(trained, i, name));
+            json_number(body, NULL, outcome.values[i]);
+            json_close(body, ']');
+        }
+        json_close(body, ']');
+    }
+    json_close(body, ']');
+    json_close(body, '}');
+    outcome_free(&outcome);
+    return "application/json";
+}
+
+const struct protocol protocol_tensorflow_predict = {.read = read_call, .write = write_predictions};
+const struct protocol protocol_tensorflow_classify = {.read = read_call, .write = write_classes};
+
+/* --- metadata --- */
+
+static void put_shape(struct text *text, int size)
+{
+    json_open(text, "tensor_shape", '{');
+    json_open(text, "dim", '[');
+    for (int i = 0; i < (size > 0 ? 2 : 1); i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", i == 0 ? -1 : size);
+        json_open(text, NULL, '{');
+        json_string(text, "size", number);
+        json_string(text, "name", "");
+        json_close(text, '}');
+    }
+    json_close(text, ']');
+    json_bool(text, "unknown_rank", false);
+    json_close(text, '}');
+}
+
+static void put_tensor(struct text *text, const char *name, const char *type, int size)
+{
+    json_name(text, name);
+    json_open(text, NULL, '{');
+    json_string(text, "dtype", type);
+    put_shape(text, size);
+    json_string(text, "name", name);
+    json_close(text, '}');
+}
+
+void tensorflow_describe(struct text *text, const struct served *served, const struct version *version)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)version->number);
+    json_open(text, NULL, '{');
+    json_open(text, "model_spec", '{');
+    json_string(text, "name", served->name);
+    json_string(text, "signature_name", "");
+    json_string(text, "version", number);
+    json_close(text, '}');
+    json_open(text, "metadata", '{');
+    json_open(text, "signature_def", '{');
+    json_open(text, "signature_def", '{');
+    json_open(text, "serving_default", '{');
+    json_string(text, "method_name", "tensorflow/serving/predict");
+    json_open(text, "inputs", '{');
+    if (version_is_of_pictures(version)) {
+        put_tensor(text, "images", "DT_FLOAT", version_inputs(version));
+    }
+    for (int i = 0; !version_is_of_pictures(version) && i < intake_columns(version); i++) {
+        put_tensor(text, intake_column_name(version, i), intake_column_is_text(version, i) ? "DT_STRING" : "DT_DOUBLE",
+                   0);
+    }
+    json_close(text, '}');
+    json_open(text, "outputs", '{');
+    put_tensor(text, outcome_kind_name(&version->trained), "DT_FLOAT", outcome_count(&version->trained));
+    for (int i = 0; i < 6; i++) {
+        json_close(text, '}');
+    }
+}

@@ -1,0 +1,404 @@
+/* A worker computes all that it took at once. What one client sends wrong is that client's error alone. */
+#include "serve/work.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/data/table/schema.h"
+
+const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
+                                                              0.05,   0.1,    0.2,    0.5,   1,     2,     5};
+
+struct worker {
+    struct work *work;
+    pthread_t thread;
+    int index;
+    struct intake intake;
+    float *outputs;
+    size_t outputs_room;
+};
+
+struct work {
+    struct work_options options;
+    struct worker *workers;
+    int started;
+    pthread_mutex_t mutex; /* guards what follows: */
+    pthread_cond_t changed;
+    struct call *first, *last;
+    int waiting;
+    bool stops;
+    struct work_counts counts;
+};
+
+int work_waiting(struct work *work)
+{
+    pthread_mutex_lock(&work->mutex);
+    const int waiting = work->waiting;
+    pthread_mutex_unlock(&work->mutex);
+    return waiting;
+}
+
+const struct work_counts *work_counts(const struct work *work)
+{
+    return &work->counts;
+}
+
+/* --- the queue --- */
+
+static void call_free(struct call *call)
+{
+    if (call->protocol->forget) {
+        call->protocol->forget(call);
+    }
+    version_let_go(call->version);
+    free(call->format);
+    free(call);
+}
+
+static void refuse(struct work *work, struct http_request *request, const char *why)
+{
+    char text[256];
+    struct text body = {0};
+    atomic_fetch_add(&work->counts.refused, 1);
+    snprintf(text, sizeof text, "%s", why);
+    json_open(&body, NULL, '{');
+    json_string(&body, "error", text);
+    json_close(&body, '}');
+    size_t size;
+    char *bytes = text_take(&body, &size);
+    http_answer(request, &(struct http_answer){.status = 503,
+                                               .type = bytes ? "application/json" : NULL,
+                                               .headers = "Retry-After: 1\r\n",
+                                               .body = bytes,
+                                               .size = bytes ? size : 0,
+                                               .release = free,
+                                               .owner = bytes});
+}
+
+void work_take(struct work *work, struct http_request *request, struct served *served, struct version *version,
+               const struct protocol *protocol)
+{
+    if (!version) {
+        refuse(work, request, "the model is not loaded yet; /readyz says why");
+        return;
+    }
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) {
+        version_let_go(version);
+        refuse(work, request, "out of memory; try again");
+        return;
+    }
+    *call = (struct call){.request = request,
+                          .served = served,
+                          .version = version,
+                          .protocol = protocol,
+                          .arrived_s = clock_monotonic_s()};
+    pthread_mutex_lock(&work->mutex);
+    const bool fits = work->waiting < work->options.most_waiting && !work->stops;
+    if (fits) {
+        *(work->last ? &work->last->next : &work->first) = call;
+        work->last = call;
+        work->waiting++;
+        pthread_cond_signal(&work->changed);
+    }
+    pthread_mutex_unlock(&work->mutex);
+    if (!fits) {
+        call_free(call);
+        refuse(work, request, "too many requests wait already; try again");
+    }
+}
+
+/* The first call and those behind it for the same version, as many as are computed at once. With the mutex. */
+static struct call *take_together(struct work *work, int *count)
+{
+    struct call *first = work->first, *last = first;
+    int taken = 1;
+    while (last->next && last->next->version == first->version && taken < work->options.most_rows) {
+        last = last->next;
+        taken++;
+    }
+    work->first = last->next;
+    if (!work->first) {
+        work->last = NULL;
+    }
+    last->next = NULL;
+    work->waiting -= taken;
+    *count = taken;
+    return first;
+}
+
+/* Waits for calls, and for some more if that is wanted. NULL: the end. */
+static struct call *wait_for_calls(struct work *work, int *count)
+{
+    pthread_mutex_lock(&work->mutex);
+    while (!work->first && !work->stops) {
+        pthread_cond_wait(&work->changed, &work->mutex);
+    }
+    while (work->first && !work->stops && work->waiting < work->options.most_rows) {
+        const double left_s = work->first->arrived_s + work->options.most_wait_s - clock_monotonic_s();
+        if (left_s <= 0) {
+            break;
+        }
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        const double nanoseconds = (double)until.tv_nsec + left_s * 1e9;
+        until.tv_sec += (time_t)(nanoseconds / 1e9);
+        until.tv_nsec = (long)fmod(nanoseconds, 1e9);
+        pthread_cond_timedwait(&work->changed, &work->mutex, &until);
+    }
+    struct call *calls = work->first ? take_together(work, count) : NULL;
+    pthread_mutex_unlock(&work->mutex);
+    return calls;
+}
+
+/* --- reading --- */
+
+/* A body that came packed by gzip, up to the same size as one that did not; *unpacked is the caller's to free. */
+static bool unpack(const struct work *work, struct call *call, uint8_t **unpacked, struct error *error)
+{
+    const char *encoding = http_request_header(call->request, "content-encoding");
+    call->body = http_request_body(call->request, &call->size);
+    if (!encoding || strcmp(encoding, "identity") == 0) {
+        return true;
+    }
+    if (strcmp(encoding, "gzip") != 0) {
+        return error_set(error, "Content-Encoding %.32s is not known here; send gzip, or the bytes as they are",
+                         encoding);
+    }
+    const size_t most = work->options.most_body;
+    *unpacked = malloc(most + 1);
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)call->body, .avail_in = (uInt)call->size};
+    if (!*unpacked || inflateInit2(&stream, 15 + 16) != Z_OK) {
+        return error_set(error, "out of memory to unpack the body");
+    }
+    stream.next_out = *unpacked;
+    stream.avail_out = (uInt)most;
+    const int status = inflate(&stream, Z_FINISH);
+    call->size = most - stream.avail_out;
+    call->body = *unpacked;
+    inflateEnd(&stream);
+    if (status == Z_BUF_ERROR && stream.avail_out == 0) {
+        return error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
+    }
+    return status == Z_STREAM_END || error_set(error, "the body is not whole gzip");
+}
+
+static bool read_call(const struct work *work, struct call *call, struct intake *intake, struct error *error)
+{
+    uint8_t *unpacked = NULL;
+    call->first = intake->examples.count;
+    const bool done = unpack(work, call, &unpacked, error) && call->protocol->read(call, intake, error);
+    free(unpacked);
+    call->body = NULL;
+    if (!done) {
+        intake_cut(intake, call->first);
+        return false;
+    }
+    call->count = intake->examples.count - call->first;
+    call->is_wide = intake->wide && intake->last_wide >= call->first;
+    return true;
+}
+
+/* --- computing --- */
+
+static void count_latency(struct work *work, const struct call *call)
+{
+    const double seconds = clock_monotonic_s() - call->arrived_s;
+    int bucket = 0;
+    while (bucket < WORK_LATENCY_BUCKETS - 1 && seconds > work_latency_bounds[bucket]) {
+        bucket++;
+    }
+    atomic_fetch_add(&work->counts.latency[bucket], 1);
+    atomic_fetch_add(&work->counts.latency_us, (uint64_t)(seconds * 1e6));
+}
+
+static void count_batch(struct work *work, int rows)
+{
+    int bucket = 0;
+    while (bucket < WORK_BATCH_BUCKETS - 1 && rows > 1 << bucket) {
+        bucket++;
+    }
+    atomic_fetch_add(&work->counts.batch[bucket], 1);
+    atomic_fetch_add(&work->counts.batches, 1);
+    atomic_fetch_add(&work->counts.rows, (uint64_t)rows);
+}
+
+static bool make_room(struct worker *worker, size_t floats, struct error *error)
+{
+    if (floats <= worker->outputs_room) {
+        return true;
+    }
+    free(worker->outputs);
+    worker->outputs = malloc(floats * sizeof *worker->outputs);
+    worker->outputs_room = worker->outputs ? floats : 0;
+    return worker->outputs || error_set(error, "out of memory for %zu outputs", floats);
+}
+
+/* Pictures whose pixels are no levels of grey, by an engine that takes numbers; it is made for the first of them. */
+static bool forward_wide(struct worker *worker, struct version *version, const struct call *call, struct error *error)
+{
+    const int inputs = version_inputs(version), outputs = version_outputs(version);
+    struct examples rows = {.count = call->count, .inputs = inputs, .numbers = inputs};
+    struct engine **engine = &version->wide_engines[worker->index];
+    if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
+        return false;
+    }
+    rows.values = worker->intake.values + (size_t)call->first * (size_t)inputs;
+    return (*engine)->table->forward(*engine, false, &rows, 0, call->count,
+                                     worker->outputs + (size_t)call->first * (size_t)outputs, error);
+}
+
+static bool compute(struct worker *worker, struct version *version, struct call *calls, struct error *error)
+{
+    const struct intake *intake = &worker->intake;
+    const int rows = intake->examples.count;
+    struct engine *engine = version->engines[worker->index];
+    count_batch(worker->work, rows);
+    if (!make_room(worker, (size_t)rows * (size_t)version_outputs(version), error) ||
+        !engine->table->forward(engine, false, &intake->examples, 0, rows, worker->outputs, error)) {
+        return false;
+    }
+    for (struct call *call = calls; intake->wide && call; call = call->next) {
+        if (call->is_wide && !forward_wide(worker, version, call, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void answer(struct worker *worker, struct call *call)
+{
+    const struct version *version = call->version;
+    const struct examples *examples = &worker->intake.examples;
+    const struct answers answers = {
+        .version = version,
+        .outputs = worker->outputs + (size_t)call->first * (size_t)version_outputs(version),
+        .wanted =
+            examples->target_values ? examples->target_values + (size_t)call->first * (size_t)examples->targets : NULL,
+        .count = call->count,
+    };
+    char headers[512] = "", more[640];
+    struct text body = {0};
+    const char *type = call->protocol->write(call, &answers, &body, headers);
+    size_t size;
+    char *bytes = text_take(&body, &size);
+    count_latency(worker->work, call);
+    if (!bytes) {
+        http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
+        return;
+    }
+    atomic_fetch_add(&worker->work->counts.answered, 1);
+    snprintf(more, sizeof more, "Model-Version: %lld\r\n%s", (long long)version->number, headers);
+    http_answer(call->request, &(struct http_answer){.status = 200,
+                                                     .type = type,
+                                                     .headers = more,
+                                                     .body = bytes,
+                                                     .size = size,
+                                                     .release = free,
+                                                     .owner = bytes});
+}
+
+/* Reads them all; whose rows can't be used is answered at once. Returns those that are left. */
+static struct call *read_all(struct worker *worker, struct call *calls)
+{
+    struct call *kept = NULL, **end = &kept;
+    struct error error;
+    bool ready = intake_begin(&worker->intake, worker->index, calls->version, &error);
+    for (struct call *call = calls, *next; call; call = next) {
+        next = call->next;
+        call->next = NULL;
+        if (ready && read_call(worker->work, call, &worker->intake, &error)) {
+            *end = call;
+            end = &call->next;
+            continue;
+        }
+        atomic_fetch_add(&worker->work->counts.faulty, 1);
+        http_answer_error(call->request, ready ? 400 : 500, "%s", error.text);
+        call_free(call);
+    }
+    return kept;
+}
+
+static void process(struct worker *worker, struct call *calls)
+{
+    struct error error;
+    struct call *kept = read_all(worker, calls);
+    const bool done = !kept || worker->intake.examples.count == 0 || compute(worker, kept->version, kept, &error);
+    for (struct call *call = kept, *next; call; call = next) {
+        next = call->next;
+        if (done) {
+            answer(worker, call);
+        } else {
+            http_answer_error(call->request, 500, "%s", error.text);
+        }
+        call_free(call);
+    }
+}
+
+/* --- threads --- */
+
+static void *work_on(void *context)
+{
+    struct worker *worker = context;
+    struct call *calls;
+    int count;
+    while ((calls = wait_for_calls(worker->work, &count))) {
+        process(worker, calls);
+    }
+    return NULL;
+}
+
+bool work_start(struct work **started, const struct work_options *options, struct error *error)
+{
+    struct work *work = calloc(1, sizeof *work);
+    struct worker *workers = calloc((size_t)options->workers, sizeof *workers);
+    pthread_condattr_t attributes;
+    if (!work || !workers) {
+        free(work);
+        free(workers);
+        return error_set(error, "out of memory for %d workers", options->workers);
+    }
+    work->options = *options;
+    work->workers = workers;
+    pthread_mutex_init(&work->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&work->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    for (; work->started < options->workers; work->started++) {
+        struct worker *worker = &workers[work->started];
+        *worker = (struct worker){.work = work, .index = work->started};
+        if (pthread_create(&worker->thread, NULL, work_on, worker) != 0) {
+            work_stop(work);
+            return error_set(error, "cannot start thread %d of %d", work->started + 1, options->workers);
+        }
+    }
+    *started = work;
+    return true;
+}
+
+void work_stop(struct work *work)
+{
+    if (!work) {
+        return;
+    }
+    pthread_mutex_lock(&work->mutex);
+    work->stops = true;
+    pthread_cond_broadcast(&work->changed);
+    pthread_mutex_unlock(&work->mutex);
+    for (int i = 0; i < work->started; i++) {
+        pthread_join(work->workers[i].thread, NULL);
+        intake_end(&work->workers[i].intake);
+        free(work->workers[i].outputs);
+    }
+    pthread_cond_destroy(&work->changed);
+    pthread_mutex_destroy(&work->mutex);
+    free(work->workers);
+    free(work);
+}

@@ -1,0 +1,84 @@
+/*
+ * From a request to its answer: a bounded queue, and worker threads that take what has come for one model, read it,
+ * compute it in one pass, and answer. While all are busy requests gather, so batches grow with the load by themselves.
+ */
+#ifndef SERVE_WORK_H
+#define SERVE_WORK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "observe/http/server.h"
+#include "observe/text.h"
+#include "serve/intake.h"
+#include "serve/model.h"
+
+/* A request under way: its worker's, once it is taken from the queue. */
+struct call {
+    struct call *next;
+    struct http_request *request;
+    struct served *served;   /* borrowed */
+    struct version *version; /* held */
+    const struct protocol *protocol;
+    double arrived_s;
+    const uint8_t *body; /* unpacked; while it is read */
+    size_t size;
+    int first, count; /* its rows in the intake */
+    bool is_wide;     /* of pictures: some of them are numbers that are no levels of grey */
+    void *format;     /* what read leaves for write; malloc'd, freed with the call */
+};
+
+/* What the model says of a call's rows. */
+struct answers {
+    const struct version *version;
+    const float *outputs; /* [count, version_outputs] */
+    const float *wanted;  /* [count, targets]: what a model of its own inputs was to give back; else NULL */
+    int count;
+};
+
+/* How a client asks and is answered. Both run on worker threads. */
+struct protocol {
+    /* Adds the body's rows to the intake. False: the client's fault, and answered with 400. */
+    bool (*read)(struct call *call, struct intake *intake, struct error *error);
+    /* Writes the answer's body; returns its content type. headers: more lines, "" for none. */
+    const char *(*write)(struct call *call, const struct answers *answers, struct text *body, char headers[512]);
+    void (*forget)(struct call *call); /* what call->format points to; NULL: nothing */
+};
+
+struct work_options {
+    int workers;
+    int most_rows;      /* that are computed at once */
+    int most_waiting;   /* calls in the queue: beyond that clients get 503 */
+    double most_wait_s; /* for more calls to come, once there is one */
+    size_t most_body;   /* bytes, unpacked */
+};
+
+/* Upper bounds of the histograms' buckets; the last one has none. */
+enum { WORK_LATENCY_BUCKETS = 16, WORK_BATCH_BUCKETS = 12 };
+extern const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1];
+
+struct work_counts {
+    atomic_uint_fast64_t answered, faulty, refused; /* requests: with 200, by their own fault, for want of room */
+    atomic_uint_fast64_t rows, batches;
+    atomic_uint_fast64_t latency[WORK_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
+    atomic_uint_fast64_t latency_us;
+    atomic_uint_fast64_t batch[WORK_BATCH_BUCKETS]; /* rows: at most 1, 2, 4, ... */
+};
+
+struct work;
+bool work_start(struct work **work, const struct work_options *options, struct error *error);
+void work_stop(struct work *work); /* answers what waits first; NULL is fine */
+
+/*
+ * Queues a request for a version that the caller holds; it is let go of once that is done. NULL: the model is not
+ * loaded yet. That, and a full queue, are answered at once with 503 and Retry-After. From the server's thread.
+ */
+void work_take(struct work *work, struct http_request *request, struct served *served, struct version *version,
+               const struct protocol *protocol);
+
+int work_waiting(struct work *work);
+const struct work_counts *work_counts(const struct work *work);
+
+#endif

@@ -1,0 +1,483 @@
+"""trainer serve: KServe's protocol through Triton's own client, TensorFlow Serving's REST interface, plain posts;
+swaps, faults and load. What it says must be what `trainer predict` says, and onnxruntime."""
+
+import concurrent.futures
+import csv
+import gzip
+import http.client
+import io
+import json
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import numpy
+import onnxruntime
+import pytest
+import tritonclient.http as triton
+from PIL import Image
+from sklearn import datasets
+
+from ports import free_ports
+from runs import SMALL, checkpoints, newest, run, train, wait_for
+
+QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
+         "--validate_steps=1000000")
+
+
+class Served:
+    """A server of one's own, and a client of it."""
+
+    def __init__(self, trainer, *arguments, cwd, ready=True):
+        (self.port,) = free_ports(1)
+        self.log = open(cwd / f"serve.{self.port}.log", "w+")
+        self.process = subprocess.Popen([trainer, "serve", *arguments, f"--http=127.0.0.1:{self.port}"], cwd=cwd,
+                                        stdout=self.log, stderr=subprocess.STDOUT)
+        wait_for(lambda: "serving at" in self.text() or self.process.poll() is not None, "the server")
+        assert self.process.poll() is None, self.text()
+        assert not ready or self.get("/readyz")[0] == 200
+
+    def text(self):
+        self.log.flush()
+        with open(self.log.name) as file:
+            return file.read()
+
+    def ask(self, method, path, body=None, headers={}):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content, answer.headers
+
+    def get(self, path):
+        return self.ask("GET", path)
+
+    def post(self, path, value, status=200, **headers):
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        got, content, _ = self.ask("POST", path, body, {name.replace("_", "-"): text for name, text in headers.items()})
+        assert got == status, content
+        return json.loads(content)
+
+    def error(self, path, value, **headers):
+        return self.post(path, value, status=400, **headers)["error"]
+
+    def metric(self, name):
+        lines = self.get("/metrics")[1].decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(30)
+        self.log.close()
+        return status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+# --- pictures ---
+
+
+@pytest.fixture(scope="module")
+def digits(trainer, tmp_path_factory):
+    """A model of digits, pictures of them, and what predict and onnxruntime say of these."""
+    folder = tmp_path_factory.mktemp("digits")
+    train(trainer, *SMALL, "--train_steps=200", "--train_dir=run", cwd=folder)
+    run(trainer, "data", "synth", "--out=data", "--synthetic_train=100", "--synthetic_test=40", cwd=folder)
+    content = (folder / "data/t10k-images-idx3-ubyte").read_bytes()
+    pictures = numpy.frombuffer(content, numpy.uint8, offset=16).reshape(-1, 28, 28)
+    said = run(trainer, "predict", "--json", "--top_k=10", "run", "data/t10k-images-idx3-ubyte", cwd=folder)
+    probabilities = numpy.zeros((len(pictures), 10))
+    for line in said.stdout.splitlines():
+        event = json.loads(line)
+        for one in event["top"]:
+            probabilities[event["index"], one["class"]] = one["probability"]
+    run(trainer, "export", "--format=onnx", "--out=model.onnx", newest(folder / "run"), cwd=folder)
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    return folder, pictures, probabilities, session
+
+
+@pytest.fixture(scope="module")
+def served(trainer, digits):
+    with Served(trainer, "digits=run", cwd=digits[0]) as server:
+        yield server
+
+
+@pytest.fixture
+def client(served):
+    with triton.InferenceServerClient(f"127.0.0.1:{served.port}") as client:
+        yield client
+
+
+def asked(client, values, type, binary, **options):
+    tensor = triton.InferInput("images", values.shape, type)
+    tensor.set_data_from_numpy(values, binary_data=binary)
+    outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "class", "label")]
+    return client.infer("digits", [tensor], outputs=outputs, **options)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("shape", [(-1, 784), (-1, 28, 28)])
+@pytest.mark.parametrize("type", ["UINT8", "FP32"])
+def test_tritons_client_gets_what_predict_says(client, digits, type, shape, binary):
+    _, pictures, probabilities, _ = digits
+    values = pictures.reshape(shape)
+    values = (values / numpy.float32(255)).astype(numpy.float32) if type == "FP32" else values
+    answer = asked(client, values, type, binary, request_id="seventeen")
+    assert answer.get_response()["model_name"] == "digits" and answer.get_response()["id"] == "seventeen"
+    assert answer.get_response()["model_version"] == "200"
+    numpy.testing.assert_allclose(answer.as_numpy("probabilities"), probabilities, atol=1e-6)
+    assert (answer.as_numpy("class") == probabilities.argmax(1)).all()
+    labels = answer.as_numpy("label")
+    assert [int(label) for label in labels] == probabilities.argmax(1).tolist()
+
+
+def test_pixels_between_the_levels_of_grey(client, digits):
+    """Numbers that no byte stands for, and bytes beside them in the same batch."""
+    _, pictures, _, session = digits
+    values = (pictures.reshape(-1, 784) / 255 * 0.9777 + 0.011).astype(numpy.float32)
+    wanted = session.run(None, {session.get_inputs()[0].name: values.reshape(-1, *session.get_inputs()[0].shape[1:])})
+    got = asked(client, values, "FP32", True).as_numpy("probabilities")
+    numpy.testing.assert_allclose(got, wanted[-1], atol=1e-5)
+
+
+def test_metadata_and_health(client, served):
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("digits")
+    assert client.is_model_ready("digits", "200") and not client.is_model_ready("digits", "7")
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_repository"]
+    metadata = client.get_model_metadata("digits")
+    assert metadata["inputs"] == [{"name": "images", "datatype": "UINT8", "shape": [-1, 784]}]
+    assert [output["name"] for output in metadata["outputs"]] == ["probabilities", "class", "label"]
+    assert client.get_model_repository_index() == [
+        {"name": "digits", "version": "200", "state": "READY", "reason": ""}]
+    assert served.get("/healthz")[:2] == (200, b"ok\n")
+
+
+def test_tensorflow_servings_interface(served, digits):
+    _, pictures, probabilities, _ = digits
+    path = "/v1/models/digits:predict"
+    for rows in (pictures.reshape(-1, 784), pictures, pictures[..., None], pictures.reshape(-1, 784) / 255):
+        answer = served.post(path, {"signature_name": "serving_default", "instances": rows.tolist()})
+        numpy.testing.assert_allclose(answer["predictions"], probabilities, atol=1e-6)
+    answer = served.post("/v1/models/digits/versions/200:predict", {"inputs": pictures.tolist()})
+    numpy.testing.assert_allclose(answer["outputs"], probabilities, atol=1e-6)
+    answer = served.post("/v1/models/digits:classify", {"examples": pictures[:2].tolist()})
+    assert answer["result"][1][3] == ["3", pytest.approx(probabilities[1][3], abs=1e-6)]
+    status = json.loads(served.get("/v1/models/digits")[1])["model_version_status"]
+    assert status == [{"version": "200", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}]
+    assert json.loads(served.get("/v1/models/digits/metadata")[1])["model_spec"]["name"] == "digits"
+
+
+def test_a_picture_as_it_is(trainer, served, digits):
+    folder, pictures, _, _ = digits
+    Image.fromarray(255 - pictures[5]).resize((57, 57)).save(folder / "five.png")
+    said = json.loads(run(trainer, "predict", "--json", "run", "five.png", cwd=folder).stdout)
+    answer = served.post("/predict", (folder / "five.png").read_bytes(), content_type="image/png")
+    assert answer["class"] == said["class"] and answer["version"] == 200
+    assert answer["top"][0]["probability"] == pytest.approx(said["top"][0]["probability"], abs=1e-8)
+
+
+def test_a_body_in_gzip(served, digits):
+    _, pictures, probabilities, _ = digits
+    body = gzip.compress(json.dumps({"instances": pictures.tolist()}).encode())
+    answer = served.post("/v1/models/digits:predict", body, content_encoding="gzip")
+    numpy.testing.assert_allclose(answer["predictions"], probabilities, atol=1e-6)
+    bomb = gzip.compress(b" " * (64 << 20))
+    assert "unpacked; send fewer rows" in served.error("/v1/models/digits:predict", bomb, content_encoding="gzip")
+    assert "not whole gzip" in served.error("/v1/models/digits:predict", body[:50], content_encoding="gzip")
+    assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
+
+
+# --- what clients do wrong ---
+
+
+def infer(**changes):
+    tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 784], "data": [0] * 784}
+    return {"inputs": [{**tensor, **changes}]}
+
+
+@pytest.mark.parametrize("body, message", [
+    (b"", "the body is empty"),
+    (b"{", "not JSON"),
+    (b"[" * 100000, "not JSON"),
+    (b'{"inputs": [{"name": "\xff"}]}', "not JSON"),
+    ({}, "inputs: is missing"),
+    ({"inputs": [{}]}, "datatype"),
+    (infer(datatype="FP16"), "datatype: FP16 is none of"),
+    (infer(shape=[1, 700]), "rows of 700 values of UINT8; the model's pictures have 784"),
+    (infer(shape=[2, 784]), "has 784 values, its shape has 1568"),
+    (infer(shape=[-1, 784]), "dimension 0 is no count"),
+    (infer(shape=[1 << 40, 784]), "dimension 0 is no count"),
+    (infer(shape=[1 << 29, 784]), "more values than a request may have"),
+    (infer(shape=None), "shape: is missing"),
+    (infer(data=[0] * 783 + [256]), "row 0: pixel 783 is 256; as integers pixels are 0 to 255"),
+    (infer(data=[0] * 783 + ["x"]), "value 783 is a text, not a finite number"),
+    (infer(datatype="FP32", data=[0.0] * 783 + [1.5]), "row 0: pixel 783 is 1.5"),
+    (infer(data=None, parameters={"binary_data_size": 784}), "more than the 0 bytes that are left"),
+    ({**infer(), "outputs": [{"name": "logits"}]}, "there is no logits"),
+])
+def test_faulty_requests_are_told_what_is_wrong(served, body, message):
+    assert message in served.error("/v2/models/digits/infer", body)
+    assert served.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("length, message", [("9999", "the body has"), ("x", "Inference-Header-Content-Length: x")])
+def test_faulty_lengths_of_the_binary_extension(served, length, message):
+    error = served.error("/v2/models/digits/infer", infer(), Inference_Header_Content_Length=length)
+    assert message in error
+
+
+@pytest.mark.parametrize("body, message", [
+    ({"instances": [[0] * 784, [0] * 3]}, "row 1: has 3 values, the model's pictures have 784"),
+    ({"instances": 5}, "the rows are"),
+    ({"instances": [], "inputs": []}, 'wants "instances"'),
+    ({"signature_name": "nope", "instances": []}, "there is serving_default alone"),
+])
+def test_faulty_requests_by_tensorflows_interface(served, body, message):
+    assert message in served.error("/v1/models/digits:predict", body)
+
+
+@pytest.mark.parametrize("method, path, status", [
+    ("GET", "/v2/models/letters", 404), ("POST", "/v2/models/digits/versions/3/infer", 404),
+    ("POST", "/v2/models/digits/explain", 404), ("GET", "/v1/models/digits:predict", 404),
+    ("DELETE", "/v2/models/digits", 405), ("POST", "/predict/letters", 404), ("GET", "/nothing", 404),
+])
+def test_paths_that_are_not_there(served, method, path, status):
+    got, content, _ = served.ask(method, path, b"{}" if method == "POST" else None)
+    assert got == status and json.loads(content)["error"]
+
+
+# --- tables ---
+
+
+def write(path, header, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+@pytest.fixture(scope="module")
+def plants(trainer, tmp_path_factory):
+    """A classification with numbers, categories and missing values; and a regression."""
+    folder = tmp_path_factory.mktemp("plants")
+    iris = datasets.load_iris()
+    names = ["length", "width", "petal", "stem", "soil"]
+    rows = [[*map(float, x), ["clay", "sand", "loam"][(i * 7) % 3], iris.target_names[y]]
+            for i, (x, y) in enumerate(zip(iris.data, iris.target))]
+    for i in range(0, len(rows), 11):
+        rows[i][1] = ""
+    write(folder / "data/train.csv", [*names, "kind"], rows)
+    write(folder / "data/test.csv", [*names, "kind"], rows[::5])
+    train(trainer, "--data_dir=data", "--target=kind", *QUICK, "--epochs=20", "--train_dir=kinds", cwd=folder)
+    train(trainer, "--data_dir=data", "--target=length", "--ignore=kind", *QUICK, "--epochs=20", "--train_dir=lengths",
+          cwd=folder)
+    rows = [row[:-1] for row in rows[::7]] + [[9.9, "", 1, 0.1, "peat"]]
+    write(folder / "new.csv", names, rows)
+    return folder, names, rows
+
+
+@pytest.fixture(scope="module")
+def tables(trainer, plants):
+    with Served(trainer, "kinds=kinds", "lengths=lengths", cwd=plants[0]) as server:
+        yield server
+
+
+def predicted(trainer, model, folder):
+    return run(trainer, "predict", model, "new.csv", cwd=folder).stdout
+
+
+@pytest.mark.parametrize("model", ["kinds", "lengths"])
+def test_rows_as_csv_are_answered_as_predict_answers(trainer, tables, plants, model):
+    status, content, headers = tables.ask("POST", f"/predict/{model}", (plants[0] / "new.csv").read_bytes(),
+                                          {"Content-Type": "text/csv"})
+    assert status == 200 and headers["Content-Type"].startswith("text/csv")
+    assert content.decode() == predicted(trainer, model, plants[0])
+
+
+def test_rows_by_every_protocol(trainer, tables, plants):
+    folder, names, rows = plants
+    wanted = list(csv.DictReader(io.StringIO(predicted(trainer, "kinds", folder))))
+    classes = [name.removeprefix("probability_") for name in wanted[0] if name.startswith("probability_")]
+    probabilities = numpy.array([[float(row[f"probability_{name}"]) for name in classes] for row in wanted])
+    values = [[None if value == "" else value for value in row] for row in rows]
+    objects = [dict(zip(names, row)) for row in values]
+    columns = {name: [row[i] for row in values] for i, name in enumerate(names)}
+    for body, key in (({"instances": objects}, "predictions"), ({"instances": values}, "predictions"),
+                      ({"inputs": columns}, "outputs")):
+        answer = tables.post("/v1/models/kinds:predict", body)
+        numpy.testing.assert_allclose(answer[key], probabilities, atol=1e-6)
+    inputs = []
+    for i, name in enumerate(names):
+        text = name == "soil"
+        column = [row[i] for row in rows]
+        array = numpy.array(column if text else [float("nan") if v == "" else float(v) for v in column],
+                            dtype=object if text else numpy.float64)
+        inputs.append(triton.InferInput(name, [len(rows)], "BYTES" if text else "FP64"))
+        inputs[-1].set_data_from_numpy(array)
+    with triton.InferenceServerClient(f"127.0.0.1:{tables.port}") as client:
+        answer = client.infer("kinds", inputs)
+        numpy.testing.assert_allclose(answer.as_numpy("probabilities"), probabilities, atol=1e-6)
+        assert [label.decode() for label in answer.as_numpy("label").astype("S")] == [r["prediction"] for r in wanted]
+        metadata = client.get_model_metadata("kinds")
+    assert [(one["name"], one["datatype"]) for one in metadata["inputs"]] == [
+        (name, "BYTES" if name == "soil" else "FP64") for name in names]
+
+
+def test_numbers_in_one_tensor_and_numbers_out(trainer, tables, plants):
+    folder, names, rows = plants
+    wanted = [float(row["prediction"]) for row in csv.DictReader(io.StringIO(predicted(trainer, "lengths", folder)))]
+    objects = [{name: None if value == "" else value for name, value in zip(names, row)} for row in rows]
+    answer = tables.post("/v1/models/lengths:predict", {"instances": objects})
+    numpy.testing.assert_allclose(answer["predictions"], wanted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("body, message", [
+    ({"instances": [{"length": 1}]}, "row 0: has no column width"),
+    ({"instances": [[1, 2, 3]]}, "row 0: has 3 values, the model has 5 columns"),
+    ({"instances": [[1, 2, "tall", 4, "clay"]]}, 'row 0: column petal: "tall" is not a number'),
+    ({"instances": [[1, 2, 3, {}, "clay"]]}, "row 0: column stem: is an object"),
+    ({"inputs": {"length": [1]}}, "column width is not there"),
+    ({"inputs": {"length": [1, 2], "width": [1], "petal": [1], "stem": [1], "soil": [1]}},
+     "column width: has 1 values"),
+])
+def test_faulty_rows_are_named_by_row_and_column(tables, body, message):
+    assert message in tables.error("/v1/models/kinds:predict", body)
+
+
+def test_a_faulty_csv_is_named_by_line_and_column(tables):
+    error = tables.error("/predict/kinds", b"length,width,petal,stem,soil\n1,2,3,4,clay\n1,2,tall,4,clay\n")
+    assert "body:3:5: column petal" in error
+    assert "has no column soil" in tables.error("/predict/kinds", b"length,width,petal,stem\n1,2,3,4\n")
+
+
+# --- versions ---
+
+
+def test_newer_checkpoints_take_over_and_no_request_fails(trainer, tmp_path):
+    """Training goes on in the folder; clients ask all the while."""
+    flags = (*SMALL, "--train_dir=run", "--save_steps=20", "--max_to_keep=3")
+    train(trainer, *flags, "--train_steps=20", cwd=tmp_path)
+    body = json.dumps({"instances": [[0] * 784]})
+    over, versions, failures = threading.Event(), set(), []
+    with Served(trainer, "run", "--interval_secs=0.05", cwd=tmp_path) as server:
+        def ask():
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            while not over.is_set():
+                connection.request("POST", "/v1/models/model:predict", body)
+                answer = connection.getresponse()
+                content = answer.read()
+                versions.add(int(answer.headers["Model-Version"] or -1))
+                if answer.status != 200:
+                    failures.append(content)
+
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            clients = [pool.submit(ask) for _ in range(3)]
+            for steps in (40, 60, 200):
+                train(trainer, *flags, f"--train_steps={steps}", cwd=tmp_path)
+                wait_for(lambda: steps in versions, f"step {steps} in service")
+            over.set()
+            for one in clients:
+                one.result()
+        assert server.metric("trainer_serve_model_swaps_total") >= 3
+    assert failures == [] and {20, 40, 60, 200} <= versions
+
+
+def test_a_damaged_checkpoint_is_named_and_the_old_one_stays(trainer, tmp_path):
+    train(trainer, *SMALL, "--train_dir=run", "--train_steps=20", cwd=tmp_path)
+    one = tmp_path / "model.safetensors"
+    shutil.copy(newest(tmp_path / "run"), one)
+    with Served(trainer, str(one), "--interval_secs=0.05", cwd=tmp_path) as server:
+        damaged = bytearray(one.read_bytes())
+        damaged[-5] ^= 1
+        (tmp_path / "new").write_bytes(damaged)
+        (tmp_path / "new").rename(one)
+        wait_for(lambda: "what is in service stays" in server.text(), "the warning")
+        assert "model.safetensors" in server.text()
+        _, _, headers = server.ask("POST", "/v1/models/model:predict", json.dumps({"instances": [[0] * 784]}))
+        assert headers["Model-Version"] == "20" and server.get("/readyz")[0] == 200
+        assert server.metric("trainer_serve_model_failures_total") == 1
+        train(trainer, *SMALL, "--train_dir=run", "--train_steps=40", cwd=tmp_path)
+        shutil.copy(newest(tmp_path / "run"), tmp_path / "new")
+        (tmp_path / "new").rename(one)
+        wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the mended one")
+
+
+def test_a_folder_may_be_empty_at_first(trainer, tmp_path):
+    (tmp_path / "run").mkdir()
+    with Served(trainer, "run", "--interval_secs=0.05", cwd=tmp_path, ready=False) as server:
+        status, content, _ = server.get("/readyz")
+        assert status == 503 and "no intact checkpoint" in json.loads(content)["error"]
+        status, _, headers = server.ask("POST", "/predict", b"x")
+        assert status == 503 and headers["Retry-After"] == "1"
+        train(trainer, *SMALL, "--train_dir=run", "--train_steps=20", cwd=tmp_path)
+        wait_for(lambda: server.get("/readyz")[0] == 200, "the first checkpoint")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["nothing"], "nothing"),
+    (["run", "--checkpoint=oldest"], "--checkpoint: must be newest or best"),
+    (["run", "--max_queue=0"], "--max_queue: must be a number from 1"),
+    (["x", "y"], "two models are called model"),
+    (["a/b=x"], "not a model's name"),
+    ([], "which model?"),
+])
+def test_misuse(trainer, tmp_path, arguments, message):
+    (port,) = free_ports(1)
+    error = run(trainer, "serve", *arguments, f"--http=127.0.0.1:{port}", cwd=tmp_path, status=1).stderr
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_where_must_be_said(trainer, tmp_path):
+    assert "Give --http=" in run(trainer, "serve", "run", cwd=tmp_path, status=2).stderr
+
+
+# --- load ---
+
+
+def test_a_full_queue_says_so_and_loses_nothing(trainer, digits):
+    folder, pictures, _, _ = digits
+    body = json.dumps({"instances": numpy.repeat(pictures, 20, axis=0).tolist()})
+    with Served(trainer, "run", "--workers=1", "--max_queue=1", "--max_batch=1", cwd=folder) as server:
+        def ask(_):
+            status, _, headers = server.ask("POST", "/v1/models/model:predict", body)
+            return status, headers["Retry-After"]
+
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(ask, range(36)))
+        assert set(answers) <= {(200, None), (503, "1")} and (200, None) in answers and (503, "1") in answers
+        assert server.metric("trainer_serve_requests_total") == 36
+
+
+def test_requests_that_come_together_are_computed_together(trainer, digits):
+    folder, pictures, probabilities, _ = digits
+    with Served(trainer, "run", "--workers=1", "--max_wait_us=200000", "--max_batch=8", cwd=folder) as server:
+        def ask(i):
+            return server.post("/v1/models/model:predict", {"instances": [pictures[i].tolist()]})["predictions"][0]
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, range(40)))
+        numpy.testing.assert_allclose(answers, probabilities[:40], atol=1e-6)
+        assert server.metric("trainer_serve_batch_rows_count") < 40 == server.metric("trainer_serve_batch_rows_sum")
+
+
+def test_what_has_come_is_answered_before_it_leaves(trainer, digits):
+    folder, pictures, _, _ = digits
+    body = json.dumps({"instances": numpy.repeat(pictures, 60, axis=0).tolist()}).encode()
+    server = Served(trainer, "run", "--workers=1", "--max_body_mb=64", cwd=folder)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/models/model:predict", body)
+    wait_for(lambda: server.metric("trainer_serve_queue_requests") + server.metric("trainer_serve_requests_total") > 0
+             or server.process.poll() is not None, "the request", timeout=20)
+    server.process.send_signal(signal.SIGTERM)
+    answer = connection.getresponse()
+    assert answer.status == 200 and len(json.loads(answer.read())["predictions"]) == 60 * len(pictures)
+    assert server.process.wait(30) == 0

@@ -1,0 +1,110 @@
+/* Arithmetic is in double, as in evaluation, so that every command says the same of the same row. */
+#include "worker/export/outcome.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worker/data/table/schema.h"
+#include "worker/metrics.h"
+
+enum outcome_kind outcome_kind(const struct trained *trained)
+{
+    static const enum outcome_kind kinds[] = {[TASK_CLASS] = OUTCOME_CLASS,
+                                              [TASK_FLAGS] = OUTCOME_FLAGS,
+                                              [TASK_NUMBERS] = OUTCOME_NUMBERS,
+                                              [TASK_INPUTS] = OUTCOME_ERROR};
+    return trained->schema ? kinds[trained->schema->task] : OUTCOME_CLASS;
+}
+
+const char *outcome_kind_name(const struct trained *trained)
+{
+    static const char *const names[] = {"probabilities", "probabilities", "predictions", "errors"};
+    return names[outcome_kind(trained)];
+}
+
+static int units(const struct trained *trained)
+{
+    return trained->model.widths[trained->model.layer_count];
+}
+
+int outcome_count(const struct trained *trained)
+{
+    return outcome_kind(trained) == OUTCOME_ERROR ? 1 : units(trained);
+}
+
+const char *outcome_name(const struct trained *trained, int index, char buffer[OUTCOME_NAME])
+{
+    if (trained->schema && outcome_kind(trained) != OUTCOME_ERROR) {
+        return schema_output_name(trained->schema, index);
+    }
+    snprintf(buffer, OUTCOME_NAME, "%d", index);
+    return buffer;
+}
+
+bool outcome_create(struct outcome *outcome, const struct trained *trained)
+{
+    *outcome = (struct outcome){
+        .kind = outcome_kind(trained), .count = outcome_count(trained), .threshold = trained->threshold};
+    outcome->values = calloc((size_t)outcome->count, sizeof *outcome->values);
+    return outcome->values;
+}
+
+void outcome_free(struct outcome *outcome)
+{
+    free(outcome->values);
+    outcome->values = NULL;
+}
+
+static void find_class(const float *outputs, struct outcome *outcome)
+{
+    double sum = 0;
+    outcome->best = 0;
+    for (int i = 1; i < outcome->count; i++) {
+        outcome->best = outputs[i] > outputs[outcome->best] ? i : outcome->best;
+    }
+    for (int i = 0; i < outcome->count; i++) {
+        outcome->values[i] = exp((double)outputs[i] - (double)outputs[outcome->best]);
+        sum += outcome->values[i];
+    }
+    for (int i = 0; i < outcome->count; i++) {
+        outcome->values[i] /= sum;
+    }
+    if (outcome->count == 2 && !isnan(outcome->threshold)) {
+        outcome->best = outcome->values[1] >= outcome->threshold;
+    }
+}
+
+void outcome_find(const struct trained *trained, const float *outputs, const float *wanted, int row,
+                  struct outcome *outcome)
+{
+    const struct schema *schema = trained->schema;
+    const size_t width = (size_t)units(trained);
+    outputs += (size_t)row * width;
+    switch (outcome->kind) {
+    case OUTCOME_CLASS:
+        find_class(outputs, outcome);
+        break;
+    case OUTCOME_FLAGS:
+        for (int i = 0; i < outcome->count; i++) {
+            outcome->values[i] = 1 / (1 + exp(-(double)outputs[i]));
+        }
+        break;
+    case OUTCOME_NUMBERS:
+        for (int i = 0; i < outcome->count; i++) {
+            outcome->values[i] = schema->target_means[i] + schema->target_scales[i] * (double)outputs[i];
+        }
+        break;
+    case OUTCOME_ERROR:
+        outcome->values[0] = metrics_reconstruction_error(outputs, wanted + (size_t)row * width, (int)width);
+        break;
+    }
+}
+
+bool outcome_flag(const struct outcome *outcome, int index)
+{
+    if (outcome->kind == OUTCOME_ERROR) {
+        return outcome->values[index] > outcome->threshold;
+    }
+    return outcome->values[index] >= (outcome->count == 1 && !isnan(outcome->threshold) ? outcome->threshold : 0.5);
+}
