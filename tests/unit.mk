@@ -55,6 +55,9 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts)
 
+# Time passes faster than it does.
+build/san/tests/worker/remote/test_heartbeat: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
+
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)

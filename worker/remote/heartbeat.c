@@ -68,10 +68,20 @@ static double idle_timeout_s(const struct heartbeat *heartbeat)
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
-/* How long a ps has been silent while others answered; where none does, that says nothing of this one. */
-static double silent_for_s(const struct heartbeat *heartbeat, int ps, double now_s)
+/* When some ps answered last; 0: never. */
+static double heard_last_s(const struct heartbeat *heartbeat)
 {
-    return now_s - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
+    double newest_s = 0;
+    for (int i = 0; i < heartbeat->count; i++) {
+        newest_s = fmax(newest_s, heartbeat->ps[i].heard_s);
+    }
+    return newest_s;
+}
+
+/* How long a ps has been silent while others answered; where none does, that says nothing of this one. */
+static double silent_for_s(const struct heartbeat *heartbeat, int ps)
+{
+    return heard_last_s(heartbeat) - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
 }
 
 /* To join takes all of them; to train, those that hold some of the parameters. */
@@ -87,21 +97,21 @@ static bool is_needed(struct heartbeat *heartbeat, int ps)
  * No push of ours can count before all ps have it. So while one of them can't be reached, the others are told, lest
  * everybody else waits for this worker.
  */
-static void look_for_silent_ps(struct heartbeat *heartbeat, double now_s)
+static void look_for_silent_ps(struct heartbeat *heartbeat)
 {
     const double longest_s = heartbeat->config->cluster.lease_secs + AGAIN_S;
     const int before = heartbeat->silent_ps;
     int silent = -1;
     for (int i = 0; i < heartbeat->count && heartbeat->reached_s > 0; i++) {
         const bool named = silent >= 0 && i != before; /* who was named before stays so */
-        if (!named && silent_for_s(heartbeat, i, now_s) > longest_s && is_needed(heartbeat, i)) {
+        if (!named && silent_for_s(heartbeat, i) > longest_s && is_needed(heartbeat, i)) {
             silent = i;
         }
     }
     heartbeat->silent_ps = silent;
     if (silent >= 0 && before < 0) {
         log_warning("%s has not been heard of for %.0f s, though others have: this worker takes no part until it is",
-                    heartbeat->links[silent].name, silent_for_s(heartbeat, silent, now_s));
+                    heartbeat->links[silent].name, silent_for_s(heartbeat, silent));
     } else if (silent < 0 && before >= 0) {
         log_info("%s is heard of again: this worker takes part again", heartbeat->links[before].name);
     }
@@ -110,10 +120,7 @@ static void look_for_silent_ps(struct heartbeat *heartbeat, double now_s)
 /* An answer of any ps; reached_s goes on unless there was none for a lease. */
 static void note_reached(struct heartbeat *heartbeat, double now_s)
 {
-    double newest_s = 0;
-    for (int i = 0; i < heartbeat->count; i++) {
-        newest_s = fmax(newest_s, heartbeat->ps[i].heard_s);
-    }
+    const double newest_s = heard_last_s(heartbeat);
     if (newest_s == 0 || now_s - newest_s > heartbeat->config->cluster.lease_secs) {
         heartbeat->reached_s = now_s;
     }
@@ -130,7 +137,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
     if (silent >= 0) {
         vitals.state = STATE_LOST;
         snprintf(message, sizeof message, "has not heard of %.200s for %.0f s", heartbeat->links[silent].name,
-                 silent_for_s(heartbeat, silent, clock_monotonic_s()));
+                 silent_for_s(heartbeat, silent));
     }
     struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
                                      .global_step = vitals.global_step,
@@ -312,7 +319,7 @@ static void *beat_on(void *context)
     while (polled && !atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
         notify_alive();
-        look_for_silent_ps(heartbeat, clock_monotonic_s());
+        look_for_silent_ps(heartbeat);
         visit_all(heartbeat, beat);
         double now_s = clock_monotonic_s();
         next_s = beat ? now_s + interval_s(heartbeat) : next_s;

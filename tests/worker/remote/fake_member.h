@@ -25,6 +25,7 @@ struct fake_member {
     void (*idle)(struct fake_member *member, struct channel *channel); /* between frames; NULL: nothing */
     const struct hello_identity *self;                                 /* but for the member and the next */
     atomic_ullong incarnation;
+    atomic_bool absent; /* whoever comes is cut at once */
     atomic_int refusal; /* enum refusal, of whoever comes; 0: welcome */
     atomic_bool cut;    /* the open connection is to end */
     atomic_int connections;
@@ -82,8 +83,12 @@ static inline void *fake_member_run(void *context)
         struct channel channel;
         struct error error;
         int fd;
-        if (accept_in_time(member->listener, &fd, name, clock_monotonic_s() + 0.02, &error) &&
-            connection_serve(&connection, fd, name, NULL, NULL, fake_member_soon(), &error)) {
+        if (!accept_in_time(member->listener, &fd, name, clock_monotonic_s() + 0.02, &error)) {
+            continue;
+        }
+        if (atomic_load(&member->absent)) {
+            close(fd);
+        } else if (connection_serve(&connection, fd, name, NULL, NULL, fake_member_soon(), &error)) {
             atomic_fetch_add(&member->connections, 1);
             channel_open(&channel, connection);
             fake_member_serve(member, &channel);

@@ -7,12 +7,12 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "base/clock.h"
 
 static struct story {
     pthread_mutex_t lock;
@@ -54,16 +54,36 @@ static inline bool was_told(const char *what)
     return there;
 }
 
+/* By a clock that no test turns. */
+static inline double story_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Until it is so; the test fails if that takes ten seconds. */
+#define AWAIT(condition)                                                                                               \
+    do {                                                                                                               \
+        const double awaited_s = story_s();                                                                            \
+        while (!(condition)) {                                                                                         \
+            if (story_s() - awaited_s > 10) {                                                                          \
+                fail_msg("never: %s", #condition);                                                                     \
+            }                                                                                                          \
+            usleep(1000);                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
 /* Until it was told; false: not within ten seconds. */
 static inline bool await_told(const char *what)
 {
-    const double until_s = clock_monotonic_s() + 10;
+    const double until_s = story_s() + 10;
     while (!was_told(what)) {
-        if (clock_monotonic_s() > until_s) {
+        if (story_s() > until_s) {
             fprintf(stderr, "never told: %s\nbut: %s\n", what, told());
             return false;
         }
-        clock_pause(clock_monotonic_s() + 0.001);
+        usleep(1000);
     }
     return true;
 }

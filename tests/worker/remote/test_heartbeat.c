@@ -1,0 +1,467 @@
+/*
+ * Heartbeats to members of the test's own: what they carry and how often, what of the answers counts, and who is told
+ * that somebody is silent. The clock goes on by itself, and jumps where a test has no time to wait.
+ */
+#include "worker/remote/heartbeat.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "tests/locks.h"
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
+
+enum { SERVERS = 3, WITHOUT_PARAMETERS = 2 };
+
+static _Atomic(double) jumped_s;
+
+double __real_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void);
+
+double __wrap_clock_monotonic_s(void)
+{
+    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
+}
+
+static struct server {
+    struct fake_member member;
+    pthread_mutex_t lock;
+    int beats, leaves, pongs, answers;
+    struct message_heartbeat last;
+    char message[256], host[256], device[256], goodbye[256];
+    struct message_lease lease;
+    uint32_t generation;
+    bool pings, mute;
+} servers[SERVERS];
+
+static struct bench {
+    struct config config;
+    struct identity identity;
+    struct traffic traffic;
+    struct heartbeat *heartbeat;
+    int count;
+} bench;
+
+static struct hello_identity self;
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    struct server *server = &servers[member->member.index];
+    const struct message_done done = {-1};
+    bool good = true;
+    pthread_mutex_lock(&server->lock);
+    channel->generation = server->generation;
+    if (channel->frame.type == MESSAGE_heartbeat) {
+        server->last = channel->message.heartbeat;
+        snprintf(server->message, sizeof server->message, "%s", server->last.message);
+        snprintf(server->host, sizeof server->host, "%s", server->last.host);
+        snprintf(server->device, sizeof server->device, "%s", server->last.device);
+        server->beats++;
+        if (server->pings) {
+            const struct message_ping ping = {77};
+            server->pings = false;
+            good = fake_member_say(channel, MESSAGE_ping, &ping);
+        }
+        good = good && (server->mute || fake_member_say(channel, MESSAGE_lease, &server->lease));
+        server->answers += !server->mute;
+    } else if (channel->frame.type == MESSAGE_pong) {
+        server->pongs += channel->message.pong.nonce == 77;
+    } else if (channel->frame.type == MESSAGE_leave) {
+        server->leaves++;
+        snprintf(server->goodbye, sizeof server->goodbye, "%s", channel->message.leave.message);
+        good = fake_member_say(channel, MESSAGE_done, &done);
+    }
+    pthread_mutex_unlock(&server->lock);
+    return good;
+}
+
+static struct server look(int index)
+{
+    pthread_mutex_lock(&servers[index].lock);
+    const struct server seen = servers[index];
+    pthread_mutex_unlock(&servers[index].lock);
+    return seen;
+}
+
+/* What this ps says from now on; returns once it has said so. */
+static void say(int index, uint8_t job_state, uint32_t generation, const char *message)
+{
+    struct server *server = &servers[index];
+    pthread_mutex_lock(&server->lock);
+    server->lease.job_state = job_state;
+    server->lease.message = message;
+    server->generation = generation;
+    const int answers = server->answers;
+    pthread_mutex_unlock(&server->lock);
+    AWAIT(look(index).answers > answers + 1); /* the first of them may have been on its way */
+}
+
+/* Listens; nobody runs yet. */
+static void begin(int count, const char *lease_s)
+{
+    char hosts[256] = "";
+    struct error error;
+    memset(&bench, 0, sizeof bench);
+    bench.count = count;
+    atomic_store(&jumped_s, 0);
+    for (int i = 0; i < count; i++) {
+        struct server *server = &servers[i];
+        memset(server, 0, sizeof *server);
+        pthread_mutex_init(&server->lock, NULL);
+        fake_member_listen(&server->member, MEMBER_PS, i);
+        server->lease =
+            (struct message_lease){.lease_ms = 1000, .job_state = JOB_TRAINING, .test_accuracy = NAN, .message = ""};
+        server->generation = 3;
+        snprintf(hosts + strlen(hosts), sizeof hosts - strlen(hosts), "%s%s", i > 0 ? "," : "", server->member.host);
+    }
+    const struct config_setting settings[] = {
+        {"insecure", "true"},   {"layers", "6,3"},       {"ps_hosts", hosts},         {"worker_hosts", "127.0.0.1:1"},
+        {"job_name", "worker"}, {"lease_secs", lease_s}, {"placement", "round_robin"}};
+    listen_in();
+    if (!config_load(&bench.config, NULL, settings, 7, &error) ||
+        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {
+        fail_msg("%s", error.text);
+    }
+    self = bench.identity.hello;
+}
+
+static void start(int index)
+{
+    fake_member_start(&servers[index].member, &self, answer);
+}
+
+static void create(void)
+{
+    struct error error;
+    if (!heartbeat_create(&bench.heartbeat, &bench.config, &bench.identity, &bench.traffic, "an abacus", &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void begin_all(int count, const char *lease_s)
+{
+    begin(count, lease_s);
+    for (int i = 0; i < count; i++) {
+        start(i);
+    }
+    create();
+}
+
+static void begin_hurried(int count, const char *lease_s)
+{
+    begin_all(count, lease_s);
+    heartbeat_wake(bench.heartbeat);
+}
+
+static void end(void)
+{
+    heartbeat_destroy(bench.heartbeat, "bye");
+    for (int i = 0; i < bench.count; i++) {
+        fake_member_stop(&servers[i].member);
+        pthread_mutex_destroy(&servers[i].lock);
+    }
+    identity_destroy(&bench.identity);
+    config_free(&bench.config);
+    heard();
+}
+
+/* How the worker is, in every beat to every ps; at the end a goodbye. */
+static void what_a_beat_says(void **state)
+{
+    char host[256] = "";
+    struct job_news news;
+    (void)state;
+    gethostname(host, sizeof host - 1);
+    begin_all(2, "0.6");
+    for (int i = 0; i < 2; i++) {
+        AWAIT(look(i).beats >= 1);
+        assert_string_equal(look(i).host, host);
+        assert_string_equal(look(i).device, "an abacus");
+    }
+    atomic_store(&bench.traffic.retries, 5);
+    heartbeat_say(bench.heartbeat, "counts");
+    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING,
+                                                     .global_step = 40,
+                                                     .local_step = 20,
+                                                     .steps_per_s = 2.5f,
+                                                     .loss = 0.25f,
+                                                     .staleness = 3});
+    for (int i = 0; i < 2; i++) {
+        AWAIT(look(i).last.global_step == 40 && look(i).last.bytes_in > 0);
+        const struct message_heartbeat last = look(i).last;
+        assert_int_equal(last.state, STATE_TRAINING);
+        assert_int_equal(last.local_step, 20);
+        assert_true(last.steps_per_s == 2.5f && last.loss == 0.25f);
+        assert_int_equal(last.staleness, 3);
+        assert_int_equal(last.retries, 5);
+        assert_true(last.bytes_out > last.bytes_in); /* beats are larger than leases */
+        assert_string_equal(look(i).message, "counts");
+    }
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(news.known && !news.over && !news.refused);
+    assert_false(heartbeat_is_over(bench.heartbeat));
+    end();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(servers[i].leaves, 1);
+        assert_string_equal(servers[i].goodbye, "bye");
+        assert_int_equal(atomic_load(&servers[i].member.connections), 1);
+    }
+}
+
+/* The first beat of a worker that has not joined. */
+static void before_joining(void **state)
+{
+    struct job_news news;
+    (void)state;
+    begin(1, "0.6");
+    create();
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(!news.known && isnan(news.test_accuracy));
+    start(0); /* it is tried again and again */
+    AWAIT(look(0).beats >= 1);
+    assert_int_equal(look(0).last.state, STATE_STARTING);
+    assert_int_equal(look(0).last.global_step, -1);
+    assert_true(isnan(look(0).last.loss));
+    assert_string_equal(look(0).message, "");
+    end();
+}
+
+/* Three in a lease, one each second at least, and many once somebody is in a hurry. */
+static void how_often(void **state)
+{
+    (void)state;
+    begin_all(1, "0.6");
+    AWAIT(look(0).beats >= 1);
+    double begun_s = story_s();
+    const int before = look(0).beats;
+    AWAIT(look(0).beats >= before + 3);
+    assert_true(story_s() - begun_s > 0.35); /* two intervals of 0.2 s, and what was left of a third */
+    end();
+    begin_all(1, "60");
+    AWAIT(look(0).beats >= 1);
+    begun_s = story_s();
+    AWAIT(look(0).beats >= 2);
+    assert_in_range((int)(1e3 * (story_s() - begun_s)), 900, 8000);
+    heartbeat_wake(bench.heartbeat);
+    begun_s = story_s();
+    AWAIT(look(0).beats >= 7);
+    assert_true(story_s() - begun_s < 3.5);
+    assert_true(story_s() - begun_s > 0.06);
+    end();
+}
+
+/* A worker that computes for long answers pings all the same. */
+static void pings(void **state)
+{
+    (void)state;
+    begin(1, "0.6");
+    servers[0].pings = true;
+    start(0);
+    create();
+    AWAIT(look(0).pongs == 1);
+    AWAIT(look(0).beats >= 3);
+    end();
+}
+
+/* The first ps that knows of the end is believed, whatever others say later. */
+static void the_end_of_the_job(void **state)
+{
+    struct job_news news;
+    (void)state;
+    begin_hurried(2, "0.5");
+    pthread_mutex_lock(&servers[0].lock);
+    servers[0].lease.test_accuracy = 0.5f;
+    pthread_mutex_unlock(&servers[0].lock);
+    say(0, JOB_DONE, 3, "it is done");
+    AWAIT(heartbeat_is_over(bench.heartbeat));
+    say(1, JOB_FAILED, 3, "it failed");
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(news.over && !news.failed && !news.refused && news.test_accuracy == 0.5f);
+    assert_string_equal(news.message, "it is done");
+    assert_false(heartbeat_is_fenced(bench.heartbeat));
+    end();
+    begin_hurried(1, "0.5");
+    say(0, JOB_FAILED, 3, "it failed");
+    AWAIT(heartbeat_is_over(bench.heartbeat));
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(news.over && news.failed);
+    assert_string_equal(news.message, "it failed");
+    end();
+}
+
+/* A process that is refused is out, for good, and does not ask again; others go on hearing of it. */
+static void refused(void **state)
+{
+    struct job_news news;
+    (void)state;
+    begin(2, "0.5");
+    atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
+    start(0);
+    start(1);
+    create();
+    heartbeat_wake(bench.heartbeat);
+    AWAIT(heartbeat_is_fenced(bench.heartbeat));
+    assert_true(heartbeat_is_over(bench.heartbeat));
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(news.refused && !news.over);
+    assert_non_null(strstr(news.message, "as the test wants"));
+    const int before = look(0).beats;
+    AWAIT(look(0).beats > before + 4);
+    assert_int_equal(atomic_load(&servers[1].member.connections), 1);
+    end();
+}
+
+static bool needs(uint32_t generation, double since_s, char why[256])
+{
+    why[0] = '\0';
+    return heartbeat_needs_rejoin(bench.heartbeat, generation, since_s, why);
+}
+
+/* A ps that has no model, or another one, or is another process than it was; but nothing it said before counts. */
+static void when_to_join_again(void **state)
+{
+    char why[256];
+    (void)state;
+    begin_hurried(2, "0.5");
+    say(0, JOB_TRAINING, 3, "");
+    say(1, JOB_TRAINING, 3, "");
+    assert_false(needs(3, 0, why));
+    assert_false(needs(4, 0, why));
+    assert_true(needs(2, 0, why));
+    assert_non_null(strstr(why, "ps 0 (127.0.0.1:"));
+    assert_non_null(strstr(why, "has generation 3 of the model"));
+    assert_false(needs(2, clock_monotonic_s() + 100, why));
+    const uint8_t states[] = {JOB_WAITING, JOB_RESTORING};
+    for (int i = 0; i < 2; i++) {
+        say(1, states[i], 3, "");
+        AWAIT(needs(3, 0, why));
+        assert_non_null(strstr(why, "ps 1 (127.0.0.1:"));
+        assert_non_null(strstr(why, "has no model"));
+    }
+    say(1, JOB_TRAINING, 3, "");
+    AWAIT(!needs(3, 0, why));
+    const double since_s = clock_monotonic_s();
+    atomic_store(&servers[1].member.incarnation, 999); /* a process that knows the same number */
+    atomic_store(&servers[1].member.cut, true);
+    AWAIT(needs(3, since_s, why));
+    assert_non_null(strstr(why, "ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(why, "is another process now"));
+    assert_false(needs(3, clock_monotonic_s(), why));
+    say(1, JOB_TRAINING, 3, "");
+    const double joined_s = clock_monotonic_s();
+    atomic_store(&servers[1].member.cut, true); /* the same one, by another connection */
+    AWAIT(atomic_load(&servers[1].member.connections) == 3);
+    say(1, JOB_TRAINING, 3, "");
+    assert_false(needs(3, joined_s, why));
+    say(1, JOB_DONE, 5, "");
+    AWAIT(heartbeat_is_over(bench.heartbeat));
+    assert_false(needs(3, 0, why)); /* it is over */
+    end();
+}
+
+/* A connection on which nothing is answered is dead, whatever the system believes. */
+static void unanswered(void **state)
+{
+    (void)state;
+    begin(1, "1.5");
+    servers[0].mute = true;
+    start(0);
+    create();
+    AWAIT(look(0).beats >= 2);
+    assert_int_equal(atomic_load(&servers[0].member.connections), 1);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 0);
+    atomic_store(&jumped_s, atomic_load(&jumped_s) + 1.0);
+    AWAIT(atomic_load(&servers[0].member.connections) >= 2);
+    assert_true(atomic_load(&bench.traffic.retries) >= 1);
+    end();
+}
+
+/* The clock jumps, in parts of a lease, and ps 0 goes on answering. */
+static void pass(double seconds)
+{
+    for (; seconds > 0; seconds -= 4) {
+        const int answers = look(0).answers;
+        AWAIT(look(0).answers > answers + 2);
+        atomic_store(&jumped_s, atomic_load(&jumped_s) + fmin(seconds, 4));
+    }
+    const int answers = look(0).answers;
+    AWAIT(look(0).answers > answers + 3);
+}
+
+/* Where one ps is not heard of, though others are, they are told: nobody is to wait for this worker's gradient. */
+static void a_silent_ps(void **state)
+{
+    (void)state;
+    begin(2, "10");
+    atomic_store(&servers[1].member.absent, true);
+    start(0);
+    start(1);
+    create();
+    heartbeat_wake(bench.heartbeat);
+    AWAIT(look(0).answers >= 1);
+    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    pass(8);
+    assert_int_equal(look(0).last.state, STATE_TRAINING);
+    pass(4.5);
+    AWAIT(look(0).last.state == STATE_LOST);
+    assert_non_null(strstr(look(0).message, "has not heard of ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(look(0).message, ") for 1"));
+    assert_int_equal(look(0).last.global_step, 4);
+    assert_int_equal(times(heard_so_far(), "has not been heard of for 1"), 1);
+    pass(8);
+    assert_int_equal(times(heard_so_far(), "has not been heard of"), 1);
+    assert_int_equal(times(heard_so_far(), "is heard of again"), 0);
+    atomic_store(&servers[1].member.absent, false);
+    AWAIT(look(0).last.state == STATE_TRAINING);
+    assert_int_equal(times(heard_so_far(), "is heard of again: this worker takes part again"), 1);
+    end();
+}
+
+/* A ps without parameters is needed to join, but not to train; and where none is heard of, none is silent. */
+static void a_ps_that_is_not_needed(void **state)
+{
+    (void)state;
+    begin(SERVERS, "10");
+    atomic_store(&servers[WITHOUT_PARAMETERS].member.absent, true);
+    start(0);
+    start(1);
+    start(2);
+    create();
+    heartbeat_wake(bench.heartbeat);
+    AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
+    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    pass(16);
+    assert_int_equal(look(0).last.state, STATE_TRAINING);
+    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
+    AWAIT(look(0).last.state == STATE_LOST);
+    assert_non_null(strstr(look(0).message, "has not heard of ps 2 ("));
+    end();
+    begin_all(2, "10");
+    heartbeat_wake(bench.heartbeat);
+    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
+    atomic_store(&jumped_s, 100); /* this process was stopped, say */
+    const int answers = look(0).answers;
+    AWAIT(look(0).answers > answers + 10);
+    assert_int_equal(look(0).last.state, STATE_TRAINING);
+    assert_int_equal(times(heard_so_far(), "heard of"), 0);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_beat_says),   cmocka_unit_test(before_joining),
+        cmocka_unit_test(how_often),          cmocka_unit_test(pings),
+        cmocka_unit_test(the_end_of_the_job), cmocka_unit_test(refused),
+        cmocka_unit_test(when_to_join_again), cmocka_unit_test(unanswered),
+        cmocka_unit_test(a_silent_ps),        cmocka_unit_test(a_ps_that_is_not_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
