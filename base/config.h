@@ -29,6 +29,7 @@ enum {
 
 #define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, unless --config names another */
 
+enum cluster_source { CLUSTER_BY_KEYS, CLUSTER_BY_SLURM };
 enum job_name { JOB_LOCAL, JOB_PS, JOB_WORKER, JOB_EVALUATOR };
 enum initializer { INITIALIZER_ZEROS, INITIALIZER_TRUNCATED_NORMAL, INITIALIZER_GLOROT, INITIALIZER_HE };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
@@ -47,10 +48,12 @@ struct string_list {
 };
 
 struct config_cluster {
+    enum cluster_source cluster; /* where job_name, task_index and both lists come from */
     enum job_name job_name;
     int task_index;
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
+    int ps_count, base_port;         /* of tasks of Slurm: base/config/slurm.h */
     bool issync;
     int replicas_to_aggregate;       /* gradients per synchronous step; 0 = one per worker */
     int min_replicas;                /* fewest gradients that make a synchronous step */
@@ -64,6 +67,7 @@ struct config_cluster {
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */
     char *bind;                      /* address to listen on; "" = all interfaces */
     bool serve_forever;              /* a ps waits for the next job when this one is over */
+    double leave_secs; /* a ps that a signal asks to leave waits so long for worker 0 to leave before it */
 };
 
 /* The largest number of workers: those in worker_hosts, plus CONFIG_ELASTIC_WORKERS with `elastic`. */
@@ -246,9 +250,10 @@ bool config_defaults(struct config *config, struct error *error);
 
 /*
  * Applies in turn, each overriding the one before: defaults; the file; the version that was rolled out to this machine,
- * if it is newer than the file's fleet.version (base/config/versions.h); TF_CONFIG (base/config/tf_config.h); the
- * settings. Then checks ranges and relations. path NULL: config.json in the current folder if there is one. On failure
- * the config is left empty and need not be freed.
+ * if it is newer than the file's fleet.version (base/config/versions.h); what a scheduler says in the environment
+ * (TF_CONFIG: base/config/tf_config.h; with cluster=slurm Slurm's variables: base/config/slurm.h); the settings. Then
+ * checks ranges and relations. path NULL: config.json in the current folder if there is one. On failure the config is
+ * left empty and need not be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);

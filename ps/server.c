@@ -59,13 +59,35 @@ static bool tick(struct server *server, struct rate *rate)
     return over && !server->config->cluster.serve_forever;
 }
 
-/* Takes connections until the job is over or a signal asks to leave. */
+/*
+ * A signal asks to leave. Whoever sends it to all members at once, as schedulers do, wants a last checkpoint, and
+ * worker 0 can't make that without the ps: so they may stay until it has left (leave_secs).
+ */
+static bool may_leave(struct server *server, double *asked_s, double now_s)
+{
+    const double leave_secs = server->config->cluster.leave_secs;
+    if (signals_pending() == 0) {
+        return false;
+    }
+    server_lock(server);
+    const bool chief = server->job.state == JOB_TRAINING && server->job.workers[0].connections > 0;
+    server_unlock(server);
+    if (*asked_s == 0.0 && chief && leave_secs > 0) {
+        log_info("ps %d was asked to leave (%s) and waits up to %g s for worker 0 to leave first", server->index,
+                 signals_name(signals_pending()), leave_secs);
+    }
+    *asked_s = *asked_s > 0.0 ? *asked_s : now_s;
+    return !chief || now_s - *asked_s >= leave_secs;
+}
+
+/* Takes connections until the job is over or it is time to leave because a signal asked for it. */
 static void accept_all(struct server *server)
 {
     struct rate rate = {clock_monotonic_s(), 0};
-    double ticked_s = 0.0;
+    double ticked_s = 0.0, asked_s = 0.0;
     bool over = false;
-    while (!over && signals_pending() == 0 && atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
+    while (!over && !may_leave(server, &asked_s, clock_monotonic_s()) &&
+           atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
         listener_accept(server->listener, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0);
         notify_alive();
         double now_s = clock_monotonic_s();

@@ -113,7 +113,7 @@ def test_what_is_refused(fleet, trainer):
     flags = [flag for flag in fleet.job_flags() if not flag.startswith("--train_steps")]
     result = subprocess.run([trainer, "rollout", fleet.candidate(7, train_steps=2000000), "--yes", *flags],
                             cwd=fleet.folder, capture_output=True, text=True, timeout=30)
-    assert result.returncode == 1 and "train.train_steps is set by a flag or TF_CONFIG here" in text_of(result)
+    assert result.returncode == 1 and "train.train_steps is set by a flag or the environment here" in text_of(result)
     (fleet.folder / "operator.pub").unlink()
     result = fleet.rollout(fleet.candidate(8, learning_rate=0.02), "--yes")
     assert result.returncode == 1 and "operator.pub" in text_of(result)

@@ -189,8 +189,8 @@ static void put_program_page(const struct command *const *commands)
          "No colors on a terminal.\n.El");
     put_files();
     puts(".Sh EXIT STATUS\n.Bl -tag -width Ds\n.It 0\nThe command did what was asked.\n.It 1\nIt failed; one line on "
-         "standard error says why.\n.It 2\nThe command line or the configuration is wrong.\n.It 130 , 143\n"
-         "Training was interrupted by SIGINT or SIGTERM, and saved.\n.El\n.Sh EXAMPLES\n"
+         "standard error says why.\n.It 2\nThe command line or the configuration is wrong.\n.It 130 , 143 , 138\n"
+         "Training was interrupted by SIGINT, SIGTERM or SIGUSR1, and saved.\n.El\n.Sh EXAMPLES\n"
          "Train two epochs, look at the result, resume:\n.Bd -literal -offset indent\n"
          "trainer --epochs=2 --train_dir=run1\ntrainer eval run1\ntrainer --epochs=4 --train_dir=run1\n.Ed\n"
          ".Sh SEE ALSO\n.Xr trainer-config 5");

@@ -49,7 +49,7 @@ static void source_text(const struct config *config, const struct config_key *ke
     } else if (origin->source == SOURCE_FLAG) {
         snprintf(text, size, "--%s", key->name);
     } else if (origin->source == SOURCE_ENVIRONMENT) {
-        snprintf(text, size, "TF_CONFIG");
+        snprintf(text, size, "%s", config_environment_name(config));
     } else {
         snprintf(text, size, "default");
     }

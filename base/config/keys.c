@@ -12,6 +12,7 @@
 #define MAX_EXACT 9007199254740991.0
 
 static const char *const job_names[] = {"local", "ps", "worker", "evaluator", NULL};
+static const char *const cluster_sources[] = {"none", "slurm", NULL};
 static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl", NULL};
@@ -32,6 +33,10 @@ static const char *const log_formats[] = {"text", "json", NULL};
 
 /* clang-format off */
 const struct config_key config_keys[] = {
+    {"cluster", "cluster", KEY_WORD, AT(cluster.cluster), .words = cluster_sources, .initial = "none",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "scheduler that says who this process is and where the others are: none = these keys or "
+                    "TF_CONFIG; slurm = the tasks that srun starts are the members"},
     {"cluster", "job_name", KEY_WORD, AT(cluster.job_name), .words = job_names, .initial = "local",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "role of this process: local trains on this machine alone; evaluator evaluates every checkpoint "
@@ -43,6 +48,12 @@ const struct config_key config_keys[] = {
      .description = "addresses of the parameter servers"},
     {"cluster", "worker_hosts", KEY_HOSTS, AT(cluster.worker_hosts), .initial = "",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "addresses of the workers"},
+    {"cluster", "ps_count", KEY_COUNT, AT(cluster.ps_count), .minimum = 1, .maximum = CONFIG_MAX_HOSTS,
+     .initial = "1", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "with cluster=slurm: the first so many tasks are the ps, the others the workers"},
+    {"cluster", "base_port", KEY_COUNT, AT(cluster.base_port), .minimum = 1, .maximum = 65535, .initial = "2222",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "with cluster=slurm: port of the first task on each node; the next ones follow"},
     {"cluster", "issync", KEY_SWITCH, AT(cluster.issync), .initial = "false", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "average the workers' gradients into one step instead of applying each as it arrives"},
     {"cluster", "replicas_to_aggregate", KEY_COUNT, AT(cluster.replicas_to_aggregate), .maximum = CONFIG_MAX_HOSTS,
@@ -81,6 +92,10 @@ const struct config_key config_keys[] = {
     {"cluster", "serve_forever", KEY_SWITCH, AT(cluster.serve_forever), .initial = "false",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "keep the ps running for the next job after this one ends"},
+    {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "a ps that a signal asks to leave waits so long for worker 0 to save and leave before it; 0 = it "
+                    "leaves at once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
      .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,

@@ -109,6 +109,9 @@ void config_key_clear(const struct config_key *key, struct config *config);
 /* Where the value of the key came from. */
 struct config_origin *config_origin_of(const struct config *config, const struct config_key *key);
 
+/* What values of SOURCE_ENVIRONMENT are attributed to: "TF_CONFIG". */
+const char *config_environment_name(const struct config *config);
+
 /* The shortest decimal that reads back as the same double: 0.1, 100, 1e-08. */
 void config_number_text(double number, char text[32]);
 

@@ -15,6 +15,7 @@
 
 #include "base/config/keys.h"
 #include "base/config/relations.h"
+#include "base/config/slurm.h"
 #include "base/config/tf_config.h"
 #include "base/config/versions.h"
 #include "base/file.h"
@@ -189,7 +190,8 @@ static bool read_setting(struct config *config, const struct config_setting *set
         return error_set(error, "unknown flag --%.64s", setting->flag);
     }
     if (!config_key_set_text(key, config, setting->text, error)) {
-        return error_wrap(error, source == SOURCE_ENVIRONMENT ? "TF_CONFIG: %s" : "--%s", key->name);
+        return source == SOURCE_ENVIRONMENT ? error_wrap(error, "%s: %s", config_environment_name(config), key->name)
+                                            : error_wrap(error, "--%s", key->name);
     }
     config_origin_of(config, key)->source = source;
     return true;
@@ -250,13 +252,46 @@ struct layers {
     const char *name;     /* of the file */
     const uint8_t *bytes; /* NULL: no file */
     size_t size;
-    bool versions;                    /* apply the version in force beside the file */
-    const struct config_texts *texts; /* or apply this version; NULL: none */
-    const struct tf_config *environment;
+    bool versions;                         /* apply the version in force beside the file */
+    const struct config_texts *texts;      /* or apply this version; NULL: none */
+    bool environment;                      /* ask it who this process is */
     const struct config_setting *settings; /* flags */
     int setting_count;
     enum config_source *sources; /* [setting_count]; NULL: all are flags */
 };
+
+static bool read_settings(struct config *config, const struct layers *layers, struct error *error)
+{
+    for (int i = 0; i < layers->setting_count; i++) {
+        if (!read_setting(config, &layers->settings[i], layers->sources ? layers->sources[i] : SOURCE_FLAG, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_environment(struct config *config, struct error *error)
+{
+    struct assignment assignment;
+    struct slurm_task task;
+    const char *tf_config = getenv("TF_CONFIG");
+    const struct config_cluster *cluster = &config->cluster;
+    bool done;
+    if (cluster->cluster == CLUSTER_BY_SLURM) {
+        if (tf_config && tf_config[0] != '\0') {
+            return error_set(error, "TF_CONFIG and cluster=slurm both say who this is; remove one");
+        }
+        slurm_task_here(&task);
+        done = slurm_parse(&assignment, &task, cluster->ps_count, cluster->base_port, error);
+    } else {
+        done = tf_config_parse(&assignment, tf_config, error);
+    }
+    for (int i = 0; done && i < assignment.count; i++) {
+        done = read_setting(config, &assignment.settings[i], SOURCE_ENVIRONMENT, error);
+    }
+    assignment_free(&assignment);
+    return done;
+}
 
 static bool read_layers(struct config *config, const struct layers *layers, struct error *error)
 {
@@ -279,15 +314,12 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
                                      layers->texts->local_size, error))) {
         return false;
     }
-    for (int i = 0; i < layers->environment->count; i++) {
-        if (!read_setting(config, &layers->environment->settings[i], SOURCE_ENVIRONMENT, error)) {
-            return false;
-        }
+    /* Flags say how to read the environment, and override it. */
+    if (layers->environment && !(read_settings(config, layers, error) && read_environment(config, error))) {
+        return false;
     }
-    for (int i = 0; i < layers->setting_count; i++) {
-        if (!read_setting(config, &layers->settings[i], layers->sources ? layers->sources[i] : SOURCE_FLAG, error)) {
-            return false;
-        }
+    if (!read_settings(config, layers, error)) {
+        return false;
     }
     config_fill_in(config);
     return config_check_relations(config, error);
@@ -303,17 +335,11 @@ static bool parse(struct config *config, const struct layers *layers, struct err
     return done;
 }
 
-static const struct tf_config no_environment = {.count = 0};
-
 bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
                   const struct config_setting *settings, int setting_count, struct error *error)
 {
-    const struct layers layers = {.name = name,
-                                  .bytes = bytes,
-                                  .size = size,
-                                  .environment = &no_environment,
-                                  .settings = settings,
-                                  .setting_count = setting_count};
+    const struct layers layers = {
+        .name = name, .bytes = bytes, .size = size, .settings = settings, .setting_count = setting_count};
     return parse(config, &layers, error);
 }
 
@@ -322,7 +348,6 @@ bool config_load(struct config *config, const char *path, const struct config_se
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
-    struct tf_config environment;
     *config = (struct config){.path = NULL};
     if (!path && file_exists(CONFIG_DEFAULT_PATH)) {
         path = CONFIG_DEFAULT_PATH;
@@ -330,17 +355,15 @@ bool config_load(struct config *config, const char *path, const struct config_se
     if (path && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    bool done = tf_config_parse(&environment, getenv("TF_CONFIG"), error) &&
-                parse(config,
+    bool done = parse(config,
                       &(struct layers){.name = path,
                                        .bytes = bytes,
                                        .size = size,
                                        .versions = true,
-                                       .environment = &environment,
+                                       .environment = true,
                                        .settings = settings,
                                        .setting_count = setting_count},
                       error);
-    tf_config_free(&environment);
     free(bytes);
     return done;
 }
@@ -370,7 +393,6 @@ bool config_in_version(struct config *config, const struct config *here, const s
                                   .bytes = bytes,
                                   .size = size,
                                   .texts = texts,
-                                  .environment = &no_environment,
                                   .settings = settings,
                                   .setting_count = count,
                                   .sources = sources},

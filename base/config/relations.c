@@ -22,7 +22,7 @@ static bool blame(const struct config *config, const char *section, const char *
         return error_wrap(error, "--%s", name);
     }
     if (from->source == SOURCE_ENVIRONMENT) {
-        return error_wrap(error, "TF_CONFIG: %s", name);
+        return error_wrap(error, "%s: %s", config_environment_name(config), name);
     }
     error_wrap(error, "%s.%s", section, name);
     if (from->source == SOURCE_VERSION) {

@@ -94,11 +94,6 @@ static char *join(const cJSON *first, const cJSON *second)
     return text;
 }
 
-static void add(struct tf_config *parsed, const char *flag, const char *text)
-{
-    parsed->settings[parsed->count++] = (struct config_setting){flag, text};
-}
-
 /* job_name for the task's type, and the offset to add to its index; NULL for an unknown type. */
 static const char *role_of(const struct content *content, int *shift)
 {
@@ -115,7 +110,7 @@ static const char *role_of(const struct content *content, int *shift)
     return NULL;
 }
 
-static bool make_settings(struct tf_config *parsed, const struct content *content, struct error *error)
+static bool make_settings(struct assignment *assignment, const struct content *content, struct error *error)
 {
     int shift, workers = cJSON_GetArraySize(content->worker) + (content->chief ? 1 : 0);
     const char *job_name = role_of(content, &shift);
@@ -129,21 +124,13 @@ static bool make_settings(struct tf_config *parsed, const struct content *conten
     if (strcmp(job_name, "worker") == 0 && !content->ps && workers <= 1) {
         job_name = "local";
     }
-    parsed->texts[0] = join(content->ps, NULL);
-    parsed->texts[1] = join(content->chief, content->worker);
-    if (!parsed->texts[0] || !parsed->texts[1]) {
-        return error_set(error, "out of memory");
-    }
+    assignment->ps_hosts = join(content->ps, NULL);
+    assignment->worker_hosts = join(content->chief, content->worker);
     bool is_member = strcmp(job_name, "ps") == 0 || strcmp(job_name, "worker") == 0;
-    snprintf(parsed->index, sizeof parsed->index, "%d", is_member ? content->index + shift : 0);
-    add(parsed, "job_name", job_name);
-    add(parsed, "task_index", parsed->index);
-    add(parsed, "ps_hosts", parsed->texts[0]);
-    add(parsed, "worker_hosts", parsed->texts[1]);
-    return true;
+    return assignment_set(assignment, job_name, is_member ? content->index + shift : 0, error);
 }
 
-static bool read_root(struct tf_config *parsed, const cJSON *root, struct error *error)
+static bool read_root(struct assignment *assignment, const cJSON *root, struct error *error)
 {
     const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(root, "cluster");
     const cJSON *task = cJSON_GetObjectItemCaseSensitive(root, "task");
@@ -155,13 +142,13 @@ static bool read_root(struct tf_config *parsed, const cJSON *root, struct error 
         return true;
     }
     return find_cluster(&content, cluster, error) && find_task(&content, task, error) &&
-           make_settings(parsed, &content, error);
+           make_settings(assignment, &content, error);
 }
 
-bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *error)
+bool tf_config_parse(struct assignment *assignment, const char *text, struct error *error)
 {
     struct json_place place;
-    *parsed = (struct tf_config){.count = 0};
+    *assignment = (struct assignment){.count = 0};
     size_t size = text ? strlen(text) : 0;
     if (size == 0) {
         return true;
@@ -173,14 +160,7 @@ bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *e
         return error_wrap(error, "TF_CONFIG:%d:%d", place.line, place.column);
     }
     cJSON *root = json_build(text, size);
-    bool done = root ? read_root(parsed, root, error) : error_set(error, "out of memory");
+    bool done = root ? read_root(assignment, root, error) : error_set(error, "out of memory");
     cJSON_Delete(root);
     return done || error_wrap(error, "TF_CONFIG");
-}
-
-void tf_config_free(struct tf_config *parsed)
-{
-    free(parsed->texts[0]);
-    free(parsed->texts[1]);
-    *parsed = (struct tf_config){.count = 0};
 }

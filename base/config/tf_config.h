@@ -12,25 +12,16 @@
 #define BASE_CONFIG_TF_CONFIG_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
-#include "base/config.h"
+#include "base/config/assignment.h"
 #include "base/error.h"
 
-enum { TF_CONFIG_SETTINGS = 4, TF_CONFIG_MAX_TEXT = 1 << 16 };
-
-struct tf_config {
-    struct config_setting settings[TF_CONFIG_SETTINGS];
-    int count; /* 0: no cluster */
-    char *texts[2];
-    char index[16];
-};
+enum { TF_CONFIG_MAX_TEXT = 1 << 16 };
 
 /*
- * A pure function of the text. NULL, "" and "{}" mean no cluster. The caller calls tf_config_free, also after a
- * failure.
+ * A pure function of the text. NULL, "" and "{}" mean no cluster: nothing is assigned. The caller calls
+ * assignment_free, also after a failure.
  */
-bool tf_config_parse(struct tf_config *parsed, const char *text, struct error *error);
-void tf_config_free(struct tf_config *parsed);
+bool tf_config_parse(struct assignment *assignment, const char *text, struct error *error);
 
 #endif

@@ -740,6 +740,11 @@ void config_key_clear(const struct config_key *key, struct config *config)
     }
 }
 
+const char *config_environment_name(const struct config *config)
+{
+    return config->cluster.cluster == CLUSTER_BY_SLURM ? "cluster=slurm" : "TF_CONFIG";
+}
+
 struct config_origin *config_origin_of(const struct config *config, const struct config_key *key)
 {
     return &config->origins[key - config_keys];

@@ -50,12 +50,15 @@ static uint64_t add_text(uint64_t hash, const char *text)
 
 void restart_identity(char id[RESTART_ID])
 {
-    const char *environment = getenv("TF_CONFIG");
+    /* What makes members of one command line different. */
+    const char *const variables[] = {getenv("TF_CONFIG"), getenv("SLURM_PROCID")};
     uint64_t hash = 0xcbf29ce484222325u;
     for (char *const *argument = own_arguments; argument && *argument; argument++) {
         hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not by which name it was called */
     }
-    hash = environment ? add_text(hash, environment) : hash;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        hash = variables[i] ? add_text(hash, variables[i]) : hash;
+    }
     snprintf(id, RESTART_ID, "%016llx", (unsigned long long)hash);
 }
 

@@ -34,6 +34,7 @@ void signals_catch(void)
      * is left alone when ignored, because that is what nohup is for. */
     catch_one(SIGINT);
     catch_one(SIGTERM);
+    catch_one(SIGUSR1); /* what Slurm can be asked to send some time before it ends a job */
     struct sigaction hangup;
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
         catch_one(SIGHUP);
@@ -56,6 +57,8 @@ const char *signals_name(int number)
         return "SIGTERM";
     case SIGHUP:
         return "SIGHUP";
+    case SIGUSR1:
+        return "SIGUSR1";
     default:
         return "a signal";
     }

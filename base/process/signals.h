@@ -1,6 +1,6 @@
 /*
- * Being asked to leave. SIGINT, SIGTERM and SIGHUP (unless it was ignored, as nohup does) ask for an orderly end, which
- * the loops of the program look for between two pieces of work; a second one ends the process at once.
+ * Being asked to leave. SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it was ignored, as nohup does) ask for an orderly
+ * end, which the loops of the program look for between two pieces of work; a second one ends the process at once.
  */
 #ifndef BASE_PROCESS_SIGNALS_H
 #define BASE_PROCESS_SIGNALS_H

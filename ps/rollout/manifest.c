@@ -421,10 +421,11 @@ bool change_is_free(const struct config *here, const struct config *after, struc
         char path[CONFIG_PATH_SIZE];
         config_key_path(diff.changes[i].key, path);
         can = config_origin_of(here, diff.changes[i].key)->source <= SOURCE_VERSION ||
-              error_set(error,
-                        "%s is set by a flag or TF_CONFIG here, which would win again at the next start: remove that "
-                        "first",
-                        path);
+              error_set(
+                  error,
+                  "%s is set by a flag or the environment here, which would win again at the next start: remove that "
+                  "first",
+                  path);
     }
     config_diff_free(&diff);
     return can;

@@ -127,7 +127,10 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
 bool change_kind(const struct config *before, const struct config *after, bool local_differs, enum rollout_kind *kind,
                  struct error *error);
 
-/* Fails if a flag or TF_CONFIG of this process overrides a key that changes: it would win again at the next start. */
+/*
+ * Fails if a flag or the environment of this process overrides a key that changes: it would win again at the next
+ * start.
+ */
 bool change_is_free(const struct config *here, const struct config *after, struct error *error);
 
 /* May this key of single machines be rolled out? Not if it says who a machine is or where it keeps things. */

@@ -311,8 +311,9 @@ static bool check_file(struct rollout_participant *participant, const struct man
                          "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
                          participant->config->path, (long long)file_version, (unsigned long long)target->version);
     }
-    return parsed && (strcmp(digest, target->digest) == 0 ||
-                      error_set(error, "flags or TF_CONFIG of this process change it: see `trainer config show`"));
+    return parsed &&
+           (strcmp(digest, target->digest) == 0 ||
+            error_set(error, "flags or the environment of this process change it: see `trainer config show`"));
 }
 
 static bool check_machine(struct rollout_participant *participant, const struct manifest_config *target,

@@ -6,17 +6,17 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct error error = {""};
-    struct tf_config parsed;
+    struct assignment parsed;
     char *text = text_of(bytes, size);
     if (tf_config_parse(&parsed, text, &error)) {
-        assert(parsed.count == 0 || parsed.count == TF_CONFIG_SETTINGS);
+        assert(parsed.count == 0 || parsed.count == ASSIGNMENT_SETTINGS);
         for (int i = 0; i < parsed.count; i++) {
             assert(parsed.settings[i].flag && parsed.settings[i].text);
         }
     } else {
         check_refusal(&error, "TF_CONFIG:");
     }
-    tf_config_free(&parsed);
+    assignment_free(&parsed);
     free(text);
     return 0;
 }

@@ -16,7 +16,7 @@ static void means(const char *text, const char *job_name, const char *task_index
 {
     static const char *const flags[] = {"job_name", "task_index", "ps_hosts", "worker_hosts"};
     const char *const expected[] = {job_name, task_index, ps_hosts, worker_hosts};
-    struct tf_config parsed;
+    struct assignment parsed;
     struct error error = {""};
     bool done = tf_config_parse(&parsed, text, &error);
     assert_string_equal(done ? "" : error.text, "");
@@ -25,16 +25,16 @@ static void means(const char *text, const char *job_name, const char *task_index
         assert_string_equal(parsed.settings[i].flag, flags[i]);
         assert_string_equal(parsed.settings[i].text, expected[i]);
     }
-    tf_config_free(&parsed);
+    assignment_free(&parsed);
 }
 
 static void refuses(const char *text, const char *message)
 {
-    struct tf_config parsed;
+    struct assignment parsed;
     struct error error = {""};
     assert_false(tf_config_parse(&parsed, text, &error));
     assert_string_equal(error.text, message);
-    tf_config_free(&parsed);
+    assignment_free(&parsed);
 }
 
 static void every_member(void **state)
@@ -67,11 +67,11 @@ static void nothing_said(void **state)
     static const char *const texts[] = {NULL, "", "{}", "{\"cluster\": {}}",
                                         "{\"task\": {\"type\": \"worker\", \"index\": 0}}"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        struct tf_config parsed;
+        struct assignment parsed;
         struct error error;
         assert_true(tf_config_parse(&parsed, texts[i], &error));
         assert_int_equal(parsed.count, 0);
-        tf_config_free(&parsed);
+        assignment_free(&parsed);
     }
 }
 

@@ -79,8 +79,8 @@ struct cluster {
 
 /* --- Members' command lines --- */
 
-static const char *const own_flags[] = {"job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind", "progress",
-                                        "log_format", "num_threads", "fleet_key", "profile",      NULL};
+static const char *const own_flags[] = {"cluster",  "job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind",
+                                        "progress", "log_format", "num_threads", "fleet_key", "profile",      NULL};
 
 static bool is_own(const char *name)
 {
