@@ -38,8 +38,10 @@ enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLD
 enum label_dtype { LABEL_AUTO, LABEL_UINT8, LABEL_INT32, LABEL_INT64, LABEL_FLOAT32, LABEL_FLOAT64 };
 enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
 enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
-enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF };
+enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF, SHARDING_OWN };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
+enum outer_optimizer { OUTER_AVERAGE, OUTER_MOMENTUM, OUTER_NESTEROV, OUTER_ADAM };
+enum round_weights { WEIGHTS_BY_EXAMPLES, WEIGHTS_EQUAL };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
 
 struct string_list {
@@ -137,6 +139,13 @@ struct config_train {
     double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
+    int local_steps;    /* of a worker between two exchanges; 1: every step is shared, there are no rounds */
+    int local_epochs;   /* the same as passes over the worker's examples; 0 = by local_steps */
+    double proximal_mu; /* holds a worker's parameters near those that the round began with */
+    enum outer_optimizer outer_optimizer;
+    double outer_learning_rate; /* 0 in the file or unset: the outer optimizer's own default, as for learning_rate */
+    double outer_momentum;
+    enum round_weights round_weights;
     int64_t train_steps;     /* last global step, as StopAtStepHook's last_step; 0 = no limit */
     double epochs;           /* 0 = no limit */
     enum loss_kind loss;     /* LOSS_AUTO: by what is to be learnt */
@@ -163,6 +172,12 @@ struct config_train {
     enum precision precision; /* of a GPU */
     enum cpu_kernels cpu_kernels;
 };
+
+/* Do workers take many steps of their own between two exchanges (worker/local_steps.h)? */
+static inline bool config_has_rounds(const struct config_train *train)
+{
+    return train->local_steps > 1 || train->local_epochs > 0;
+}
 
 struct config_data {
     char *data_dir;
@@ -310,9 +325,11 @@ bool config_check_role(const struct config *config, struct error *error);
  * config_load replaces a train.learning_rate of 0 by it.
  */
 double config_default_learning_rate(enum optimizer_kind kind);
+double config_default_outer_rate(enum outer_optimizer kind); /* the same of train.outer_learning_rate */
 
 /* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
+const char *config_outer_name(enum outer_optimizer kind);
 const char *config_activation_name(enum activation activation);
 const char *config_loss_name(enum loss_kind loss);
 bool loss_is_of_numbers(enum loss_kind loss); /* rather than of classes or of yes and no */

@@ -178,7 +178,8 @@
     FIELD(I64,    base_step,       0,       "global step that the gradient was computed at")                           \
     FIELD(I64,    token,           0,       "synchronous training: the step it belongs to; -1: none")                  \
     FIELD(I64,    local_step,      0,       "of the worker")                                                           \
-    FIELD(U32,    examples,        0,       "number of examples that the gradient averages: its weight")               \
+    FIELD(U32,    examples,        0,                                                                                  \
+          "examples that the gradient averages; of a difference, those that the worker has: its weight")               \
     FIELD(F32,    loss,            0,       "of those examples")                                                       \
     FIELD(U8,     answer_dtype,    2,       "requested for the bulk of the answer, as there")                          \
     FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \

@@ -21,6 +21,7 @@
 #include "base/text/address.h"
 #include "observe/observe.h"
 #include "ps/server/internal.h"
+#include "ps/store/outer.h"
 
 enum {
     ACCEPT_MS = 100, /* the main thread looks up so often */
@@ -193,7 +194,7 @@ static void announce(const struct server *server)
              "takes about %.1f MiB once all workers are connected",
              server->index, held, shard_floats(server->shard),
              (double)shard_memory(&server->model, server->config, server->index) / 1048576.0,
-             config_optimizer_name(server->config->train.optimizer),
+             config_optimizer_name(outer_train(&server->config->train).optimizer),
              (double)server_memory(&server->model, server->config, server->index, cluster->worker_hosts.count) /
                  1048576.0);
     snprintf(held, sizeof held, "ps %d listens on port %u", server->index, listener_port(server->listener));

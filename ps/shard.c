@@ -124,6 +124,11 @@ bool stage_claim(struct stage *stage, struct range range, float **values, struct
     return true;
 }
 
+void stage_weigh(struct stage *stage, uint32_t examples)
+{
+    stage->examples = examples;
+}
+
 void stage_check(struct stage *stage, const float *values, size_t count)
 {
     stage->not_finite |= shard_find_not_finite(values, count);

@@ -83,6 +83,7 @@ struct stage *shard_stage(struct shard *shard, int worker); /* worker < config_w
 void stage_begin(struct stage *stage);
 bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error);
 void stage_check(struct stage *stage, const float *values, size_t count);
+void stage_weigh(struct stage *stage, uint32_t examples); /* what it counts, where examples are weighed */
 bool stage_is_finite(const struct stage *stage); /* nothing that was checked since stage_begin is NaN or infinite */
 
 /* Parameters that changed, packed one range after another; they lie in the stage, and stay until it is used again. */
@@ -123,7 +124,8 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
  * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a
- * process that trains with micro-batches. A stage must stay as it is from when its gradient is complete until then.
+ * process that trains with micro-batches. With rounds (ps/store/outer.h) workers may count by their examples instead.
+ * A stage must stay as it is from when its gradient is complete until then.
  * Threads that have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when
  * none is left. shard_aggregate returns once all is done, false if the shard is closed or of another generation; one
  * step at a time.

@@ -46,8 +46,8 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
     if (state->vectors[STORE_AVERAGES]) {
         memcpy(state->vectors[STORE_AVERAGES], parameters, floats * sizeof *parameters);
     }
-    for (int slot = 0; slot < optimizer_slots(config->train.optimizer); slot++) {
-        const float initial = optimizer_slot_initial(&config->train, slot);
+    for (int slot = 0; slot < optimizer_slots(state->train->optimizer); slot++) {
+        const float initial = optimizer_slot_initial(state->train, slot);
         for (size_t i = 0; i < floats; i++) {
             state->vectors[STORE_SLOT0 + slot][i] = initial;
         }

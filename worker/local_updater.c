@@ -13,6 +13,7 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
+#include "ps/store/outer.h"
 #include "worker/data/table/schema.h"
 #include "worker/initial.h"
 #include "worker/report.h"
@@ -24,6 +25,7 @@ static const double SLICE_S = 0.05;
 struct local_updater {
     struct updater updater;
     struct training *training;
+    struct config_train train; /* by which the state is kept */
     struct supervisor supervisor;
     struct checkpoint_folder folder; /* these four: only with a train_dir, and then writer is not NULL */
     struct checkpoint_writer *writer;
@@ -185,7 +187,7 @@ static bool put_initial_state(struct local_updater *local)
     /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
     struct checkpoint_state own = {.memory = NULL}, *state = local->writer ? &local->snapshot : &own;
     char source[256];
-    if (!local->writer && !checkpoint_state_create(&own, training->model, &config->train, &training->error)) {
+    if (!local->writer && !checkpoint_state_create(&own, training->model, &local->train, &training->error)) {
         return training_fail(training);
     }
     bool done = initial_state(config, state, source, sizeof source, &training->error) ? put_state(local, state)
@@ -330,7 +332,7 @@ static bool open_folder(struct local_updater *local, struct error *error)
         checkpoint_folder_close(&local->folder);
         return false;
     }
-    return checkpoint_state_create(&local->snapshot, training->model, &config->train, error);
+    return checkpoint_state_create(&local->snapshot, training->model, &local->train, error);
 }
 
 bool local_updater_create(struct updater **updater, struct training *training, struct error *error)
@@ -341,6 +343,7 @@ bool local_updater_create(struct updater **updater, struct training *training, s
     }
     *local = (struct local_updater){.updater = {.table = &local_table},
                                     .training = training,
+                                    .train = outer_train(&training->config->train),
                                     .info = {.validation_score = NAN, .best_score = NAN},
                                     .slice_steps = 1};
     if (training->config->output.train_dir[0] != '\0' && !open_folder(local, error)) {

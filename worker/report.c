@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "base/text/count.h"
 #include "base/version.h"
+#include "ps/store/outer.h"
 
 enum {
     SHOWN_CLASSES = 20, /* with more, only the worst are shown as text */
@@ -65,6 +66,18 @@ static void format_optimizer(char *text, size_t size, const struct config_train 
              train->learning_rate, decay, l2, averages, micro, train->batch_size);
 }
 
+/* What a round is, or "" without. */
+static void format_rounds(char *text, size_t size, const struct config_train *train)
+{
+    text[0] = '\0';
+    if (config_has_rounds(train)) {
+        const bool epochs = train->local_epochs > 0;
+        snprintf(text, size, "; rounds of %d local %s, then %s at %g",
+                 epochs ? train->local_epochs : train->local_steps, epochs ? "epochs" : "steps",
+                 config_outer_name(train->outer_optimizer), outer_train(train).learning_rate);
+    }
+}
+
 static void start_as_json(const struct report_start *start, const char *layers)
 {
     const struct config *config = start->config;
@@ -75,6 +88,11 @@ static void start_as_json(const struct report_start *start, const char *layers)
     cJSON_AddNumberToObject(fields, "parameters", (double)start->model->parameter_count);
     cJSON_AddStringToObject(fields, "optimizer", config_optimizer_name(config->train.optimizer));
     cJSON_AddNumberToObject(fields, "learning_rate", config->train.learning_rate);
+    if (config_has_rounds(&config->train)) {
+        cJSON_AddNumberToObject(fields, "local_steps", config->train.local_steps);
+        cJSON_AddNumberToObject(fields, "local_epochs", config->train.local_epochs);
+        cJSON_AddStringToObject(fields, "outer_optimizer", config_outer_name(config->train.outer_optimizer));
+    }
     cJSON_AddNumberToObject(fields, "batch_size", config->train.batch_size);
     cJSON_AddNumberToObject(fields, "seed", (double)config->train.seed);
     cJSON_AddStringToObject(fields, "engine", start->engine);
@@ -94,10 +112,11 @@ static void start_as_json(const struct report_start *start, const char *layers)
 void report_start(const struct report_start *start)
 {
     const struct config *config = start->config;
-    char layers[128], optimizer[512];
+    char layers[128], optimizer[512], rounds[128];
     char parameters[COUNT_TEXT], step[COUNT_TEXT];
     format_layers(layers, sizeof layers, start->model);
     format_optimizer(optimizer, sizeof optimizer, &config->train);
+    format_rounds(rounds, sizeof rounds, &config->train);
     if (log_format() == LOG_JSON) {
         start_as_json(start, layers);
         return;
@@ -105,7 +124,7 @@ void report_start(const struct report_start *start)
     log_info("trainer %s", version_trainer());
     log_info("data       %s", start->data);
     log_info("model      %s (%s parameters)", layers, count_text(parameters, (int64_t)start->model->parameter_count));
-    log_info("optimizer  %s; seed %lld", optimizer, (long long)config->train.seed);
+    log_info("optimizer  %s%s; seed %lld", optimizer, rounds, (long long)config->train.seed);
     log_info("engine     %s", start->engine);
     log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
              (long long)config->fleet.version, start->digest);

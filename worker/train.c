@@ -2,6 +2,9 @@
  * trainer [train]: one process of a job. Local training is put together here: data, model, engine, updater. The test
  * set is loaded with the training set, so that a file that is missing is found before the training and not after it.
  */
+#include <math.h>
+#include <stdlib.h>
+
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,6 +14,7 @@
 #include "observe/observe.h"
 #include "ps/identity.h"
 #include "ps/server.h"
+#include "worker/clients/clients.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/eval.h"
@@ -28,13 +32,49 @@ struct local_run {
     struct model model;
     struct engine_startup startup;
     char digest[CONFIG_DIGEST_HEX + 1];
+    struct clients_options clients; /* with rounds */
+    struct config inside;           /* with rounds: of the engine that the clients share; owns nothing */
     struct training training;
 };
+
+/* With rounds, the engine that clients share only computes: what there is to update is theirs. */
+static struct engine_options engine_options(struct local_run *run)
+{
+    struct engine_options options = {.model = &run->model, .config = &run->config};
+    if (config_has_rounds(&run->config.train)) {
+        run->inside = run->config;
+        run->inside.train.optimizer = OPTIMIZER_SGD;
+        options.config = &run->inside;
+    }
+    return options;
+}
+
+static bool create_engine(struct local_run *run, struct engine_options *options, struct error *error)
+{
+    struct training *training = &run->training;
+    const struct dataset *dataset = &run->dataset;
+    struct engine *inside;
+    if (!config_has_rounds(&run->config.train)) {
+        options->train = &dataset->train;
+        options->streaming = dataset->streaming;
+        return engine_choose(&training->engine, options, &run->startup, error);
+    }
+    if (dataset->streaming) {
+        return error_set(error, "clients train on examples in memory, and these do not fit: raise data.memory_mb");
+    }
+    options->like = &dataset->train;
+    if (!engine_choose(&inside, options, &run->startup, error)) {
+        return false;
+    }
+    options->config = &run->config;
+    options->train = &dataset->train;
+    return clients_engine_create(&training->engine, inside, options, &run->clients, error);
+}
 
 static bool open_run(struct local_run *run, struct error *error)
 {
     struct training *training = &run->training;
-    struct engine_options options = {.model = &run->model, .config = &run->config};
+    struct engine_options options = engine_options(run);
     const bool data_first = dataset_is_needed_first(&run->config);
     if (!data_first) {
         model_layout(&run->model, &run->config.model);
@@ -45,6 +85,7 @@ static bool open_run(struct local_run *run, struct error *error)
     }
     if (data_first) {
         model_layout(&run->model, &run->config.model);
+        options = engine_options(run); /* again: the data have their say in it */
         engine_begin(&run->startup, &options);
     }
     training->config = &run->config;
@@ -52,19 +93,18 @@ static bool open_run(struct local_run *run, struct error *error)
     training->dataset = &run->dataset;
     training->test = &run->test;
     training->digest = run->digest;
+    training->sharers = clients_divide_data(&run->clients, &run->config) ? run->clients.count : 1;
+    training->replicas = clients_in_round(&run->clients);
     if (!training_check_data(training, error) || !local_updater_create(&training->updater, training, error)) {
         return false;
     }
     training_plan(training);
-    options.train = &run->dataset.train;
-    options.streaming = run->dataset.streaming;
-    return config_digest(&run->config, run->digest, error) &&
-           engine_choose(&training->engine, &options, &run->startup, error);
+    return config_digest(&run->config, run->digest, error) && create_engine(run, &options, error);
 }
 
-static int run_local(const struct config *config)
+static int run_local(const struct config *config, const struct clients_options *clients)
 {
-    struct local_run run = {.config = *config, .training = {.begun_s = clock_monotonic_s()}};
+    struct local_run run = {.config = *config, .clients = *clients, .training = {.begun_s = clock_monotonic_s()}};
     struct engine **engine = &run.training.engine;
     struct error error;
     int status = COMMAND_FAILED;
@@ -97,7 +137,7 @@ static int run_evaluator(const struct config *config)
                                                          .last_step = config->train.train_steps});
 }
 
-static int run_role(const struct config *config)
+static int run_role(const struct config *config, const struct clients_options *clients)
 {
     switch (config->cluster.job_name) {
     case JOB_PS:
@@ -109,7 +149,7 @@ static int run_role(const struct config *config)
     case JOB_LOCAL:
         break;
     }
-    return run_local(config);
+    return run_local(config, clients);
 }
 
 /* Who this process is in a profile. */
@@ -126,12 +166,50 @@ static bool observe(const struct config *config, struct error *error)
     return identity_key_path(config, key, sizeof key, error) && observe_start(config, key, error);
 }
 
+static bool read_number(const char *text, double least, double most, double *number)
+{
+    char *end;
+    *number = strtod(text, &end);
+    return end != text && *end == '\0' && *number >= least && *number <= most;
+}
+
+/* A process that plays no clients is one. */
+static bool read_clients(const struct command_call *call, struct clients_options *clients, struct error *error)
+{
+    const struct config *config = call->config;
+    const char *count = command_value(call, "clients"), *share = command_value(call, "participation");
+    double number = 1;
+    *clients = (struct clients_options){.count = 1, .participation = 1, .partition = command_value(call, "partition")};
+    if (!count) {
+        return (!share && !clients->partition) ||
+               error_set(error, "--%s is about clients: add --clients", share ? "participation" : "partition");
+    }
+    if (config->cluster.job_name != JOB_LOCAL || !config_has_rounds(&config->train)) {
+        return error_set(error, config->cluster.job_name != JOB_LOCAL
+                                    ? "--clients is for one process that plays all workers, not for one of a cluster"
+                                    : "--clients needs rounds: set --local_steps above 1, or --local_epochs");
+    }
+    if (!read_number(count, 1, CLIENTS_MAX, &number) || number != floor(number)) {
+        return error_set(error, "--clients must be an integer from 1 to %d, not %s", CLIENTS_MAX, count);
+    }
+    clients->count = (int)number;
+    if (share && !(read_number(share, 0, 1, &clients->participation) && clients->participation > 0)) {
+        return error_set(error, "--participation must be a number above 0, up to 1, not %s", share);
+    }
+    return true;
+}
+
 static int run_train(const struct command_call *call)
 {
     struct error error;
+    struct clients_options clients;
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
         return supervise(call->arguments);
+    }
+    if (!read_clients(call, &clients, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_MISUSED;
     }
     profile_thread("main");
     if (profile[0] != '\0' && !profile_open(profile, profiled_member(&call->config->cluster), &error)) {
@@ -142,7 +220,7 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    int status = run_role(call->config);
+    int status = run_role(call->config, &clients);
     observe_stop(status != COMMAND_DONE);
     if (!profile_close(&error)) {
         log_error("%s", error.text);
@@ -153,6 +231,9 @@ static int run_train(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"supervise", NULL, "keep a parent process that restarts training if it dies"},
+    {"clients", "N", "with rounds (local_steps): play N workers in this process"},
+    {"partition", "KIND", "who has which examples: iid, shards:N of one class each, or dirichlet:A"},
+    {"participation", "SHARE", "share of the clients that take part in each round"},
     {NULL, NULL, NULL},
 };
 

@@ -122,6 +122,8 @@ void training_plan(struct training *training)
     const int64_t epoch_batches = sampler_epoch_batches(&whole);
     if (training->updater->table->is_shared) {
         plan_begin_job(&training->plan, config, epoch_batches);
+    } else if (config_has_rounds(&config->train)) {
+        plan_begin_rounds(&training->plan, config, epoch_batches, training->sharers, training->replicas);
     } else {
         plan_begin(&training->plan, config, epoch_batches);
     }

@@ -63,6 +63,7 @@ struct training {
     const struct examples *test; /* the chief's; NULL: this process is not the chief */
     const char *digest;          /* of the config */
     double begun_s;              /* when the process started */
+    int sharers, replicas;       /* with rounds in one process: as for plan_begin_rounds */
 
     struct plan plan;   /* training_plan */
     enum metric metric; /* that decides which model is best; training_plan */

@@ -25,7 +25,9 @@ static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "f
 static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
-static const char *const shardings[] = {"shuffled", "disjoint", "chief", NULL};
+static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
+static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
+static const char *const round_weights[] = {"examples", "equal", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
 static const char *const precisions[] = {"float32", "tf32", "bfloat16", NULL};
@@ -201,6 +203,31 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "images per batch"},
     {"train", "micro_batches", KEY_COUNT, AT(train.micro_batches), .minimum = 1, .maximum = 1024, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "batches whose gradients are averaged into one step"},
+    {"train", "local_steps", KEY_COUNT, AT(train.local_steps), .minimum = 1, .maximum = 1e6, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "steps that each worker takes by itself before the workers' models are averaged into the next "
+                    "global step, a round; 1 = every step is shared"},
+    {"train", "local_epochs", KEY_COUNT, AT(train.local_epochs), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "the same, as passes over the worker's own training examples; 0 = by local_steps"},
+    {"train", "proximal_mu", KEY_NUMBER, AT(train.proximal_mu), .maximum = 1000, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "with rounds: adds proximal_mu/2 x the squared distance from the round's first parameters to the "
+                    "loss (FedProx)"},
+    {"train", "outer_optimizer", KEY_WORD, AT(train.outer_optimizer), .words = outer_optimizers, .initial = "average",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "how the ps apply the mean of a round's differences: average (FedAvg), momentum (FedAvgM), "
+                    "nesterov (DiLoCo) or adam (FedAdam)"},
+    {"train", "outer_learning_rate", KEY_NUMBER, AT(train.outer_learning_rate), .maximum = 1e38, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "learning rate of outer_optimizer; 0 = its default: average 1, momentum 1, nesterov 0.7, adam "
+                    "0.01"},
+    {"train", "outer_momentum", KEY_NUMBER, AT(train.outer_momentum), .maximum = 1, .below_maximum = true,
+     .initial = "0.9", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "coefficient of outer_optimizer momentum and nesterov, and adam's first decay rate"},
+    {"train", "round_weights", KEY_WORD, AT(train.round_weights), .words = round_weights, .initial = "examples",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "what a worker counts in a round's mean: as many as it has training examples, or all alike"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",
@@ -298,8 +325,8 @@ const struct config_key config_keys[] = {
      .description = "images that are shuffled together when the training set streams; twice as many are in memory"},
     {"data", "data_sharding", KEY_WORD, AT(data.data_sharding), .words = shardings, .initial = "shuffled",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "in a cluster, each worker shuffles all images, has a part of its own, or gets images from the "
-                    "chief"},
+     .description = "in a cluster, each worker shuffles all images, has a part of them (disjoint), gets images from "
+                    "the chief, or trains on what its own data_dir holds (own)"},
 
     {"data", "target", KEY_NAMES, AT(data.target), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "columns of a table to learn, by name or by number from 0 (-1: the last); inputs = the inputs "
@@ -467,6 +494,18 @@ const char *config_metric_name(enum metric metric)
 const char *config_precision_name(enum precision precision)
 {
     return precisions[precision];
+}
+
+const char *config_outer_name(enum outer_optimizer kind)
+{
+    return outer_optimizers[kind];
+}
+
+double config_default_outer_rate(enum outer_optimizer kind)
+{
+    static const double rates[] = {
+        [OUTER_AVERAGE] = 1.0, [OUTER_MOMENTUM] = 1.0, [OUTER_NESTEROV] = 0.7, [OUTER_ADAM] = 0.01};
+    return rates[kind];
 }
 
 double config_default_learning_rate(enum optimizer_kind kind)

@@ -241,6 +241,59 @@ static bool check_synchronous(const struct config *config, struct error *error)
     return true;
 }
 
+/* Without rounds nobody looks at what belongs to them. */
+static bool check_unused(const struct config *config, struct error *error)
+{
+    static const char *const names[] = {"proximal_mu", "outer_optimizer", "outer_learning_rate", "outer_momentum",
+                                        "round_weights"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
+            error_set(error, "has no effect while every step is shared; set local_steps above 1, or local_epochs");
+            return blame(config, "train", names[i], error);
+        }
+    }
+    return true;
+}
+
+static bool check_rounds(const struct config *config, struct error *error)
+{
+    const char *name = config->train.local_epochs > 0 ? "local_epochs" : "local_steps";
+    if (!config_has_rounds(&config->train)) {
+        return check_unused(config, error);
+    }
+    if (config->train.local_steps > 1 && config->train.local_epochs > 0) {
+        error_set(error, "and local_steps both say how long a round is; remove one of the two");
+    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync) {
+        error_set(error, "makes rounds, which end for all workers together; set issync=1");
+    } else if (config->data.data_sharding == SHARDING_CHIEF) {
+        error_set(error, "saves what data_sharding=chief would send: a batch for every step; use disjoint or own");
+    } else if (config->train.micro_batches > 1) {
+        error_set(error, "cannot be combined with micro_batches; raise batch_size instead");
+    } else {
+        return true;
+    }
+    return blame(config, "train", name, error);
+}
+
+/* Each worker would count other epochs, and a step has to mean the same to all. */
+static bool check_own_data(const struct config *config, struct error *error)
+{
+    const struct config_train *train = &config->train;
+    if (config->data.data_sharding != SHARDING_OWN || config->cluster.ps_hosts.count == 0) {
+        return true;
+    }
+    if (train->epochs > 0) {
+        error_set(error, "has no common meaning with data_sharding=own, where each worker has as many examples as it "
+                         "has; set train_steps");
+        return blame(config, "train", "epochs", error);
+    }
+    if (train->lr_decay < 1 && train->lr_decay_steps == 0) {
+        error_set(error, "must be set with data_sharding=own, where an epoch has another length on each worker");
+        return blame(config, "train", "lr_decay_steps", error);
+    }
+    return true;
+}
+
 /* Who has no data cannot tell what follows from them. */
 static bool check_hidden(const struct config *config, struct error *error)
 {
@@ -255,8 +308,9 @@ static bool check_hidden(const struct config *config, struct error *error)
 /* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
-    if (config->cluster.elastic && config->data.data_sharding != SHARDING_SHUFFLED) {
-        error_set(error, "needs data_sharding shuffled: workers that join have no part of the data");
+    const enum data_sharding sharding = config->data.data_sharding;
+    if (config->cluster.elastic && sharding != SHARDING_SHUFFLED && sharding != SHARDING_OWN) {
+        error_set(error, "needs data_sharding shuffled or own: workers that join have no part of common data");
         return blame(config, "cluster", "elastic", error);
     }
     return true;
@@ -266,7 +320,8 @@ bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
            check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
-           check_synchronous(config, error) && check_elastic(config, error) && check_hidden(config, error);
+           check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
+           check_elastic(config, error) && check_hidden(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

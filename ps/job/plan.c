@@ -34,11 +34,21 @@ void plan_begin(struct plan *plan, const struct config *config, int64_t epoch_ba
     make(plan, config, epoch_batches, config->train.micro_batches);
 }
 
+void plan_begin_rounds(struct plan *plan, const struct config *config, int64_t epoch_batches, int sharers, int replicas)
+{
+    const int64_t own = divide_up(epoch_batches, sharers);
+    const int64_t steps = config->train.local_steps > 1 ? config->train.local_steps : 1;
+    make(plan, config, epoch_batches,
+         replicas * (config->train.local_epochs > 0 ? config->train.local_epochs * own : steps));
+}
+
 void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoch_batches)
 {
     const struct config_cluster *cluster = &config->cluster;
-    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : cluster->worker_hosts.count;
-    make(plan, config, epoch_batches, cluster->issync ? wanted : 1);
+    const int workers = cluster->worker_hosts.count;
+    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : workers;
+    const bool divided = config->data.data_sharding == SHARDING_DISJOINT && workers > 0;
+    plan_begin_rounds(plan, config, epoch_batches, divided ? workers : 1, cluster->issync ? wanted : 1);
 }
 
 int64_t plan_epoch_end(const struct plan *plan, int64_t epoch)

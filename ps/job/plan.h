@@ -26,9 +26,13 @@ void plan_begin(struct plan *plan, const struct config *config, int64_t epoch_ba
 
 /*
  * The same for a job of a cluster: a global step is a batch of one worker or, synchronous, of each that is
- * aggregated.
+ * aggregated. With rounds (train.local_steps) a global step is a round: all batches that its workers draw for it.
  */
 void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoch_batches);
+
+/* Of `sharers` among whom the data are divided (1: everybody has all), `replicas` take part in each step. */
+void plan_begin_rounds(struct plan *plan, const struct config *config, int64_t epoch_batches, int sharers,
+                       int replicas);
 
 /* The step with which epoch 1, 2, ... ends. */
 int64_t plan_epoch_end(const struct plan *plan, int64_t epoch);

@@ -12,6 +12,7 @@
 
 #include "base/profile.h"
 #include "ps/shard/internal.h"
+#include "ps/store/outer.h"
 
 enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
 
@@ -39,6 +40,7 @@ struct aggregate {
     /* Of the step under way; written by the leader before it is open. */
     const int *workers;
     int count;
+    float weights[CONFIG_MAX_HOSTS]; /* [count]: what each worker's gradient counts */
     struct step step;
     struct block_walk walk;
     enum dtype dtype;
@@ -120,10 +122,9 @@ static void sum_block(struct shard *shard, const struct aggregate *aggregate, si
     size_t extent = block_extent(block);
     struct stage *first = &shard->stages[aggregate->workers[0]];
     float *sum = first->values + block->local;
-    float weight = 1.0f / (float)aggregate->count;
     bool begun = first->present[i];
     if (begun && aggregate->count > 1) {
-        scale_in_place(sum, weight, extent);
+        scale_in_place(sum, aggregate->weights[0], extent);
     }
     for (int k = 1; k < aggregate->count; k++) {
         const struct stage *stage = &shard->stages[aggregate->workers[k]];
@@ -131,9 +132,9 @@ static void sum_block(struct shard *shard, const struct aggregate *aggregate, si
             continue;
         }
         if (begun) {
-            add(sum, stage->values + block->local, weight, extent);
+            add(sum, stage->values + block->local, aggregate->weights[k], extent);
         } else {
-            begin_sum(sum, stage->values + block->local, weight, extent);
+            begin_sum(sum, stage->values + block->local, aggregate->weights[k], extent);
         }
         begun = true;
     }
@@ -225,6 +226,19 @@ static void foresee(struct shard *shard, struct aggregate *aggregate)
     }
 }
 
+/* All alike, unless they have examples to be counted by. */
+static void weigh(const struct shard *shard, struct aggregate *aggregate)
+{
+    double all = 0;
+    for (int k = 0; shard->weighs_examples && k < aggregate->count; k++) {
+        all += shard->stages[aggregate->workers[k]].examples;
+    }
+    for (int k = 0; k < aggregate->count; k++) {
+        aggregate->weights[k] =
+            all > 0 ? outer_weight(shard->stages[aggregate->workers[k]].examples, all) : 1.0f / (float)aggregate->count;
+    }
+}
+
 /*
  * With the first stripe locked: opens the step for helpers, with all stripes locked. They are locked in order, so
  * walks under way come out first; since the leader keeps them all, helpers may take the stripes in any order.
@@ -236,6 +250,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     }
     aggregate->workers = workers;
     aggregate->count = count;
+    weigh(shard, aggregate);
     aggregate->walk = (struct block_walk){.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
     shard_join_snapshots(shard, &aggregate->walk);

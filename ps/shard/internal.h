@@ -51,6 +51,7 @@ struct stage {
     uint16_t *known;        /* [floats]: what its worker was told last, with wire_dtype bfloat16; else NULL */
     uint64_t known_to;      /* on this connection */
     uint32_t not_finite;
+    uint32_t examples;      /* what its worker counts, if examples are weighed */
     struct changes changes; /* being packed */
     size_t packed_local;    /* behind the last float packed, in the shard's vectors */
 };
@@ -71,7 +72,8 @@ struct schedule {
 struct shard {
     struct schedule *schedule;
     const struct model *model;
-    struct config_train train; /* as the process was started: live keys are the schedule's */
+    struct config_train train; /* as the process was started: live keys are the schedule's; with rounds the outer one */
+    bool weighs_examples;      /* in a synchronous step a worker counts as many times as it has examples */
     enum dtype wire_dtype;
     const struct optimizer_kernels *kernels;
     struct span spans[PLACEMENT_MAX_SPANS];

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ps/shard/internal.h"
+#include "ps/store/outer.h"
 
 /* How a variable is cut: blocks of several whole rows, or several blocks to a row. */
 struct layout_cut {
@@ -93,11 +94,9 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
         plan->floats += plan->spans[i].count;
     }
     plan->blocks = cut_spans(model, plan->spans, plan->span_count, NULL);
-    plan->has[STORE_PARAMETERS] = true;
-    plan->has[STORE_SLOT0] = optimizer_slots(config->train.optimizer) > 0;
-    plan->has[STORE_SLOT1] = optimizer_slots(config->train.optimizer) > 1;
-    plan->has[STORE_AVERAGES] = config->train.ema_decay > 0.0;
+    const struct config_train train = outer_train(&config->train);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        plan->has[vector] = store_has_vector(&train, (enum store_vector)vector);
         plan->vectors += plan->has[vector];
     }
     plan->workers = config_worker_room(&config->cluster);
@@ -201,7 +200,8 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     }
     memset(shard, 0, sizeof *shard);
     shard->model = model;
-    shard->train = config->train;
+    shard->train = outer_train(&config->train);
+    shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
     shard->schedule = schedule;
     shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);

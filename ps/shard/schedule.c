@@ -4,6 +4,7 @@
 
 #include "base/config/diff.h"
 #include "ps/shard/internal.h"
+#include "ps/store/outer.h"
 
 /* What was next has long been in force. Locked. */
 static void settle(struct schedule *schedule, int64_t now)
@@ -59,8 +60,8 @@ bool schedule_begin(struct schedule *schedule, int64_t epoch_steps)
 {
     pthread_mutex_lock(&schedule->lock);
     schedule->now.epoch_steps = epoch_steps;
-    const struct config_train *train = &schedule->now.train;
-    bool known = train->lr_decay == 1.0 || train->lr_decay_steps > 0 || epoch_steps > 0;
+    const struct config_train train = outer_train(&schedule->now.train);
+    bool known = train.lr_decay == 1.0 || train.lr_decay_steps > 0 || epoch_steps > 0;
     pthread_mutex_unlock(&schedule->lock);
     return known;
 }
@@ -70,7 +71,7 @@ void schedule_prepare(struct schedule *schedule, struct update *update, int64_t 
     pthread_mutex_lock(&schedule->lock);
     struct terms terms = schedule->is_set && global_step >= schedule->step ? schedule->next : schedule->now;
     pthread_mutex_unlock(&schedule->lock);
-    struct config_train *train = &terms.train;
+    struct config_train outer = outer_train(&terms.train), *train = &outer;
     if (train->lr_decay_steps == 0 && terms.epoch_steps > 0) {
         train->lr_decay_steps = terms.epoch_steps;
     } else if (train->lr_decay_steps == 0) {

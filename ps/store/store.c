@@ -90,6 +90,13 @@ void store_destroy(struct store *store)
     memset(store, 0, sizeof *store);
 }
 
+void store_forget(struct store *store)
+{
+    reset_slots(store);
+    store_restored(store);
+    store->global_step = 0;
+}
+
 static bool row_moved(const struct store *store, const struct variable *variable, int row)
 {
     for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {

@@ -67,6 +67,9 @@ bool store_create(struct store *store, const struct model *model, const struct c
                   struct error *error);
 void store_destroy(struct store *store); /* fine after a failed store_create, or on a store that is all zero */
 
+/* Slots and global step as they are at the beginning; parameters stay. */
+void store_forget(struct store *store);
+
 /* To be called after the vectors were written directly, before the next step. */
 void store_restored(struct store *store);
 

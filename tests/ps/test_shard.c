@@ -18,6 +18,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/optimizer.h"
 #include "ps/shard.h"
+#include "ps/store/outer.h"
 #include "ps/shard/internal.h"
 #include "tests/random.h"
 
@@ -152,6 +153,24 @@ static void set_up_synchronous(struct fixture *f, int shape, int variant, struct
     f->config.cluster.issync = true;
     assert_true(shard_create(&f->shards[0], &f->model, &f->config, 0, &error));
     restore(f->shards[0], f->twin[STORE_PARAMETERS], 0);
+}
+
+/* The same, of rounds; the twin knows nothing of these, and has the outer optimizer. */
+static void set_up_rounds(struct fixture *f, int shape, int variant, struct test_random *random)
+{
+    struct error error;
+    struct config_train *train = &f->config.train;
+    set_up_synchronous(f, shape, variant, random);
+    shard_destroy(f->shards[0]);
+    train->local_epochs = 1;
+    train->outer_optimizer = (enum outer_optimizer)(variant % 4);
+    train->outer_learning_rate = 0.1;
+    train->outer_momentum = 0.9;
+    assert_true(shard_create(&f->shards[0], &f->model, &f->config, 0, &error));
+    restore(f->shards[0], f->twin[STORE_PARAMETERS], 0);
+    *train = outer_train(train);
+    memset(f->twin[STORE_SLOT0], 0, f->model.float_count * sizeof(float));
+    memset(f->twin[STORE_SLOT1], 0, f->model.float_count * sizeof(float));
 }
 
 static void step_twin(struct fixture *f, const float *gradient)
@@ -992,14 +1011,14 @@ static void test_no_ordered_step_is_lost_while_many_push(void **state)
 /* --- Synchronous steps --- */
 
 /* The slow twin of an aggregate, as ps/store/collect.h says it; gradients: [WORKERS] of the whole vector. */
-static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count)
+static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count,
+                              const float *weights)
 {
-    float weight = 1.0f / (float)count;
     float *sum = calloc(f->model.float_count, sizeof *sum);
     for (size_t i = 0; i < f->model.float_count; i++) {
-        sum[i] = weight * gradients[workers[0]][i];
+        sum[i] = weights[0] * gradients[workers[0]][i];
         for (int k = 1; k < count; k++) {
-            sum[i] += weight * gradients[workers[k]][i];
+            sum[i] += weights[k] * gradients[workers[k]][i];
         }
     }
     step_twin(f, sum);
@@ -1034,12 +1053,27 @@ static void *help_on(void *context)
     return NULL;
 }
 
-static void run_synchronous_variant(int shape, int variant, struct test_random *random)
+/* With rounds every worker says how many examples it has; without, nobody looks at that. */
+static void weigh(struct shard *shard, bool rounds, const int *workers, int count, float weights[WORKERS],
+                  struct test_random *random)
+{
+    double all = 0, examples[WORKERS];
+    for (int k = 0; k < count; k++) {
+        examples[k] = 1 + test_random_below(random, 1000);
+        stage_weigh(shard_stage(shard, workers[k]), (uint32_t)examples[k]);
+        all += examples[k];
+    }
+    for (int k = 0; k < count; k++) {
+        weights[k] = rounds ? (float)(examples[k] / all) : 1.0f / (float)count;
+    }
+}
+
+static void run_synchronous_variant(bool rounds, int shape, int variant, struct test_random *random)
 {
     struct fixture f;
     float *gradients[WORKERS];
     struct helper helpers[2];
-    set_up_synchronous(&f, shape, variant, random);
+    (rounds ? set_up_rounds : set_up_synchronous)(&f, shape, variant, random);
     struct shard *shard = f.shards[0];
     for (int i = 0; i < WORKERS; i++) {
         gradients[i] = calloc(f.model.float_count, sizeof(float));
@@ -1051,11 +1085,13 @@ static void run_synchronous_variant(int shape, int variant, struct test_random *
     }
     for (int step = 0; step < 12; step++) {
         int workers[WORKERS], count = random_workers(workers, random);
+        float weights[WORKERS];
         for (int i = 0; i < WORKERS; i++) { /* also of those who are not taken: no harm may come of them */
             push_random(&f, 0, shard_stage(shard, i), gradients[i], random);
         }
+        weigh(shard, rounds, workers, count, weights, random);
         assert_true(shard_aggregate(shard, GENERATION, workers, count));
-        step_twin_by_mean(&f, gradients, workers, count);
+        step_twin_by_mean(&f, gradients, workers, count, weights);
         for (int i = 0; i < WORKERS; i++) {
             struct changes changes;
             if (i > 0 && test_random_below(random, 4) == 0) {
@@ -1088,7 +1124,16 @@ static void test_aggregates_are_means_in_the_order_of_workers(void **state)
     (void)state;
     struct test_random random = test_random_begin("aggregate");
     for (int variant = 0; variant < 40; variant++) {
-        run_synchronous_variant(test_random_below(&random, 4), variant, &random);
+        run_synchronous_variant(false, test_random_below(&random, 4), variant, &random);
+    }
+}
+
+static void test_rounds_weigh_workers_by_examples(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("rounds");
+    for (int variant = 0; variant < 40; variant++) {
+        run_synchronous_variant(true, test_random_below(&random, 4), variant, &random);
     }
 }
 
@@ -1199,7 +1244,7 @@ static void test_pulling_leaves_the_staged_gradient_alone(void **state)
     take_changes(f.views[1], &changes);
     assert_memory_equal(f.views[1], f.twin[STORE_PARAMETERS], f.model.float_count * sizeof(float));
     assert_true(shard_aggregate(shard, GENERATION, one, 1));
-    step_twin_by_mean(&f, gradients, one, 1);
+    step_twin_by_mean(&f, gradients, one, 1, (const float[]){1});
     check_vectors(&f);
     for (int i = 0; i < WORKERS; i++) {
         free(gradients[i]);
@@ -1254,6 +1299,7 @@ int main(void)
         cmocka_unit_test(test_orders_of_a_shard_that_is_being_written),
         cmocka_unit_test(test_no_ordered_step_is_lost_while_many_push),
         cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
+        cmocka_unit_test(test_rounds_weigh_workers_by_examples),
         cmocka_unit_test(test_answers_on_their_way_do_not_change),
         cmocka_unit_test(test_pulling_leaves_the_staged_gradient_alone),
         cmocka_unit_test(test_memory_is_as_announced),

@@ -7,6 +7,7 @@
 
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
+#include "ps/store/outer.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
@@ -30,6 +31,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     }
     chief->options = *options;
     chief->output = config->output;
+    chief->train = outer_train(&config->train);
     chief->plan = *options->plan;
     chief->info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
     chief->holds = lineage_is_fresh(config);
@@ -45,7 +47,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .given_up = options->given_up,
                                          .context = options->context};
     bool done = push_pull_create(&chief->shards, &exchange, error) &&
-                checkpoint_state_create(&chief->state, options->model, &config->train, error);
+                checkpoint_state_create(&chief->state, options->model, &chief->train, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
             checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);

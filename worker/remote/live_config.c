@@ -22,6 +22,7 @@
 #include "base/process/signals.h"
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
+#include "ps/store/outer.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "worker/remote/trial.h"
@@ -104,7 +105,8 @@ static uint64_t memory_wanted(const struct config *then, const struct model *mod
 static bool check_disk(const struct config *then, const struct model *model, struct error *error)
 {
     struct statvfs disk;
-    const uint64_t vectors = 1 + (uint64_t)optimizer_slots(then->train.optimizer) + (then->train.ema_decay > 0);
+    const uint64_t vectors =
+        1 + (uint64_t)optimizer_slots(outer_train(&then->train).optimizer) + (then->train.ema_decay > 0);
     const uint64_t wanted = 2 * vectors * model->float_count * sizeof(float);
     if (statvfs(then->output.train_dir, &disk) != 0) {
         return true; /* the chief itself reports if it can't write there */

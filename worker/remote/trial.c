@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
+#include "ps/store/outer.h"
 #include "worker/initial.h"
 
 enum { STEPS = 5, MAX_LOG = 1 << 20, MAX_ENVIRONMENT = 512 };
@@ -85,10 +86,11 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
     struct model model;
     struct checkpoint_state state = {.memory = NULL};
     struct checkpoint_file *file = NULL;
+    const struct config_train train = outer_train(&trial->then->train);
     model_layout(&model, &trial->then->model);
     bool done = checkpoint_folder_find(train_dir, &file, error) &&
                 (file || error_set(error, "%s holds no checkpoint to try it on", train_dir)) &&
-                checkpoint_state_create(&state, &model, &trial->then->train, error) &&
+                checkpoint_state_create(&state, &model, &train, error) &&
                 fit(file, &state, trial->then, may_lose, error);
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(file);

@@ -181,6 +181,9 @@ bool serve_synchronous_push(struct session *session, struct error *error)
         done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
     } else if (done) {
         /* A loss that is not finite says so of a gradient that was not even worth sending. */
+        if (receive) {
+            stage_weigh(stage, push.examples);
+        }
         event.finite = !receive || (stage_is_finite(stage) && isfinite(push.loss));
         done = settle_push(session, &push, request, &event, receive, error);
     }

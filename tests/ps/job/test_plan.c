@@ -113,12 +113,40 @@ static void a_job_counts_the_gradients_of_its_steps(void **state)
     assert_int_equal(plan_epoch_end(&plan, 1), 184);
 }
 
+/* Each of 4 workers draws what a round takes of it: 10 batches, or all that it has. */
+static void a_round_is_a_step(void **state)
+{
+    (void)state;
+    struct config config = {.cluster = {.worker_hosts.count = 4, .issync = true},
+                            .train = {.epochs = 2, .micro_batches = 1, .local_steps = 10}};
+    struct plan plan;
+    plan_begin_job(&plan, &config, 550);
+    assert_int_equal(plan.last_step, 28); /* 1,100 batches of 40 */
+    assert_int_equal(plan_epoch(&plan, 14), 1);
+    assert_int_equal(plan_epoch(&plan, 15), 2);
+    config.train.local_steps = 1;
+    config.train.local_epochs = 3;
+    config.data.data_sharding = SHARDING_DISJOINT;
+    plan_begin_job(&plan, &config, 550);
+    assert_int_equal(plan.batches_per_step, 4 * 3 * 138);
+    assert_int_equal(plan.last_step, 1);
+    config.data.data_sharding = SHARDING_SHUFFLED;
+    plan_begin_job(&plan, &config, 550);
+    assert_int_equal(plan.batches_per_step, 4 * 3 * 550);
+    plan_begin_rounds(&plan, &config, 550, 100, 10); /* 10 of 100 clients */
+    assert_int_equal(plan.batches_per_step, 10 * 3 * 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epochs_are_those_of_a_walk),     cmocka_unit_test(nothing_due_is_passed_over),
-        cmocka_unit_test(validation_falls_on_epoch_ends), cmocka_unit_test(steps_may_be_longer_than_epochs),
-        cmocka_unit_test(the_nearer_bound_ends_the_run),  cmocka_unit_test(a_job_counts_the_gradients_of_its_steps),
+        cmocka_unit_test(epochs_are_those_of_a_walk),
+        cmocka_unit_test(nothing_due_is_passed_over),
+        cmocka_unit_test(validation_falls_on_epoch_ends),
+        cmocka_unit_test(steps_may_be_longer_than_epochs),
+        cmocka_unit_test(the_nearer_bound_ends_the_run),
+        cmocka_unit_test(a_job_counts_the_gradients_of_its_steps),
+        cmocka_unit_test(a_round_is_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

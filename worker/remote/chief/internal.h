@@ -27,6 +27,7 @@ struct order {
 struct chief {
     struct chief_options options;
     struct push_pull shards;
+    struct config_train train; /* by which the state is kept */
     struct checkpoint_state state;
     struct config_output output;     /* when to save, and what to keep. Locked */
     struct plan plan;                /* locked, too */

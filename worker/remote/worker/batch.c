@@ -38,10 +38,16 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
  * With synchronous training what a worker draws is a function of the step, as local training's micro-batches do: who
  * comes late or comes back draws what it would have drawn, had it been there.
  */
-static int64_t next_draw(const struct remote_worker *worker)
+static int64_t next_draw(const struct remote_worker *worker, int64_t number)
 {
-    return worker->config.cluster.issync ? worker->training.global_step
+    return worker->config.cluster.issync ? worker->training.global_step * worker_step_batches(worker) + number
                                          : worker->first_draw + worker->training.local_step;
+}
+
+int64_t worker_step_batches(const struct remote_worker *worker)
+{
+    const struct config_train *train = &worker->config.train;
+    return train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&worker->sampler) : train->local_steps;
 }
 
 /* From the files. */
@@ -58,9 +64,9 @@ static bool draw_streamed(struct remote_worker *worker, int64_t step, struct bat
     return true;
 }
 
-bool worker_draw(struct remote_worker *worker, struct batch *batch)
+bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *batch)
 {
-    int64_t step = next_draw(worker);
+    int64_t step = next_draw(worker, number);
     bool good = true;
     if (worker->feed) {
         good = worker_take_end(worker, batch_fetcher_take(worker->feed, step, batch, &worker->training.error));

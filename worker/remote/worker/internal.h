@@ -11,6 +11,7 @@
 #include "base/random/sampler.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
+#include "worker/local_steps.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
@@ -37,6 +38,7 @@ struct remote_worker {
     struct engine_startup startup;
     struct traffic traffic;
     struct outbox outbox;
+    struct local_steps *local; /* NULL: every step is shared */
     struct push_pull exchange;
     struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
@@ -98,8 +100,11 @@ void worker_tell_vitals(struct remote_worker *worker, enum member_state state);
 /* Which images this worker draws from, and room for a batch of them. */
 bool worker_take_share(struct remote_worker *worker, struct error *error);
 
-/* The next batch. False: the training is stopped. */
-bool worker_draw(struct remote_worker *worker, struct batch *batch);
+/* Batches that this worker draws for one global step: 1, or those of a round. */
+int64_t worker_step_batches(const struct remote_worker *worker);
+
+/* Batch `number` of them. False: the training is stopped. */
+bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *batch);
 
 /* --- step.c and end.c: as in struct updater_table --- */
 

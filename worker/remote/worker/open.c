@@ -78,7 +78,9 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
         !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
                     : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
-        !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error)) {
+        !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error) ||
+        (config_has_rounds(&config->train) &&
+         !local_steps_create(&worker->local, &worker->model, engine, &config->train, error))) {
         return false;
     }
     return !worker->is_chief || chief_create(&worker->chief,
@@ -149,6 +151,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
     outbox_destroy(&worker->outbox);
+    local_steps_destroy(worker->local);
     engine_startup_end(&worker->startup);
     if (worker->training.engine) {
         worker->training.engine->table->destroy(worker->training.engine);

@@ -1,8 +1,9 @@
-/* One step: draw, compute into the outbox, exchange, and take up what a rollout changes. */
+/* One step or round: draw, compute into the outbox, exchange, and take up what a rollout changes. */
 #include <math.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process/signals.h"
 #include "base/profile.h"
 #include "worker/remote/worker/internal.h"
 #include "worker/report.h"
@@ -57,18 +58,59 @@ static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
     worker_take_end(worker, worker->config.cluster.issync ? push_nothing(worker) : worker_refresh(worker));
 }
 
-/* Computes the gradient of the next batch into the outbox. */
-static bool compute(struct remote_worker *worker, struct batch *batch, struct train_result *done)
+/* The steps of a round. False: it is given up. */
+static bool take_local_steps(struct remote_worker *worker, struct train_result *done)
+{
+    struct training *training = &worker->training;
+    const int64_t count = worker_step_batches(worker);
+    struct batch batch;
+    for (int64_t i = 0; i < count && done->finite; i++) {
+        if (signals_pending() != 0 || worker_is_over(worker)) {
+            return worker_take_end(worker, PUSH_PULL_STOPPED);
+        }
+        if (!worker_draw(worker, i, &batch)) {
+            return false;
+        }
+        if (!local_steps_take(worker->local, &batch, done, &training->error)) {
+            return training_fail(training);
+        }
+    }
+    return true;
+}
+
+/* Computes the difference that a round makes into the outbox. */
+static bool compute_round(struct remote_worker *worker, struct train_result *done)
 {
     PROFILE("compute");
     struct training *training = &worker->training;
+    const struct gradient_sink sink = outbox_sink(&worker->outbox);
+    struct error error;
+    *done = (struct train_result){.finite = true};
+    if (!local_steps_begin(worker->local, &worker->config.train, training->global_step, &training->error)) {
+        return training_fail(training);
+    }
+    if (!take_local_steps(worker, done)) {
+        local_steps_end(worker->local, NULL, &error);
+        return false;
+    }
+    outbox_begin(&worker->outbox);
+    done->last_loss = done->loss_sum / (double)(done->steps > 0 ? done->steps : 1);
+    return local_steps_end(worker->local, done->finite ? &sink : NULL, &training->error) || training_fail(training);
+}
+
+/* Computes the gradient of the next batch into the outbox. */
+static bool compute_gradient(struct remote_worker *worker, struct train_result *done)
+{
+    PROFILE("compute");
+    struct batch batch;
+    struct training *training = &worker->training;
     struct outbox *outbox = worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox;
     struct gradient_sink sink = outbox_sink(outbox);
-    if (!worker_draw(worker, batch)) {
+    if (!worker_draw(worker, 0, &batch)) {
         return false;
     }
     outbox_begin(outbox);
-    return training->engine->table->step(training->engine, batch, &sink, done, &training->error) ||
+    return training->engine->table->step(training->engine, &batch, &sink, done, &training->error) ||
            training_fail(training);
 }
 
@@ -82,14 +124,14 @@ static enum push_pull_end push(struct remote_worker *worker, const struct push_n
 }
 
 /* The gradient to the shards, and what they answer into the engine. False: that was no step. */
-static bool exchange(struct remote_worker *worker, const struct batch *batch, double loss)
+static bool exchange(struct remote_worker *worker, const struct train_result *done)
 {
     struct training *training = &worker->training;
     struct push_answer answer = {.over = false};
     struct push_note note = {.base_step = training->global_step,
                              .local_step = training->local_step,
-                             .examples = (uint32_t)batch->count,
-                             .loss = (float)loss};
+                             .examples = (uint32_t)(worker->local ? worker->sampler.examples : done->images),
+                             .loss = (float)done->last_loss};
     int answers;
     if (!worker_take_end(worker, push(worker, &note, &answer, &answers))) {
         return false;
@@ -119,21 +161,20 @@ static void account(struct remote_worker *worker, const struct train_result *don
 bool worker_step(struct updater *updater)
 {
     struct remote_worker *worker = (struct remote_worker *)updater;
-    struct batch batch;
     struct train_result done;
     const double begin_s = clock_monotonic_s();
     if (worker->borrowed && !worker_take_end(worker, worker_refresh(worker))) {
         return false;
     }
     worker->borrowed = false;
-    if (!compute(worker, &batch, &done)) {
+    if (!(worker->local ? compute_round(worker, &done) : compute_gradient(worker, &done))) {
         return false;
     }
     if (!done.finite) {
         handle_nonfinite_loss(worker, done.bad_loss);
         return false;
     }
-    if (!exchange(worker, &batch, done.last_loss)) {
+    if (!exchange(worker, &done)) {
         return false;
     }
     account(worker, &done, begin_s);

@@ -1,0 +1,23 @@
+/* An outer optimizer is a train section of its own. */
+#include "ps/store/outer.h"
+
+struct config_train outer_train(const struct config_train *train)
+{
+    struct config_train outer = *train;
+    if (!config_has_rounds(train)) {
+        return outer;
+    }
+    outer.optimizer = train->outer_optimizer == OUTER_AVERAGE ? OPTIMIZER_SGD
+                      : train->outer_optimizer == OUTER_ADAM  ? OPTIMIZER_ADAM
+                                                              : OPTIMIZER_MOMENTUM;
+    outer.nesterov = train->outer_optimizer == OUTER_NESTEROV;
+    outer.learning_rate =
+        train->outer_learning_rate > 0 ? train->outer_learning_rate : config_default_outer_rate(train->outer_optimizer);
+    outer.momentum = outer.beta1 = train->outer_momentum;
+    outer.beta2 = 0.99;
+    outer.epsilon = 1e-3;
+    outer.lr_decay = 1.0;
+    outer.lr_warmup_steps = outer.lr_cosine_steps = 0;
+    outer.l1 = outer.l2 = outer.weight_decay = 0.0;
+    return outer;
+}

@@ -1,0 +1,135 @@
+"""Rounds: workers take steps of their own between exchanges, on ps, in one process, and on data of their own."""
+
+import array
+import struct
+
+import pytest
+
+from clusters import Cluster
+from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
+
+ROUNDS = ("--issync=1", "--min_workers=1", "--lease_secs=30")
+
+
+def in_one_process(trainer, folder, clients, *flags):
+    """The newest checkpoint of one process that plays all workers."""
+    train(trainer, *SMALL, *flags, f"--clients={clients}", "--train_dir=played", cwd=folder)
+    return newest(folder / "played")
+
+
+def floats(path):
+    """The parameters of a checkpoint, by name."""
+    return {name: array.array("f", content) for name, (_, content) in tensors(path)[0].items() if "layer" in name}
+
+
+@pytest.mark.parametrize("ps, flags", [
+    (1, ("--local_steps=5", "--learning_rate=0.2")),
+    (2, ("--local_epochs=1", "--data_sharding=disjoint", "--outer_optimizer=nesterov", "--optimizer=adam",
+         "--proximal_mu=0.1", "--ema_decay=0.9")),
+    (1, ("--local_steps=3", "--outer_optimizer=adam", "--round_weights=equal", "--optimizer=momentum", "--l2=0.001",
+         "--dropout=0.2", "--lr_decay=0.9", "--lr_decay_steps=2")),
+])
+def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path, ps, flags):
+    flags = ("--train_steps=6", *flags)
+    with Cluster(trainer, tmp_path, ps=ps, workers=3, flags=(*ROUNDS, *flags, "--train_dir=kept")) as cluster:
+        cluster.start_all()
+        cluster.wait_all(90)
+        played = in_one_process(trainer, tmp_path, 3, *flags)
+        assert same_tensors(newest(tmp_path / "kept"), played) == []
+
+
+def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):
+    """local_steps=1 is no round at all. One of an epoch that is one batch goes the long way: the same but for rounding,
+    as the learning rate is multiplied before the mean is taken and not after."""
+    flags = ("--train_steps=20", "--batch_size=500", "--synthetic_train=1000", "--learning_rate=0.1",
+             "--data_sharding=disjoint", "--validation_size=0")
+    train(trainer, *SMALL, *flags, "--data_sharding=shuffled", "--train_dir=plain", cwd=tmp_path)
+    train(trainer, *SMALL, *flags, "--data_sharding=shuffled", "--local_steps=1", "--outer_optimizer=average",
+          "--train_dir=shared", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "plain"), newest(tmp_path / "shared")) == []
+    with Cluster(trainer, tmp_path, ps=1, workers=2, flags=(*ROUNDS, *SMALL, *flags, "--train_dir=kept")) as cluster:
+        cluster.start_all()
+        cluster.wait_all(90)
+    rounds = in_one_process(trainer, tmp_path, 2, *flags, "--local_epochs=1")
+    shared, averaged = floats(newest(tmp_path / "kept")), floats(rounds)
+    assert shared.keys() == averaged.keys()
+    for name, values in shared.items():
+        assert max(abs(a - b) for a, b in zip(values, averaged[name])) < 1e-5, name
+
+
+def test_kills_cost_no_more_than_a_round(trainer, tmp_path):
+    """A worker and then the ps are killed: the job goes on, and ends with the bits of one that was left alone."""
+    flags = ("--train_steps=40", "--local_steps=20", "--outer_optimizer=momentum", "--outer_learning_rate=0.3",
+             "--optimizer=adam", "--save_steps=5")
+    with Cluster(trainer, tmp_path, workers=2, flags=(*ROUNDS, *flags, "--train_dir=kept", "--min_replicas=2",
+                                                      "--validate_steps=1000")) as cluster:
+        cluster.start_all()
+        wait_for(lambda: len(checkpoints(tmp_path / "kept")) > 0, "a checkpoint")
+        cluster.kill("worker 1")
+        cluster.start("worker 1")
+        reached = len(cluster.events("worker 0", "checkpoint"))
+        wait_for(lambda: len(cluster.events("worker 0", "checkpoint")) > reached, "another checkpoint")
+        cluster.kill("ps 0")
+        cluster.start("ps 0")
+        cluster.wait_all(120)
+        played = in_one_process(trainer, tmp_path, 2, *flags)
+        assert same_tensors(newest(tmp_path / "kept"), played) == []
+
+
+def test_a_played_fleet_resumes_where_it_was(trainer, tmp_path):
+    flags = ("--clients=12", "--participation=0.3", "--partition=dirichlet:0.5", "--local_epochs=1",
+             "--outer_optimizer=adam", "--ema_decay=0.9")
+    train(trainer, *SMALL, *flags, "--train_steps=20", "--train_dir=whole", cwd=tmp_path)
+    for steps in (7, 20):
+        train(trainer, *SMALL, *flags, f"--train_steps={steps}", "--train_dir=halves", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "halves")) == []
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--local_steps=4", "--local_epochs=2"), "both say how long a round is"),
+    (("--outer_optimizer=adam",), "has no effect while every step is shared"),
+    (("--proximal_mu=0.1",), "has no effect while every step is shared"),
+    (("--local_steps=4", "--ps_hosts=a:1", "--worker_hosts=b:1"), "set issync=1"),
+    (("--local_steps=4", "--data_sharding=chief"), "use disjoint or own"),
+    (("--local_steps=4", "--micro_batches=2"), "raise batch_size instead"),
+    (("--data_sharding=own", "--epochs=3", "--ps_hosts=a:1", "--worker_hosts=b:1"), "set train_steps"),
+    (("--data_sharding=own", "--lr_decay=0.9", "--ps_hosts=a:1", "--worker_hosts=b:1"), "lr_decay_steps: must be set"),
+    (("--clients=3",), "--clients needs rounds"),
+    (("--participation=0.5",), "add --clients"),
+    (("--clients=0", "--local_steps=2"), "must be an integer from 1"),
+    (("--clients=3", "--local_steps=2", "--participation=0"), "above 0, up to 1"),
+])
+def test_what_makes_no_sense_is_refused(run, flags, words):
+    result = run(*flags, status=2)
+    assert words in result.stdout + result.stderr
+
+
+def write_idx(folder, name, examples):
+    """A stroke whose place tells the class, in 28 x 28 pixels."""
+    images, labels = bytearray(), bytearray()
+    for number, label in enumerate(examples):
+        image = bytearray(784)
+        for k in range(20):
+            image[(label * 2 + 3) * 28 + 4 + k] = 200 + (number * 7 + k) % 56
+        images += image
+        labels.append(label)
+    (folder / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, len(labels), 28, 28) + images)
+    (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, len(labels)) + labels)
+
+
+def test_each_worker_trains_on_what_it_has(trainer, tmp_path):
+    """No worker has all classes, nor as many examples as another; the model learns them all."""
+    own = [[0, 1, 2, 3] * 50, [4, 5, 6] * 100, [7, 8, 9] * 20]
+    for index, examples in enumerate(own):
+        (tmp_path / f"data{index}").mkdir()
+        write_idx(tmp_path / f"data{index}", "train", examples)
+        write_idx(tmp_path / f"data{index}", "t10k", list(range(10)) * 10)
+    flags = (*ROUNDS, "--data_source=idx", "--data_sharding=own", "--local_epochs=2", "--batch_size=10",
+             "--layers=784,16,10", "--learning_rate=0.1", "--train_steps=40", "--validation_size=0",
+             "--round_weights=equal")
+    with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
+        cluster.start("ps 0", "--data_dir=data0")
+        for i in range(3):
+            cluster.start(f"worker {i}", f"--data_dir=data{i}")
+        cluster.wait_all(90)
+        assert cluster.events("worker 0", "done")[0]["test_accuracy"] > 0.95

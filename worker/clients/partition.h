@@ -1,0 +1,38 @@
+/*
+ * Who of several clients has which training examples, when one process plays them all: a pure function of the examples'
+ * labels, the seed and the kind.
+ *
+ *     iid            shuffled, and cut into equal parts
+ *     shards:S       by label, cut into S parts a client, which are dealt out at random: each client sees few classes
+ *                    (McMahan et al. 2017, section 3, with S = 2)
+ *     dirichlet:A    each class is divided in proportions drawn from a Dirichlet distribution of parameter A: the
+ *                    smaller, the more unlike the clients are (Hsu et al. 2019)
+ *
+ * Without a kind data.data_sharding says it, as in a cluster of that many workers: all have all, or equal parts in the
+ * order of the files (disjoint).
+ */
+#ifndef WORKER_CLIENTS_PARTITION_H
+#define WORKER_CLIENTS_PARTITION_H
+
+#include "base/config.h"
+#include "base/error.h"
+#include "worker/data/examples.h"
+
+struct partition {
+    int clients;
+    int32_t *order; /* indexes of examples, one client's after another's; NULL: every client has all, in their order */
+    int32_t *first; /* [clients + 1]: where a client's begin in `order` */
+    int examples;   /* of each, if order is NULL */
+};
+
+/* kind: NULL: by data.data_sharding. Every client gets at least one example. */
+bool partition_create(struct partition *partition, const char *kind, int clients, const struct examples *examples,
+                      const struct config *config, struct error *error);
+void partition_destroy(struct partition *partition); /* fine on zeros */
+
+static inline int partition_count(const struct partition *partition, int client)
+{
+    return partition->order ? partition->first[client + 1] - partition->first[client] : partition->examples;
+}
+
+#endif

@@ -1,0 +1,163 @@
+/*
+ * Updates are made where the engine has its parameters, if it lets us write them there; else in a copy, which it gets
+ * after every step.
+ */
+#include "worker/local_steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct local_steps {
+    const struct model *model;
+    struct engine *engine;
+    struct config_train train; /* of the round: the store's */
+    struct store store;
+    bool in_place; /* the store's parameters are the engine's */
+    float *begun;  /* [float_count]: the parameters that the round began with */
+    float pull;    /* towards these, of the difference, in each step */
+};
+
+/* The rate is the round's, and counts no steps; averages are kept of the shared model. */
+static void take_terms(struct local_steps *steps, const struct config_train *train, int64_t global_step)
+{
+    steps->train = *train;
+    steps->train.learning_rate = schedule_learning_rate(train, global_step);
+    steps->train.lr_decay = 1.0;
+    steps->train.lr_warmup_steps = steps->train.lr_cosine_steps = 0;
+    steps->train.ema_decay = 0.0;
+    steps->pull = (float)(steps->train.learning_rate * train->proximal_mu);
+}
+
+bool local_steps_create(struct local_steps **out, const struct model *model, struct engine *engine,
+                        const struct config_train *train, struct error *error)
+{
+    struct local_steps *steps = calloc(1, sizeof *steps);
+    float *begun = calloc(model->float_count, sizeof *begun);
+    if (!steps || !begun) {
+        free(steps);
+        free(begun);
+        return error_set(error, "out of memory for the steps of a round");
+    }
+    *steps = (struct local_steps){.model = model, .engine = engine, .train = *train, .begun = begun};
+    steps->train.ema_decay = 0.0;
+    if (!store_create(&steps->store, model, &steps->train, error)) {
+        local_steps_destroy(steps);
+        return false;
+    }
+    float *parameters = engine->table->parameters(engine);
+    if (parameters) {
+        steps->in_place = true;
+        steps->store.vectors[STORE_PARAMETERS] = parameters;
+    }
+    *out = steps;
+    return true;
+}
+
+void local_steps_destroy(struct local_steps *steps)
+{
+    if (steps) {
+        store_destroy(&steps->store);
+        free(steps->begun);
+        free(steps);
+    }
+}
+
+static bool read_parameters(struct local_steps *steps, struct error *error)
+{
+    struct engine *engine = steps->engine;
+    return steps->in_place || engine->table->read(engine, STORE_PARAMETERS, 0, steps->model->float_count,
+                                                  steps->store.vectors[STORE_PARAMETERS], error);
+}
+
+static bool write_parameters(struct local_steps *steps, struct error *error)
+{
+    struct engine *engine = steps->engine;
+    return steps->in_place || engine->table->write(engine, STORE_PARAMETERS, 0, steps->model->float_count,
+                                                   steps->store.vectors[STORE_PARAMETERS], error);
+}
+
+bool local_steps_begin(struct local_steps *steps, const struct config_train *train, int64_t global_step,
+                       struct error *error)
+{
+    take_terms(steps, train, global_step);
+    store_forget(&steps->store);
+    if (!read_parameters(steps, error)) {
+        return false;
+    }
+    memcpy(steps->begun, steps->store.vectors[STORE_PARAMETERS], steps->model->float_count * sizeof *steps->begun);
+    return true;
+}
+
+static void pull_rows(const struct local_steps *steps, const struct gradient_block *block)
+{
+    const struct variable *variable = &steps->model->variables[block->variable];
+    for (int row = block->row; row < block->row + block->rows; row++) {
+        const size_t first = variable_at(variable, row, block->col);
+        const float *restrict begun = steps->begun + first;
+        float *restrict now = steps->store.vectors[STORE_PARAMETERS] + first;
+        for (int col = 0; col < block->cols; col++) {
+            now[col] -= steps->pull * (now[col] - begun[col]);
+        }
+    }
+}
+
+/* The pull and the gradient are both of the parameters as they were before this step. */
+static void pull_and_apply(void *context, const struct gradient_block *block)
+{
+    struct local_steps *steps = context;
+    pull_rows(steps, block);
+    store_apply(&steps->store, block);
+}
+
+bool local_steps_take(struct local_steps *steps, const struct batch *batch, struct train_result *result,
+                      struct error *error)
+{
+    struct engine *engine = steps->engine;
+    const struct gradient_sink sink = steps->pull > 0.0f
+                                          ? (struct gradient_sink){.block = pull_and_apply, .context = steps}
+                                          : store_sink(&steps->store);
+    struct train_result done;
+    store_begin_step(&steps->store);
+    if (!engine->table->step(engine, batch, &sink, &done, error)) {
+        return false;
+    }
+    result->finite = done.finite;
+    if (!done.finite) {
+        result->bad_loss = done.bad_loss;
+        return true;
+    }
+    store_end_step(&steps->store);
+    result->steps += done.steps;
+    result->images += done.images;
+    result->correct += done.correct;
+    result->loss_sum += done.loss_sum;
+    result->last_loss = done.last_loss;
+    return write_parameters(steps, error);
+}
+
+static void hand_over(const struct local_steps *steps, const struct gradient_sink *sink)
+{
+    const float *differences = steps->store.vectors[STORE_PARAMETERS];
+    for (int i = 0; i < steps->model->variable_count; i++) {
+        const struct variable *variable = &steps->model->variables[i];
+        sink->block(sink->context, &(struct gradient_block){.variable = i,
+                                                            .rows = variable->rows,
+                                                            .cols = variable->cols,
+                                                            .values = differences + variable->offset,
+                                                            .stride = variable->stride});
+    }
+}
+
+bool local_steps_end(struct local_steps *steps, const struct gradient_sink *sink, struct error *error)
+{
+    const float *restrict begun = steps->begun;
+    float *restrict now = steps->store.vectors[STORE_PARAMETERS];
+    if (sink) {
+        for (size_t i = 0; i < steps->model->float_count; i++) {
+            now[i] = begun[i] - now[i];
+        }
+        hand_over(steps, sink);
+    }
+    memcpy(now, begun, steps->model->float_count * sizeof *now);
+    return write_parameters(steps, error);
+}
