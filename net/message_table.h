@@ -69,7 +69,9 @@
     MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")    \
     MESSAGE(35, describe,      16777216,     "from a worker to ps 0: a digest of how rows become inputs; from the "    \
                                              "chief all of it; answered by description")                               \
-    MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")
+    MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")   \
+    MESSAGE(37, layers,        0,            "from a worker to a ps: how wide its data make the layers; to worker 0: " \
+                                             "asks for that; answered by layers")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -274,7 +276,7 @@
 #define MESSAGE_FIELDS_batch(FIELD)                                                                                    \
     FIELD(I64,    number,          0,       "of this batch; -1: none")                                                 \
     FIELD(U32,    examples,        65536,   "in this batch")                                                           \
-    FIELD(U32,    pixels,          65536,   "of each image")                                                           \
+    FIELD(U32,    pixels,          4194304, "of each image; of a table the bytes of a row, less 2")                    \
     FIELD(U32,    total,           0,       "training images in all, from which batches are drawn")                    \
     FIELD(U32,    validation,      0,       "images held out for validation")                                          \
     FIELD(TEXT,   description,     512,     "of the data, for the user")
@@ -291,6 +293,9 @@
 
 #define MESSAGE_FIELDS_description(FIELD)                                                                              \
     FIELD(TEXT,   digest,          64,      "what the chief said; empty: nothing yet")
+
+#define MESSAGE_FIELDS_layers(FIELD)                                                                                   \
+    FIELD(TEXT,   units,           256,     "of each layer, as in model.layers; empty: asks")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

@@ -204,13 +204,19 @@ static void announce(const struct server *server)
 static bool start(struct server *server, const struct config *config, struct error *error)
 {
     memset(server, 0, sizeof *server);
-    server->config = config;
+    server->launched = config;
+    server->filled = *config;
+    server->config = &server->filled;
     server->index = config->cluster.task_index;
     server->last_loss = NAN;
     create_locks(server);
-    model_layout(&server->model, &config->model);
     if (!identity_create(&server->identity, config, (struct member){MEMBER_PS, server->index}, error) ||
-        !create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
+        !server_learn_layers(server, error)) {
+        return false;
+    }
+    config = server->config;
+    model_layout(&server->model, &config->model);
+    if (!create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
         !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
         return false;
     }
@@ -288,6 +294,9 @@ int server_run(const struct config *config)
         observe_source(NULL, NULL);
         status = leave(server);
         follower_destroy(follower);
+    } else if (signals_pending() != 0) {
+        notify_stopping();
+        status = signals_exit_status(signals_pending());
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }

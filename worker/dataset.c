@@ -501,8 +501,8 @@ bool dataset_is_table(const struct config *config)
 /* Hidden layers alone are given; of tables that is the usual case. */
 static bool model_follows(const struct config *config, bool is_table)
 {
-    if (config->cluster.job_name != JOB_LOCAL) {
-        return false; /* the ps see no data */
+    if (config->cluster.job_name != JOB_LOCAL) { /* where ps, who see no data, must know whether to wait for them */
+        return config->model.hidden_count != CONFIG_AUTO;
     }
     const enum config_source layers = config_origin_of(config, config_key_by_path("model", "layers"))->source;
     return config->model.hidden_count != CONFIG_AUTO || (is_table && layers == SOURCE_DEFAULT);
@@ -566,11 +566,6 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     if (!schema) {
         return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
     }
-    if (config->cluster.job_name == JOB_WORKER && config->data.data_sharding == SHARDING_CHIEF) {
-        free(schema);
-        return error_set(error,
-                         "data.data_sharding: the chief sends images, not rows of tables; use shuffled or disjoint");
-    }
     if (!table_read_train(&whole, test, schema, &overflow, config, error)) {
         overflow_free(&overflow);
         free(schema);
@@ -587,6 +582,20 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     }
     describe_table(dataset, config);
     return true;
+}
+
+bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error)
+{
+    *dataset = (struct dataset){.schema = calloc(1, sizeof *dataset->schema)};
+    if (!dataset->schema) {
+        return error_set(error, "out of memory for a table's columns");
+    }
+    if (!schema_parse(dataset->schema, schema, error)) {
+        return false;
+    }
+    dataset->train = encoder_shape(dataset->schema);
+    dataset->train.is_weighted |= config->train.class_weights[0] != '\0';
+    return model_follows(config, true) || check_rows(dataset->schema, "worker 0's table", config, error);
 }
 
 bool dataset_is_needed_first(const struct config *config)
@@ -618,7 +627,9 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
-    model->hidden_count = CONFIG_AUTO; /* layers says all now */
+    if (config->cluster.job_name == JOB_LOCAL) {
+        model->hidden_count = CONFIG_AUTO; /* layers says all now */
+    }
     return true;
 }
 

@@ -46,6 +46,12 @@ struct dataset {
 bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
+/*
+ * A set without rows, whose preprocessing is known (as JSON): what its rows look like. Where the config gives layers,
+ * they must fit.
+ */
+bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error);
+
 /* Is the training set a table? */
 bool dataset_is_table(const struct config *config);
 

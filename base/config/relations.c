@@ -294,17 +294,6 @@ static bool check_own_data(const struct config *config, struct error *error)
     return true;
 }
 
-/* Who has no data cannot tell what follows from them. */
-static bool check_hidden(const struct config *config, struct error *error)
-{
-    if (config->model.hidden_count != CONFIG_AUTO && config->cluster.ps_hosts.count > 0) {
-        error_set(error,
-                  "the ps of a cluster see no data, from which inputs and outputs would follow; give all layers");
-        return blame(config, "model", "hidden", error);
-    }
-    return true;
-}
-
 /* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
@@ -321,7 +310,7 @@ bool config_check_relations(const struct config *config, struct error *error)
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
            check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
            check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
-           check_elastic(config, error) && check_hidden(config, error);
+           check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

@@ -42,7 +42,9 @@ struct session {
 };
 
 struct server {
-    const struct config *config;
+    const struct config *launched; /* as the process was started */
+    struct config filled;          /* the same, with layers that follow from the chief's data */
+    const struct config *config;   /* that */
     struct model model;
     struct identity identity;
     struct shard *shard;
@@ -89,6 +91,12 @@ void server_unlock(struct server *server);
 void server_wait(struct server *server);
 
 struct timespec server_next_tick(void);
+
+/*
+ * Where the config gives hidden layers alone: waits until worker 0 has said how wide its data make the others, and
+ * fills them in. Nobody else is served meanwhile. False also if the process is asked to leave.
+ */
+bool server_learn_layers(struct server *server, struct error *error);
 
 /* Listens on this ps's address. Connections are taken by listener_accept, on the main thread. */
 bool server_listen(struct server *server, struct error *error);

@@ -64,9 +64,10 @@ static enum participant_switch switch_to(void *context, const struct config *con
 static bool check(void *context, const struct config *then, struct error *error)
 {
     const struct rollout_coordinator *coordinator = context;
+    const struct config_model fitted = model_with_ends(&then->model, &coordinator->server->config->model);
     struct model model;
     uint64_t there;
-    model_layout(&model, &then->model);
+    model_layout(&model, &fitted);
     size_t wanted = server_memory(&model, then, coordinator->server->index, config_worker_room(&then->cluster));
     return !memory_for_this_process(&there) || wanted <= there ||
            error_set(error, "it would take %zu MiB of memory here, but there are %llu", wanted >> 20,
@@ -96,7 +97,7 @@ bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, u
                                 size_t size, struct error *error)
 {
     char path[VERSIONS_PATH];
-    return lineage_path(coordinator->server->config, target, path, error) && checked_write(path, bytes, size, error);
+    return lineage_path(coordinator->server->launched, target, path, error) && checked_write(path, bytes, size, error);
 }
 
 void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
@@ -117,7 +118,7 @@ static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_
 {
     *bytes = NULL;
     uint8_t *read;
-    if (!lineage_load(coordinator->server->config, version, &read, size, error)) {
+    if (!lineage_load(coordinator->server->launched, version, &read, size, error)) {
         return false;
     }
     if (!read) {
@@ -143,7 +144,7 @@ static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_
 /* A rollout that an earlier process of this ps led, or leads, if it has just restarted for it. */
 static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 {
-    const char *config_path = coordinator->server->config->path;
+    const char *config_path = coordinator->server->launched->path;
     uint8_t *bytes;
     size_t size;
     bool there;
@@ -427,7 +428,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
         !rollout_create(&coordinator->rollout, server->config->cluster.ps_hosts.count, workers, room)) {
         return error_set(error, "out of memory");
     }
-    const struct agent_options options = {.config = server->config,
+    const struct agent_options options = {.config = server->launched,
                                           .identity = &server->identity,
                                           .who = {MEMBER_PS, server->index},
                                           .host = {.context = coordinator,

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/random/philox.h"
@@ -50,6 +51,57 @@ void model_layout(struct model *model, const struct config_model *config)
         add_variable(model, layer, "weights", config->layers[layer], config->layers[layer + 1], true);
         add_variable(model, layer, "biases", 1, config->layers[layer + 1], false);
     }
+}
+
+void model_units_text(const struct config_model *config, char text[MODEL_UNITS_TEXT])
+{
+    size_t used = 0;
+    for (int i = 0; i < config->layer_count && used < MODEL_UNITS_TEXT; i++) {
+        used += (size_t)snprintf(text + used, MODEL_UNITS_TEXT - used, "%s%d", i > 0 ? "," : "", config->layers[i]);
+    }
+}
+
+/* Reads one width and what follows it; 0: it is none. */
+static int take_width(const char **text)
+{
+    char *end;
+    const long width = strtol(*text, &end, 10);
+    const bool ends_well = end != *text && (*end == '\0' || (*end == ',' && end[1] != '\0'));
+    *text = *end == ',' ? end + 1 : end;
+    return ends_well && width >= 1 && width <= CONFIG_MAX_WIDTH ? (int)width : 0;
+}
+
+bool model_take_units(struct config_model *config, const char *text, struct error *error)
+{
+    struct config_model taken = *config;
+    const char *at = text;
+    taken.layer_count = 0;
+    while (*at != '\0' && taken.layer_count < CONFIG_MAX_LAYERS) {
+        const int width = take_width(&at);
+        if (width == 0) {
+            return error_set(error, "\"%.128s\" are no layers", text);
+        }
+        taken.layers[taken.layer_count++] = width;
+    }
+    if (*at != '\0' || taken.layer_count != config->hidden_count + 2 ||
+        memcmp(taken.layers + 1, config->hidden, (size_t)config->hidden_count * sizeof *config->hidden) != 0) {
+        return error_set(error, "the layers %.128s have other hidden layers than model.hidden", text);
+    }
+    *config = taken;
+    return true;
+}
+
+struct config_model model_with_ends(const struct config_model *model, const struct config_model *ends)
+{
+    struct config_model result = *model;
+    if (model->hidden_count == CONFIG_AUTO) {
+        return result;
+    }
+    result.layer_count = model->hidden_count + 2;
+    result.layers[0] = ends->layers[0];
+    memcpy(result.layers + 1, model->hidden, (size_t)model->hidden_count * sizeof *model->hidden);
+    result.layers[result.layer_count - 1] = ends->layers[ends->layer_count - 1];
+    return result;
 }
 
 void model_set_panels(struct model *model, int variable, int panels, int lanes)

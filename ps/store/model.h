@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/config.h"
+#include "base/error.h"
 
 enum {
     MODEL_ROW_ALIGN = 16, /* floats */
@@ -74,6 +75,19 @@ static inline size_t variable_at(const struct variable *variable, int row, int c
     size_t line = (size_t)panel * (size_t)variable->rows + (size_t)row;
     return variable->offset + line * (size_t)variable->stride + (size_t)(col - variable_panel_col(variable, panel));
 }
+
+/* Units of all layers, as in model.layers: "784,100,10". */
+enum { MODEL_UNITS_TEXT = CONFIG_MAX_LAYERS * 8 };
+void model_units_text(const struct config_model *config, char text[MODEL_UNITS_TEXT]);
+
+/*
+ * Fills in the layers of a config that gives hidden layers alone: the text's, whose hidden layers must be those of the
+ * config. That they follow from data is still said by hidden_count.
+ */
+bool model_take_units(struct config_model *config, const char *text, struct error *error);
+
+/* A model that gives hidden layers alone, with the inputs and outputs of another one; others stay as they are. */
+struct config_model model_with_ends(const struct config_model *model, const struct config_model *ends);
 
 /*
  * Sets every parameter to its initial value, a function of (config, seed) alone. parameters: [float_count]; padding

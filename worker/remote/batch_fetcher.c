@@ -22,15 +22,15 @@ enum { AT_A_TIME = FEED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may
 static const double SLICE_S = 0.1;
 
 struct parcel {
-    uint8_t *bytes;           /* as they came: labels, then images */
-    struct examples examples; /* the images within those bytes, and labels [capacity] of its own */
+    uint8_t *bytes;           /* of pictures as they came: labels, then images */
+    struct examples examples; /* the images within those bytes, and labels [capacity] of its own; or rows */
     int count;
 };
 
 struct batch_fetcher {
     struct batch_fetcher_options options;
     struct link link;
-    size_t pixels;
+    size_t pixels;         /* of an image, or what stands for them */
     int classes, capacity; /* of a batch */
     int32_t *in_order;     /* [capacity]: 0, 1, ... */
     struct parcel parcels[FEED_BATCHES];
@@ -81,8 +81,8 @@ static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *
     }
     if (channel->message.batch.pixels != feed->pixels || channel->message.batch.total == 0 ||
         channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {
-        return error_set(error, "%s has images of %u pixels, and model.layers begins with %zu", feed->link.name,
-                         channel->message.batch.pixels, feed->pixels);
+        return error_set(error, "%s has %s of %u bytes, and here they take %zu", feed->link.name,
+                         feed->options.like ? "rows" : "images", channel->message.batch.pixels, feed->pixels);
     }
     return true;
 }
@@ -119,6 +119,47 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
 
 /* --- Fetching --- */
 
+/* Do the rows say nothing that the model has no place for? */
+static bool check_rows(const struct batch_fetcher *feed, const struct parcel *parcel, struct error *error)
+{
+    const struct examples *rows = &parcel->examples;
+    for (int i = 0; rows->labels && i < parcel->count; i++) {
+        if (rows->labels[i] < 0 || rows->labels[i] >= feed->classes) {
+            return error_set(error, "%s sent label %d, and the model has %d classes", feed->link.name, rows->labels[i],
+                             feed->classes);
+        }
+    }
+    for (int64_t i = 0; i < (int64_t)parcel->count * rows->codes; i++) {
+        if (rows->places[i] != -1 && (rows->places[i] < rows->numbers || rows->places[i] >= rows->inputs)) {
+            return error_set(error, "%s sent a row with input %d, and there are %d", feed->link.name, rows->places[i],
+                             rows->inputs);
+        }
+    }
+    return true;
+}
+
+static bool take_rows(struct batch_fetcher *feed, struct parcel *parcel, struct error *error)
+{
+    struct channel *channel = &feed->link.channel;
+    struct iovec parts[BATCH_PARTS];
+    size_t bytes = 0;
+    const int count = batch_row_parts(&parcel->examples, parcel->count, parts);
+    for (int i = 0; i < count; i++) {
+        bytes += parts[i].iov_len;
+    }
+    if (bytes != channel->bulk_left) {
+        return error_set(error, "%s sent %u bytes of rows, and %zu were expected", feed->link.name,
+                         (unsigned)channel->bulk_left, bytes);
+    }
+    for (int i = 0; i < count; i++) {
+        if (!channel_read_bulk(channel, parts[i].iov_base, parts[i].iov_len, clock_monotonic_s() + LINK_ANSWER_S,
+                               error)) {
+            return false;
+        }
+    }
+    return check_rows(feed, parcel, error);
+}
+
 /* Takes one batch off the connection. */
 static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t number, struct error *error)
 {
@@ -129,6 +170,9 @@ static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t
                          feed->link.name, (long long)batch->number, batch->examples, (long long)number, feed->capacity);
     }
     parcel->count = (int)batch->examples;
+    if (feed->options.like) {
+        return take_rows(feed, parcel, error);
+    }
     if (!channel_read_bulk(channel, parcel->bytes, channel->bulk_left, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;
     }
@@ -257,7 +301,9 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
     }
     if (feed->fetched > 0) {
         struct parcel *parcel = &feed->parcels[number % FEED_BATCHES];
-        parcel->examples.images = parcel->bytes + 2 * (size_t)parcel->count;
+        if (!feed->options.like) {
+            parcel->examples.images = parcel->bytes + 2 * (size_t)parcel->count;
+        }
         parcel->examples.count = parcel->count;
         *batch = (struct batch){.examples = &parcel->examples, .indexes = feed->in_order, .count = parcel->count};
         end = PUSH_PULL_DONE;
@@ -277,6 +323,10 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
     feed->in_order = malloc(capacity * sizeof *feed->in_order);
     bool there = feed->in_order;
     for (int i = 0; there && i < FEED_BATCHES; i++) {
+        if (feed->options.like) {
+            there = examples_create(&feed->parcels[i].examples, feed->options.like, feed->capacity);
+            continue;
+        }
         feed->parcels[i].bytes = calloc(1, batch_bytes(capacity, feed->pixels) + AFTER_IMAGES);
         feed->parcels[i].examples.labels = malloc(capacity * sizeof(int32_t));
         there = feed->parcels[i].bytes && feed->parcels[i].examples.labels;
@@ -284,7 +334,7 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
     for (int i = 0; there && i < feed->capacity; i++) {
         feed->in_order[i] = i;
     }
-    return there || error_set(error, "out of memory for %d batches of %d images", FEED_BATCHES, feed->capacity);
+    return there || error_set(error, "out of memory for %d batches of %d examples", FEED_BATCHES, feed->capacity);
 }
 
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
@@ -298,7 +348,7 @@ bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher
     }
     feed->options = *options;
     feed->first = -1;
-    feed->pixels = (size_t)config->model.layers[0];
+    feed->pixels = options->like ? batch_row_pixels(options->like) : (size_t)config->model.layers[0];
     feed->classes = config->model.layers[config->model.layer_count - 1];
     feed->capacity = config->train.batch_size;
     pthread_mutex_init(&feed->lock, NULL);
@@ -324,8 +374,11 @@ void batch_fetcher_destroy(struct batch_fetcher *feed)
     }
     link_destroy(&feed->link);
     for (int i = 0; i < FEED_BATCHES; i++) {
+        if (!feed->options.like) {
+            feed->parcels[i].examples.images = NULL; /* within the bytes */
+        }
         free(feed->parcels[i].bytes);
-        free(feed->parcels[i].examples.labels);
+        examples_free(&feed->parcels[i].examples);
     }
     free(feed->in_order);
     pthread_mutex_destroy(&feed->lock);

@@ -24,6 +24,7 @@ struct batch_fetcher;
 
 struct batch_fetcher_options {
     const struct config *config; /* borrowed, as all of them */
+    const struct examples *like; /* rows, what they look like; pictures: NULL */
     const struct identity *identity;
     struct traffic *traffic;
     bool (*given_up)(void *context);
@@ -36,7 +37,7 @@ void batch_fetcher_destroy(struct batch_fetcher *feed); /* NULL is fine */
 
 /* What worker 0 says of the data. */
 struct batch_fetcher_facts {
-    int train, validation; /* images */
+    int train, validation; /* examples */
     char description[320];
 };
 

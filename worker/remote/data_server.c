@@ -15,8 +15,11 @@
 #include "base/text/address.h"
 #include "net/bytes.h"
 #include "net/listener.h"
+#include "ps/store/model.h"
+#include "worker/data/table/schema.h"
 #include "worker/data/streaming/streaming.h"
 #include "base/random/sampler.h"
+#include "worker/remote/exchange/preprocessing.h"
 
 enum {
     PER_WORKER = 2, /* connections: one, and the one that it replaces while that one ends */
@@ -34,7 +37,8 @@ struct data_session {
     int worker;               /* -1: nobody yet */
     int32_t *indexes;         /* [batch_size] */
     struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
-    uint8_t *bytes;           /* of one batch */
+    uint8_t *bytes;           /* of one batch of pictures */
+    struct examples rows;     /* [batch_size]: one batch of rows; zeros for pictures */
 };
 
 struct data_server {
@@ -44,7 +48,7 @@ struct data_server {
     bool (*knows)(void *context, const char *digest);
     void *context;
     struct sampler sampler; /* but for the task */
-    size_t pixels;
+    size_t pixels;          /* of an image, or what stands for them */
     struct listener *listener;
     struct wake wake; /* ends the thread that accepts */
     pthread_t thread;
@@ -88,8 +92,28 @@ static bool draw(struct data_session *session, int64_t number, const struct exam
     return true;
 }
 
-/* Images and labels of one batch into the session's bytes; *examples: how many. */
-static bool gather(struct data_session *session, int64_t number, uint32_t *examples, struct error *error)
+static void add_part(struct iovec *parts, int *count, void *array, size_t bytes)
+{
+    if (array && bytes > 0) {
+        parts[(*count)++] = (struct iovec){array, bytes};
+    }
+}
+
+int batch_row_parts(const struct examples *rows, int count, struct iovec parts[BATCH_PARTS])
+{
+    const size_t many = (size_t)count;
+    int found = 0;
+    add_part(parts, &found, rows->labels, many * sizeof *rows->labels);
+    add_part(parts, &found, rows->target_values, many * (size_t)rows->targets * sizeof *rows->target_values);
+    add_part(parts, &found, rows->weights, many * sizeof *rows->weights);
+    add_part(parts, &found, rows->values, many * (size_t)rows->numbers * sizeof *rows->values);
+    add_part(parts, &found, rows->places, many * (size_t)rows->codes * sizeof *rows->places);
+    return found;
+}
+
+/* One batch into the session's memory; *examples: how many. Sets where its bytes are. */
+static bool gather(struct data_session *session, int64_t number, uint32_t *examples, struct iovec parts[BATCH_PARTS],
+                   int *part_count, struct error *error)
 {
     const struct data_server *server = session->server;
     const struct examples *from;
@@ -97,13 +121,22 @@ static bool gather(struct data_session *session, int64_t number, uint32_t *examp
     if (!draw(session, number, &from, &count, error)) {
         return false;
     }
+    *examples = (uint32_t)count;
+    if (examples_are_rows(from)) {
+        for (int i = 0; i < count; i++) {
+            examples_copy(&session->rows, i, from, session->indexes[i], 1);
+        }
+        *part_count = batch_row_parts(&session->rows, count, parts);
+        return true;
+    }
     uint8_t *images = session->bytes + 2 * (size_t)count;
     for (int i = 0; i < count; i++) {
         size_t example = (size_t)session->indexes[i];
         put_le16(session->bytes + 2 * (size_t)i, (uint16_t)from->labels[example]);
         copy_bytes(images + (size_t)i * server->pixels, from->images + example * server->pixels, server->pixels);
     }
-    *examples = (uint32_t)count;
+    parts[0] = (struct iovec){session->bytes, batch_bytes((size_t)count, server->pixels)};
+    *part_count = 1;
     return true;
 }
 
@@ -127,25 +160,52 @@ static bool send_batches(struct data_session *session, struct error *error)
                          (long long)asked.first);
     }
     for (uint32_t i = 0; i < asked.count; i++) {
+        struct iovec parts[BATCH_PARTS];
+        int part_count;
         batch.number = asked.first + i;
-        if (!gather(session, batch.number, &batch.examples, error)) {
+        if (!gather(session, batch.number, &batch.examples, parts, &part_count, error)) {
             struct error ignored;
             channel_send_error(session->channel, request, ERROR_INTERNAL, frame_deadline(), &ignored, "%s",
                                error->text);
             return false;
         }
-        struct iovec bulk = {session->bytes, batch_bytes(batch.examples, server->pixels)};
         const struct outgoing frame = {.type = MESSAGE_batch,
                                        .request = request,
                                        .more = i + 1 < asked.count,
                                        .message = &batch,
-                                       .bulk = &bulk,
-                                       .bulk_parts = 1};
+                                       .bulk = parts,
+                                       .bulk_parts = part_count};
         if (!channel_send_frame(session->channel, &frame, frame_deadline(), error)) {
             return false;
         }
     }
     return true;
+}
+
+/* How rows become inputs; of pictures nothing. */
+static bool send_description(struct data_session *session, struct error *error)
+{
+    const struct schema *schema = session->server->dataset->schema;
+    char digest[PREPROCESSING_DIGEST] = "";
+    struct iovec bulk = {schema ? schema->text : NULL, schema ? strlen(schema->text) : 0};
+    if (schema) {
+        preprocessing_digest(schema, digest);
+    }
+    const struct message_description description = {.digest = digest};
+    const struct outgoing frame = {.type = MESSAGE_description,
+                                   .request = session->channel->frame.request,
+                                   .message = &description,
+                                   .bulk = &bulk,
+                                   .bulk_parts = schema ? 1 : 0};
+    return channel_send_frame(session->channel, &frame, frame_deadline(), error);
+}
+
+static bool send_layers(struct data_session *session, struct error *error)
+{
+    char units[MODEL_UNITS_TEXT];
+    model_units_text(&session->server->config->model, units);
+    return channel_send(session->channel, MESSAGE_layers, session->channel->frame.request,
+                        &(struct message_layers){.units = units}, frame_deadline(), error);
 }
 
 static bool answer(struct data_session *session, struct error *error)
@@ -154,6 +214,10 @@ static bool answer(struct data_session *session, struct error *error)
     switch (channel->frame.type) {
     case MESSAGE_get_batches:
         return send_batches(session, error);
+    case MESSAGE_describe:
+        return send_description(session, error);
+    case MESSAGE_layers:
+        return send_layers(session, error);
     case MESSAGE_ping: {
         struct message_pong pong = {channel->message.ping.nonce};
         return channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, frame_deadline(), error);
@@ -215,8 +279,15 @@ static void serve(struct listener_session *base)
     struct error error;
     bool good = true;
     session->indexes = malloc(batch * sizeof *session->indexes);
-    session->bytes = malloc(batch_bytes(batch, server->pixels));
-    if (!session->indexes || !session->bytes) {
+    const struct examples *like = &server->dataset->train;
+    bool there = true;
+    if (examples_are_rows(like)) {
+        there = examples_create(&session->rows, like, (int)batch);
+    } else {
+        session->bytes = malloc(batch_bytes(batch, server->pixels));
+        there = session->bytes;
+    }
+    if (!session->indexes || !there) {
         log_warning("out of memory for batches of worker %d", session->worker);
         good = false;
     } else if (server->dataset->streaming &&
@@ -234,6 +305,7 @@ static void serve(struct listener_session *base)
     examples_free(&session->streamed);
     free(session->indexes);
     free(session->bytes);
+    examples_free(&session->rows);
 }
 
 static void leave(struct listener_session *base)
@@ -293,11 +365,19 @@ bool data_server_create(struct data_server **out, const struct config *config, c
     server->context = context;
     server->dataset = dataset;
     server->wake.fd = -1;
-    server->pixels = (size_t)dataset->train.height * (size_t)dataset->train.width;
+    server->pixels = examples_are_rows(&dataset->train) ? batch_row_pixels(&dataset->train)
+                                                        : (size_t)dataset->train.height * (size_t)dataset->train.width;
     server->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
                                        .examples = (uint32_t)dataset->train.count,
                                        .batch_size = (uint32_t)config->train.batch_size};
     pthread_mutex_init(&server->lock, NULL);
+    const size_t batch = batch_bytes((size_t)config->train.batch_size, server->pixels);
+    if (batch > message_max_bulk(MESSAGE_batch)) {
+        return error_set(error,
+                         "data.data_sharding chief: a batch of %d rows is %zu MiB, and a message holds %u: lower "
+                         "train.batch_size",
+                         config->train.batch_size, batch >> 20, message_max_bulk(MESSAGE_batch) >> 20);
+    }
     if (!open_listener(server, error)) {
         return false;
     }
@@ -305,8 +385,8 @@ bool data_server_create(struct data_server **out, const struct config *config, c
     if (!server->runs) {
         return error_set(error, "can't start a thread to send batches");
     }
-    log_info("worker 0 sends batches of %d images to workers without data, on port %u", config->train.batch_size,
-             listener_port(server->listener));
+    log_info("worker 0 sends batches of %d %s to workers without data, on port %u", config->train.batch_size,
+             examples_are_rows(&dataset->train) ? "rows" : "images", listener_port(server->listener));
     return true;
 }
 

@@ -11,6 +11,8 @@
 #ifndef WORKER_REMOTE_DATA_SERVER_H
 #define WORKER_REMOTE_DATA_SERVER_H
 
+#include <sys/uio.h>
+
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/identity.h"
@@ -26,10 +28,23 @@ bool data_server_create(struct data_server **server, const struct config *config
                         struct error *error);
 void data_server_destroy(struct data_server *server); /* cuts all connections; NULL is fine */
 
-/* Bytes of a batch as it travels: for each example a label of 2 bytes, then all the images. */
+/* Bytes of a batch as it travels. Of pictures: for each a label of 2 bytes, then all the images. */
 static inline size_t batch_bytes(size_t examples, size_t pixels)
 {
     return examples * (2 + pixels);
 }
+
+/* What stands for pixels where examples are rows, so that a batch takes that many bytes. */
+static inline size_t batch_row_pixels(const struct examples *rows)
+{
+    return examples_bytes(rows) - 2;
+}
+
+/*
+ * A batch of rows travels as its arrays, one behind the other: labels or targets, weights, numbers and places, as far
+ * as there are any. Finds those of the first `count` rows; returns how many arrays.
+ */
+enum { BATCH_PARTS = 5 };
+int batch_row_parts(const struct examples *rows, int count, struct iovec parts[BATCH_PARTS]);
 
 #endif

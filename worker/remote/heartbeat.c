@@ -194,6 +194,31 @@ static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
+/*
+ * A ps that sees no data has its layers from worker 0, and may have to be told them again, as it may have been
+ * restarted: each time before all else. Other workers compare theirs.
+ */
+static bool send_layers(struct heartbeat *heartbeat, struct link *link, struct error *error)
+{
+    char units[MODEL_UNITS_TEXT];
+    model_units_text(&heartbeat->config->model, units);
+    return heartbeat->config->model.hidden_count == CONFIG_AUTO ||
+           channel_send(&link->channel, MESSAGE_layers, ++link->channel.next_request,
+                        &(struct message_layers){.units = units}, clock_monotonic_s() + LINK_ANSWER_S, error);
+}
+
+static void take_layers(struct heartbeat *heartbeat, const struct link *link)
+{
+    char units[MODEL_UNITS_TEXT];
+    struct error error;
+    model_units_text(&heartbeat->config->model, units);
+    if (strcmp(units, link->channel.message.layers.units) != 0) {
+        error_set(&error, "%s has layers %.128s by worker 0's data, and the data here make them %s", link->name,
+                  link->channel.message.layers.units, units);
+        take_refusal(heartbeat, &error);
+    }
+}
+
 /* Whatever has come on this link. */
 static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
@@ -216,6 +241,8 @@ static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct e
             }
         } else if (link->channel.frame.type == MESSAGE_lease) {
             take_lease(heartbeat, link, &link->channel.message.lease);
+        } else if (link->channel.frame.type == MESSAGE_layers) {
+            take_layers(heartbeat, link);
         }
     }
 }
@@ -262,6 +289,10 @@ static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
         }
         beat = true;
         note_incarnation(heartbeat, link);
+        if (!send_layers(heartbeat, link, &error)) {
+            link_lost(link, error.text);
+            return;
+        }
     }
     if (!take_frames(heartbeat, link, &error)) {
         link_lost(link, error.text);

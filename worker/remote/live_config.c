@@ -39,6 +39,7 @@ static const float NO_LOSS = -1.0f;
 struct live_config {
     struct chief *chief; /* NULL: not worker 0 */
     const struct config *config;
+    const struct config_model *model; /* with what follows from the data */
     struct traffic *traffic;
     struct agent *agent;
     bool let_go; /* links are no longer held; the agent's thread's */
@@ -120,10 +121,12 @@ static bool check_disk(const struct config *then, const struct model *model, str
 static bool check(void *context, const struct config *then, struct error *error)
 {
     const struct live_config *live = context;
+    struct config fitted = *then;
     struct model model;
     uint64_t there;
-    model_layout(&model, &then->model);
-    const uint64_t wanted = memory_wanted(then, &model);
+    fitted.model = model_with_ends(&then->model, live->model);
+    model_layout(&model, &fitted.model);
+    const uint64_t wanted = memory_wanted(&fitted, &model);
     if (memory_for_this_process(&there) && wanted > there) {
         return error_set(error, "it would take about %llu MiB of memory here, but there are %llu",
                          (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
@@ -140,7 +143,9 @@ static bool gives_up(void *context)
 static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
 {
     const struct live_config *live = context;
-    return trial_run(then, live->config->output.train_dir, may_lose, gives_up, NULL, error);
+    struct config fitted = *then;
+    fitted.model = model_with_ends(&then->model, live->model);
+    return trial_run(&fitted, live->config->output.train_dir, may_lose, gives_up, NULL, error);
 }
 
 static bool is_ready(void *context)
@@ -207,8 +212,8 @@ static void heard(void *context, uint64_t version, bool has_model)
     }
 }
 
-bool live_config_create(struct live_config **out, const struct config *config, struct identity *identity,
-                        struct chief *chief, struct traffic *traffic, struct error *error)
+bool live_config_create(struct live_config **out, const struct config *config, const struct config_model *model,
+                        struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error)
 {
     struct live_config *live = calloc(1, sizeof *live);
     if (!live) {
@@ -217,6 +222,7 @@ bool live_config_create(struct live_config **out, const struct config *config, s
     live->chief = chief;
     live->traffic = traffic;
     live->config = config;
+    live->model = model;
     live->loss = NO_LOSS;
     pthread_mutex_init(&live->lock, NULL);
     const struct agent_options options = {.config = config,

@@ -59,6 +59,8 @@ int remote_worker_run(const struct config *config)
     signals_catch();
     if (worker_open(&worker, &error)) {
         status = training_run(&worker.training);
+    } else if (signals_pending() != 0) {
+        status = signals_exit_status(signals_pending());
     } else {
         log_error("%s", error.text);
     }

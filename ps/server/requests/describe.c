@@ -1,6 +1,6 @@
 /*
  * What the workers' data are preprocessed like: worker 0 says it, and the others learn whether theirs is the same. It
- * means nothing to a ps.
+ * means nothing to a ps. And how wide the layers are, which a ps may have learnt itself (ps/server/learn.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +32,15 @@ static bool take_description(struct session *session, const char *digest, struct
     keep_description(session->server, digest, bytes, size);
     server_unlock(session->server);
     return true;
+}
+
+/* What another worker's data make of the layers is for that worker to compare. */
+bool serve_layers(struct session *session, struct error *error)
+{
+    char units[MODEL_UNITS_TEXT];
+    model_units_text(&session->server->config->model, units);
+    return serve_send(session, MESSAGE_layers, session->channel->frame.request,
+                      &(struct message_layers){.units = units}, error);
 }
 
 bool serve_describe(struct session *session, struct error *error)

@@ -115,6 +115,7 @@ bool serve_leave(struct session *session, struct error *error);
 bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);
 bool serve_describe(struct session *session, struct error *error);
+bool serve_layers(struct session *session, struct error *error);
 
 /* Rollouts. */
 bool serve_report(struct session *session, struct error *error);

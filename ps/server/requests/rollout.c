@@ -28,7 +28,7 @@ static struct rollout_demand demand_of(const struct config_cluster *cluster)
 static bool check_proposal(struct rollout_coordinator *coordinator, const struct manifest *manifest,
                            struct rollout_plan *plan, struct error *error)
 {
-    const struct config *config = coordinator->server->config;
+    const struct config *config = coordinator->server->launched;
     const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
     const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
     struct config target, fallback = {.path = NULL};
@@ -110,7 +110,7 @@ static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *by
 static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
                        struct error *error)
 {
-    const struct config *config = coordinator->server->config;
+    const struct config *config = coordinator->server->launched;
     char path[VERSIONS_PATH];
     struct versions versions;
     if (!coordinator->leads) {
@@ -312,7 +312,7 @@ static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t v
     }
     server_unlock(coordinator->server);
     if (is_last ||
-        (lineage_load(coordinator->server->config, version, &texts->manifest, &texts->manifest_size, &ignored) &&
+        (lineage_load(coordinator->server->launched, version, &texts->manifest, &texts->manifest_size, &ignored) &&
          texts->manifest)) {
         return;
     }

@@ -145,6 +145,8 @@ static bool answer(struct session *session, struct error *error)
         return serve_get_status(session, error);
     case MESSAGE_describe:
         return serve_describe(session, error);
+    case MESSAGE_layers:
+        return serve_layers(session, error);
     case MESSAGE_report:
         return serve_report(session, error);
     case MESSAGE_propose:

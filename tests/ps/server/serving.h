@@ -239,7 +239,7 @@ static inline void serving_begin(int index)
     struct error error;
     const size_t workers = (size_t)config_worker_room(&serving.config.cluster);
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
-    server->config = &serving.config;
+    server->launched = server->config = &serving.config;
     server->index = index;
     server->held_step = -1;
     server->last_loss = NAN;

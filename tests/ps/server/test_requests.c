@@ -461,7 +461,7 @@ static void test_who_may_ask_for_what(void **state)
         {MESSAGE_read, "cw"},      {MESSAGE_get_aggregate, "p"}, {MESSAGE_get_model, "cw"},
         {MESSAGE_heartbeat, "cw"}, {MESSAGE_pull, "cw"},         {MESSAGE_push, "cw"},
         {MESSAGE_end_job, "c"},    {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
-        {MESSAGE_describe, "cw"},
+        {MESSAGE_describe, "cw"},  {MESSAGE_layers, "cw"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {

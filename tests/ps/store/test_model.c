@@ -231,6 +231,63 @@ static void truncated_normal_follows_the_distribution_function(void **state)
     free(values);
 }
 
+/* What worker 0 tells a ps: any list of layers, of which only one with the config's hidden layers counts. */
+static void layers_are_told_in_words(void **state)
+{
+    static const struct {
+        const char *text;
+        int layers; /* 0: refused */
+    } told[] = {{"7,5,6,2", 4},
+                {"65536,5,6,1", 4},
+                {"7,6,5,2", 0},
+                {"7,5,2", 0},
+                {"7,5,6,2,2", 0},
+                {"", 0},
+                {"7,5,6,2,", 0},
+                {"7,5,6,0", 0},
+                {"7,5,6", 0},
+                {"7,5,,2", 0},
+                {"7,5,6,x", 0},
+                {"7,5,6,-2", 0},
+                {"7;5,6,2", 0},
+                {"7,5,6,2 ", 0},
+                {",,,", 0},
+                {"7 5,6,2", 0},
+                {"1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+        struct config_model config = {.hidden = {5, 6}, .hidden_count = 2, .layers = {784, 10}, .layer_count = 2};
+        const struct config_model before = config;
+        char text[MODEL_UNITS_TEXT];
+        struct error error;
+        const bool taken = model_take_units(&config, told[i].text, &error);
+        assert_int_equal(taken, told[i].layers > 0);
+        if (!taken) {
+            assert_memory_equal(&config, &before, sizeof config);
+            continue;
+        }
+        assert_int_equal(config.layer_count, told[i].layers);
+        model_units_text(&config, text);
+        assert_string_equal(text, told[i].text);
+    }
+}
+
+/* A rollout's config that gives hidden layers alone keeps the inputs and outputs of what runs. */
+static void hidden_layers_go_between_the_ends(void **state)
+{
+    (void)state;
+    const struct config_model now = {.layers = {7, 5, 2}, .layer_count = 3, .hidden = {5}, .hidden_count = 1};
+    const struct config_model whole = {.layers = {784, 10}, .layer_count = 2, .hidden_count = CONFIG_AUTO};
+    const struct config_model then = {.layers = {784, 10}, .layer_count = 2, .hidden = {9, 8}, .hidden_count = 2};
+    char text[MODEL_UNITS_TEXT];
+    struct config_model result = model_with_ends(&then, &now);
+    model_units_text(&result, text);
+    assert_string_equal(text, "7,9,8,2");
+    result = model_with_ends(&whole, &now);
+    model_units_text(&result, text);
+    assert_string_equal(text, "784,10");
+}
+
 int main(void)
 {
     test_seed = test_random_begin("test_model");
@@ -241,6 +298,8 @@ int main(void)
         cmocka_unit_test(values_do_not_depend_on_the_layout),
         cmocka_unit_test(distributions_are_tensorflows),
         cmocka_unit_test(truncated_normal_follows_the_distribution_function),
+        cmocka_unit_test(layers_are_told_in_words),
+        cmocka_unit_test(hidden_layers_go_between_the_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

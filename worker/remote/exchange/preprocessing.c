@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "worker/remote/exchange/internal.h"
 
-enum { DIGEST_BYTES = 32 };
+enum { DIGEST_BYTES = (PREPROCESSING_DIGEST - 1) / 2 };
 
 static double soon(void)
 {
@@ -84,11 +84,17 @@ static bool ask(struct shard_part *part, const struct schema *schema, const char
     return true;
 }
 
+void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST])
+{
+    unsigned char hash[DIGEST_BYTES];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
+    sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
+}
+
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
                                        struct error *error)
 {
-    unsigned char hash[DIGEST_BYTES];
-    char digest[2 * DIGEST_BYTES + 1];
+    char digest[PREPROCESSING_DIGEST];
     struct shard_part *part = &exchange->parts[0];
     if (!schema) {
         return PUSH_PULL_DONE;
@@ -98,8 +104,7 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
                   strlen(schema->text), message_max_bulk(MESSAGE_describe));
         return PUSH_PULL_REFUSED;
     }
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
-    sodium_bin2hex(digest, sizeof digest, hash, sizeof hash);
+    preprocessing_digest(schema, digest);
     for (;;) {
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
         if (end != PUSH_PULL_DONE || ask(part, schema, digest, is_chief, &end, error)) {

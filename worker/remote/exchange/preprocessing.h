@@ -8,6 +8,10 @@
 #include "worker/data/table/schema.h"
 #include "worker/remote/exchange/push_pull.h"
 
+/* Of the preprocessing, in hex: what members compare. */
+enum { PREPROCESSING_DIGEST = 65 };
+void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST]);
+
 /*
  * Tells ps 0 how rows become inputs here; as the chief, so that the others can compare. Waits for ps 0.
  * PUSH_PULL_REFUSED: the chief's rows become other inputs, and the error names the column. schema: NULL: pictures, of

@@ -30,8 +30,9 @@ static bool check_model(const struct push_pull *exchange, const struct shard_par
         same = range.first == part->spans[i].first && range.count == part->spans[i].count;
     }
     return same ||
-           error_set(error, "%s holds other parts of the model than it should: is its program of the same version?",
-                     part->link.name);
+           error_set(error, "%s holds other parts of the model than it should: is its program of the same version%s?",
+                     part->link.name,
+                     exchange->config->model.hidden_count == CONFIG_AUTO ? "" : ", and are worker 0's data the same");
 }
 
 /* Asks once; *ready: it can be trained on, in *generation. */

@@ -4,6 +4,7 @@
 
 #include "base/process/notify.h"
 #include "worker/load.h"
+#include "worker/remote/data_shape.h"
 #include "worker/remote/worker/internal.h"
 
 static bool check_config(const struct config *config, struct error *error)
@@ -32,10 +33,11 @@ static struct engine_options engine_options(struct remote_worker *worker)
         worker->engine_config.train.ema_decay = 0;
     }
     model_layout(&worker->model, &worker->config.model);
-    return (struct engine_options){.model = &worker->model,
-                                   .config = &worker->engine_config,
-                                   .like = worker->dataset.train.count > 0 ? &worker->dataset.train : NULL,
-                                   .gives_way = worker->gives_way};
+    return (struct engine_options){
+        .model = &worker->model,
+        .config = &worker->engine_config,
+        .like = worker->dataset.train.count > 0 || worker->dataset.schema ? &worker->dataset.train : NULL,
+        .gives_way = worker->gives_way};
 }
 
 static bool create_engine(struct remote_worker *worker, struct error *error)
@@ -108,13 +110,15 @@ static bool plan_data(struct remote_worker *worker, struct error *error)
 
 static bool create_feed(struct remote_worker *worker, struct error *error)
 {
-    return batch_fetcher_create(&worker->feed,
-                                &(struct batch_fetcher_options){.config = &worker->config,
-                                                                .identity = &worker->identity,
-                                                                .traffic = &worker->traffic,
-                                                                .given_up = worker_is_over,
-                                                                .context = worker},
-                                error);
+    return batch_fetcher_create(
+        &worker->feed,
+        &(struct batch_fetcher_options){.config = &worker->config,
+                                        .like = worker->dataset.schema ? &worker->dataset.train : NULL,
+                                        .identity = &worker->identity,
+                                        .traffic = &worker->traffic,
+                                        .given_up = worker_is_over,
+                                        .context = worker},
+        error);
 }
 
 bool worker_open(struct remote_worker *worker, struct error *error)
@@ -131,11 +135,15 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     worker->training.test = worker->is_chief ? &worker->test : NULL;
     worker->training.digest = worker->identity.digest;
     live_config_hold(&worker->traffic, config);
-    if (by_chief && !worker->is_chief) { /* what there is to know about the data is asked once somebody listens */
-        return create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
+    if (by_chief && !worker->is_chief) { /* how many there are is asked once somebody listens */
+        return (!data_shape_is_unknown(config) ||
+                data_shape_learn(&worker->dataset, config, &worker->identity, &worker->traffic, error)) &&
+               create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
     }
-    struct engine_options options = engine_options(worker);
-    engine_begin(&worker->startup, &options); /* a GPU takes its time, and so does the data */
+    if (!dataset_is_needed_first(config)) {
+        struct engine_options options = engine_options(worker);
+        engine_begin(&worker->startup, &options); /* a GPU takes its time, and so does the data */
+    }
     return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
@@ -175,7 +183,8 @@ static bool begin_rollouts(struct remote_worker *worker)
     struct error *error = &worker->training.error;
     const bool serves = worker->is_chief && launched->data.data_sharding == SHARDING_CHIEF;
     char text[64];
-    if (!live_config_create(&worker->live, launched, &worker->identity, worker->chief, &worker->traffic, error) ||
+    if (!live_config_create(&worker->live, launched, &worker->config.model, &worker->identity, worker->chief,
+                            &worker->traffic, error) ||
         (serves && !data_server_create(&worker->data_server, &worker->config, &worker->identity, &worker->dataset,
                                        knows, worker, error))) {
         return training_fail(&worker->training);

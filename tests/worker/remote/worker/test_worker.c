@@ -533,10 +533,10 @@ void live_config_hold(struct traffic *traffic, const struct config *config)
     tell("holds links\n");
 }
 
-bool live_config_create(struct live_config **live, const struct config *config, struct identity *identity,
-                        struct chief *chief, struct traffic *traffic, struct error *error)
+bool live_config_create(struct live_config **live, const struct config *config, const struct config_model *model,
+                        struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error)
 {
-    (void)config, (void)identity, (void)traffic, (void)error;
+    (void)config, (void)model, (void)identity, (void)traffic, (void)error;
     tell("rollouts%s\n", chief ? " with a chief" : "");
     *live = (struct live_config *)(void *)&the_live_config;
     return true;
