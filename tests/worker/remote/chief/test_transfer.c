@@ -1,0 +1,519 @@
+/*
+ * What the chief asks of all ps, on the wire: in which order, with what in it, and what each kind of failure means:
+ * again on a new connection, again later, or never.
+ */
+#include "worker/remote/chief/transfer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
+
+enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4 };
+
+static struct hello_identity self;
+
+/* Only one is asked at a time, and the test looks in between. */
+static struct server {
+    struct fake_member member;
+    int fails[TYPES]; /* by type of request: how the next one fails, an enum error_code or one of those above */
+    uint8_t state, job_state;
+    uint32_t generation;
+    int64_t step;
+    float *vectors[STORE_VECTORS]; /* [float_count], as they were written */
+} servers[SERVERS];
+
+static struct bench {
+    struct config config;
+    struct model model;
+    struct identity identity;
+    struct traffic traffic;
+    struct push_pull exchange;
+    struct checkpoint_state state;
+    bool given_up;
+} bench;
+
+static bool take_write(struct server *server, struct channel *channel)
+{
+    const struct message_write write = channel->message.write;
+    const struct range range = range_get(&write.ranges, 0);
+    struct error error;
+    assert_int_equal(write.ranges.count, 1);
+    assert_int_equal(write.dtype, DTYPE_FLOAT32);
+    tell("ps %d: write vector %u, %u at %llu\n", server->member.member.index, write.vector, range.count,
+         (unsigned long long)range.first);
+    return channel_read_bulk(channel, server->vectors[write.vector] + range.first, range.count * sizeof(float),
+                             fake_member_soon(), &error);
+}
+
+/* All that this ps holds of a vector, in a frame for each of its spans. */
+static bool send_vector(struct server *server, struct channel *channel, int how)
+{
+    const struct message_read read = channel->message.read;
+    const uint64_t request = channel->frame.request;
+    const struct shard_part *part = &bench.exchange.parts[server->member.member.index];
+    struct error error;
+    for (int i = 0; i < part->span_count; i++) {
+        uint8_t bytes[RANGE_BYTES];
+        const struct span span = part->spans[i];
+        const uint64_t first = how == BEYOND ? bench.model.float_count - span.count + 1 : span.first;
+        range_put(bytes, 0, (struct range){first, (uint32_t)span.count});
+        const struct message_values values = {
+            .dtype = how == HALF ? DTYPE_BFLOAT16 : DTYPE_FLOAT32, .global_step = server->step, .ranges = {bytes, 1}};
+        struct iovec bulk = {server->vectors[read.vector] + span.first,
+                             span.count * (how == HALF ? sizeof(uint16_t) : sizeof(float))};
+        const struct outgoing frame = {.type = MESSAGE_values,
+                                       .request = request,
+                                       .message = &values,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1,
+                                       .more = i + 1 < part->span_count};
+        if (!channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void tell_request(int index, const struct channel *channel)
+{
+    const union message *message = &channel->message;
+    switch (channel->frame.type) {
+    case MESSAGE_begin_restore:
+        tell("ps %d: begin %s, generation %u\n", index, message->begin_restore.source, channel->frame.generation);
+        break;
+    case MESSAGE_end_restore:
+        tell("ps %d: end at %lld, epoch of %lld\n", index, (long long)message->end_restore.global_step,
+             (long long)message->end_restore.epoch_batches);
+        break;
+    case MESSAGE_snapshot:
+        tell("ps %d: snapshot %llu at %lld%s\n", index, (unsigned long long)message->snapshot.snapshot,
+             (long long)message->snapshot.at_step, message->snapshot.wait_ms > 0 ? ", waits" : "");
+        break;
+    case MESSAGE_read:
+        tell("ps %d: read %llu vector %u\n", index, (unsigned long long)message->read.snapshot, message->read.vector);
+        break;
+    case MESSAGE_release:
+        tell("ps %d: release %llu\n", index, (unsigned long long)message->release.snapshot);
+        break;
+    case MESSAGE_end_job:
+        tell("ps %d: end %u at %lld, %g: %s\n", index, message->end_job.job_state,
+             (long long)message->end_job.global_step, (double)message->end_job.test_accuracy, message->end_job.message);
+        break;
+    case MESSAGE_heartbeat:
+        tell("ps %d: heartbeat, %s at %lld\n", index, member_state_name(message->heartbeat.state),
+             (long long)message->heartbeat.global_step);
+        break;
+    case MESSAGE_get_model:
+        tell("ps %d: get_model\n", index);
+        break;
+    default:
+        break;
+    }
+}
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    struct server *server = &servers[member->member.index];
+    const int type = channel->frame.type, how = server->fails[type];
+    const struct message_model model = {
+        .state = server->state, .global_step = server->step, .message = "", .float_count = bench.model.float_count};
+    const struct message_lease lease = {.lease_ms = 1000, .job_state = server->job_state, .message = ""};
+    const struct message_done done = {server->step};
+    const struct message_pong pong = {1};
+    tell_request(member->member.index, channel);
+    server->fails[type] = 0;
+    channel->generation = server->generation;
+    if (type == MESSAGE_write && how == 0 && !take_write(server, channel)) {
+        return false;
+    }
+    if (how > 0) {
+        return fake_member_object(channel, (enum error_code)how);
+    }
+    if (how == NO_ANSWER) {
+        return false;
+    }
+    if (how == OTHER_ANSWER) {
+        return fake_member_say(channel, MESSAGE_pong, &pong);
+    }
+    return type == MESSAGE_get_model   ? fake_member_say(channel, MESSAGE_model, &model)
+           : type == MESSAGE_heartbeat ? fake_member_say(channel, MESSAGE_lease, &lease)
+           : type == MESSAGE_read      ? send_vector(server, channel, how)
+                                       : fake_member_say(channel, MESSAGE_done, &done);
+}
+
+static bool given_up(void *context)
+{
+    return ((struct bench *)context)->given_up;
+}
+
+static void begin(const char *layers, const char *optimizer)
+{
+    char hosts[80];
+    struct error error;
+    memset(&bench, 0, sizeof bench);
+    memset(servers, 0, sizeof servers);
+    for (int i = 0; i < SERVERS; i++) {
+        fake_member_listen(&servers[i].member, MEMBER_PS, i);
+        servers[i].generation = 4;
+        servers[i].state = MODEL_READY;
+        servers[i].job_state = JOB_TRAINING;
+        servers[i].step = 10 + i;
+    }
+    snprintf(hosts, sizeof hosts, "%s,%s", servers[0].member.host, servers[1].member.host);
+    const struct config_setting settings[] = {
+        {"insecure", "true"},   {"layers", layers},       {"ps_hosts", hosts},         {"worker_hosts", "127.0.0.1:1"},
+        {"job_name", "worker"}, {"optimizer", optimizer}, {"placement", "round_robin"}};
+    listen_in();
+    if (!config_load(&bench.config, NULL, settings, 7, &error) ||
+        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {
+        fail_msg("%s", error.text);
+    }
+    self = bench.identity.hello;
+    model_layout(&bench.model, &bench.config.model);
+    const struct push_pull_options options = {.config = &bench.config,
+                                              .model = &bench.model,
+                                              .identity = &bench.identity,
+                                              .traffic = &bench.traffic,
+                                              .given_up = given_up,
+                                              .context = &bench};
+    if (!push_pull_create(&bench.exchange, &options, &error) ||
+        !checkpoint_state_create(&bench.state, &bench.model, &bench.config.train, &error)) {
+        fail_msg("%s", error.text);
+    }
+    for (int i = 0; i < SERVERS; i++) {
+        for (int v = 0; v < STORE_VECTORS; v++) {
+            servers[i].vectors[v] = calloc(bench.model.float_count, sizeof(float));
+        }
+        fake_member_start(&servers[i].member, &self, answer);
+    }
+    told();
+}
+
+static void end(void)
+{
+    push_pull_destroy(&bench.exchange);
+    checkpoint_state_destroy(&bench.state);
+    for (int i = 0; i < SERVERS; i++) {
+        fake_member_stop(&servers[i].member);
+        for (int v = 0; v < STORE_VECTORS; v++) {
+            free(servers[i].vectors[v]);
+        }
+    }
+    identity_destroy(&bench.identity);
+    config_free(&bench.config);
+    heard();
+}
+
+static int connections(int index)
+{
+    return atomic_load(&servers[index].member.connections);
+}
+
+/* What shards say of themselves. */
+static void status(void **state)
+{
+    struct shard_status found[SERVERS];
+    struct error error;
+    int64_t step;
+    (void)state;
+    begin("6,20,3", "sgd");
+    servers[1].generation = 5;
+    servers[1].job_state = JOB_DONE;
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: get_model\nps 0: heartbeat, starting at -1\n"
+                                "ps 1: get_model\nps 1: heartbeat, starting at -1\n");
+    assert_true(found[0].ready && !found[0].over && found[0].generation == 4 && found[0].global_step == 10);
+    assert_true(found[1].ready && found[1].over && found[1].generation == 5 && found[1].global_step == 11);
+    servers[0].state = MODEL_BEING_WRITTEN;
+    servers[0].step = -1;
+    servers[1].job_state = JOB_FAILED;
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+    assert_true(!found[0].ready && found[0].global_step == -1 && found[1].over);
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 11);
+    servers[0].step = 30;
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 30);
+    bench.given_up = true; /* a link that is open is used all the same; one that is not is not waited for */
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    link_close(&bench.exchange.parts[1].link);
+    bench.exchange.parts[1].link.next_try_s = INFINITY;
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_STOPPED);
+    end();
+}
+
+/* One request of each kind. */
+static enum push_pull_end ask(enum message_type type, struct error *error)
+{
+    struct shard_status found[SERVERS];
+    struct snapshot_answer answer;
+    enum order_state order;
+    int64_t step;
+    switch (type) {
+    case MESSAGE_get_model:
+        return transfer_newest_step(&bench.exchange, &step, error);
+    case MESSAGE_heartbeat:
+        return transfer_status(&bench.exchange, found, error);
+    case MESSAGE_begin_restore:
+    case MESSAGE_write:
+        return transfer_restore(&bench.exchange, 9, &bench.state, "x", error);
+    case MESSAGE_end_restore:
+        return transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, error);
+    case MESSAGE_snapshot:
+        return transfer_snapshot(&bench.exchange, 5, -1, 0, &answer, error);
+    case MESSAGE_read:
+        return transfer_read(&bench.exchange, 5, 1, &bench.state, error);
+    default:
+        return transfer_order(&bench.exchange, SNAPSHOT_ORDER | 5, 50, 0, &order, error);
+    }
+}
+
+/* Connections that break and requests that make no sense are tried again on another connection; refusals never. */
+static void failures(void **state)
+{
+    static const enum message_type types[] = {MESSAGE_get_model, MESSAGE_heartbeat,   MESSAGE_begin_restore,
+                                              MESSAGE_write,     MESSAGE_end_restore, MESSAGE_snapshot,
+                                              MESSAGE_read};
+    static const struct {
+        int how;
+        enum push_pull_end wanted;
+        bool breaks;
+    } cases[] = {{NO_ANSWER, PUSH_PULL_AGAIN, true},         {OTHER_ANSWER, PUSH_PULL_AGAIN, true},
+                 {ERROR_BAD_REQUEST, PUSH_PULL_AGAIN, true}, {ERROR_NOT_ALLOWED, PUSH_PULL_REFUSED, false},
+                 {ERROR_NOT_READY, PUSH_PULL_AGAIN, false},  {ERROR_OLD_GENERATION, PUSH_PULL_AGAIN, false}};
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            assert_int_equal(ask(types[t], &error), PUSH_PULL_DONE);
+            bench.exchange.broken = false;
+            servers[1].fails[types[t]] = cases[i].how;
+            assert_int_equal(ask(types[t], &error), cases[i].wanted);
+            assert_int_equal(bench.exchange.broken, cases[i].breaks);
+            assert_int_equal(link_is_open(&bench.exchange.parts[1].link), !cases[i].breaks);
+            assert_non_null(strstr(error.text, "ps 1 ("));
+            bench.exchange.parts[1].link.next_try_s = 0;
+        }
+    }
+    assert_int_equal(connections(0), 1);
+    assert_int_equal(connections(1), 1 + 3 * 7);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 3 * 7);
+    end();
+}
+
+/* A link whose peer refuses us is no use to wait for. */
+static void refusals(void **state)
+{
+    static const enum message_type types[] = {MESSAGE_get_model,   MESSAGE_heartbeat, MESSAGE_begin_restore,
+                                              MESSAGE_end_restore, MESSAGE_snapshot,  MESSAGE_read};
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        bench.exchange.parts[1].link.next_try_s = 0;
+        assert_int_equal(ask(types[t], &error), PUSH_PULL_REFUSED);
+        assert_non_null(strstr(error.text, "as the test wants"));
+    }
+    end();
+}
+
+/* All vectors of the state, each to who holds it, in a new generation; then the release. */
+static void a_restore(void **state)
+{
+    struct error error;
+    (void)state;
+    begin("6,20,3", "momentum");
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        for (size_t i = 0; bench.state.vectors[v] && i < bench.model.float_count; i++) {
+            bench.state.vectors[v][i] = (float)(1000 * v) + (float)i;
+        }
+    }
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: begin anew, generation 9\n"
+                                "ps 0: write vector 0, 288 at 0\nps 0: write vector 0, 320 at 336\n"
+                                "ps 0: write vector 1, 288 at 0\nps 0: write vector 1, 320 at 336\n"
+                                "ps 1: begin anew, generation 9\n"
+                                "ps 1: write vector 0, 48 at 288\nps 1: write vector 0, 16 at 656\n"
+                                "ps 1: write vector 1, 48 at 288\nps 1: write vector 1, 16 at 656\n");
+    for (size_t i = 0; i < bench.model.float_count; i++) {
+        const bool first = i < 288 || (i >= 336 && i < 656);
+        assert_true(servers[!first].vectors[0][i] == (float)i);
+        assert_true(servers[!first].vectors[1][i] == (float)(1000 + i));
+        assert_true(servers[first].vectors[0][i] == 0);
+    }
+    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: end at 7, epoch of 70\nps 1: end at 7, epoch of 70\n");
+    end();
+}
+
+/* A vector that is too long for a frame goes in several. */
+static void a_large_model(void **state)
+{
+    struct error error;
+    (void)state;
+    begin("1100,1000", "sgd");
+    bench.state.vectors[0][(1 << 20) + 5] = 3;
+    bench.state.vectors[0][(1 << 20) - 1] = 4;
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    const char *text = told();
+    assert_non_null(strstr(text, "ps 0: write vector 0, 1048576 at 0\nps 0: write vector 0, "));
+    assert_non_null(strstr(text, " at 1048576\nps 1: begin"));
+    assert_true(servers[0].vectors[0][(1 << 20) + 5] == 3 && servers[0].vectors[0][(1 << 20) - 1] == 4);
+    end();
+}
+
+/* All hear of a snapshot before anybody is waited for; steps may differ, and some may not come to it in time. */
+static void snapshots(void **state)
+{
+    struct snapshot_answer answer;
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 5 at -1\nps 1: snapshot 5 at -1\n");
+    assert_true(answer.taken && !answer.same && answer.global_step == 11);
+    servers[0].step = 11;
+    assert_int_equal(transfer_snapshot(&bench.exchange, 6, 11, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_true(answer.taken && answer.same && answer.global_step == 11);
+    told();
+    servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
+    assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 7 at 12\nps 1: snapshot 7 at 12\n"
+                                "ps 0: snapshot 7 at 12, waits\nps 1: snapshot 7 at 12, waits\n");
+    assert_true(answer.taken && answer.same);
+    servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
+    assert_int_equal(transfer_snapshot(&bench.exchange, 8, 12, 0, &answer, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 8 at 12\nps 1: snapshot 8 at 12\n");
+    assert_true(!answer.taken && answer.global_step == 11);
+    servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
+    assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 9 at -1\nps 1: snapshot 9 at -1\n"); /* of now: nothing to wait for */
+    assert_false(answer.taken);
+    end();
+}
+
+/* One that is ordered is taken once all have it, and lost if one has not. */
+static void orders(void **state)
+{
+    enum order_state order;
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(order, ORDER_TAKEN);
+    servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
+    told();
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 200, &order, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 5 at 50, waits\nps 1: snapshot 5 at 50, waits\n");
+    assert_int_equal(order, ORDER_PENDING);
+    servers[0].fails[MESSAGE_snapshot] = ERROR_PASSED;
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: snapshot 5 at 50\n"); /* the others need not hear of it */
+    assert_int_equal(order, ORDER_LOST);
+    servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
+    servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(order, ORDER_LOST);
+    servers[0].fails[MESSAGE_snapshot] = NO_ANSWER;
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_AGAIN);
+    end();
+}
+
+/* What is asked for goes where it belongs; the snapshot is let go only when all of it is here. */
+static void reading(void **state)
+{
+    struct error error;
+    (void)state;
+    begin("6,20,3", "momentum");
+    for (int i = 0; i < SERVERS; i++) {
+        for (size_t k = 0; k < bench.model.float_count; k++) {
+            servers[i].vectors[0][k] = (float)k;
+            servers[i].vectors[1][k] = (float)(1000 + k);
+        }
+    }
+    assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: read 5 vector 0\nps 0: read 5 vector 1\n"
+                                "ps 1: read 5 vector 0\nps 1: read 5 vector 1\nps 0: release 5\nps 1: release 5\n");
+    for (size_t k = 0; k < bench.model.float_count; k++) {
+        assert_true(bench.state.vectors[0][k] == (float)k && bench.state.vectors[1][k] == (float)(1000 + k));
+    }
+    assert_true(atomic_load(&bench.traffic.bytes_in) > 2 * sizeof(float) * 672);
+    assert_int_equal(transfer_read(&bench.exchange, 6, 2, &bench.state, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: read 6 vector 1\nps 1: read 6 vector 1\nps 0: release 6\nps 1: release 6\n");
+    const int ways[] = {NO_ANSWER, HALF, BEYOND};
+    for (int i = 0; i < 3; i++) {
+        servers[1].fails[MESSAGE_read] = ways[i];
+        assert_int_equal(transfer_read(&bench.exchange, 7, 1, &bench.state, &error), PUSH_PULL_AGAIN);
+        assert_string_equal(told(), "ps 0: read 7 vector 0\nps 1: read 7 vector 0\n");
+        assert_false(link_is_open(&bench.exchange.parts[1].link));
+        bench.exchange.parts[1].link.next_try_s = 0;
+    }
+    assert_non_null(strstr(error.text, "are beyond the model's 672"));
+    servers[0].fails[MESSAGE_read] = NO_ANSWER; /* the others need not be asked */
+    assert_int_equal(transfer_read(&bench.exchange, 7, 3, &bench.state, &error), PUSH_PULL_AGAIN);
+    assert_string_equal(told(), "ps 0: read 7 vector 0\n");
+    end();
+}
+
+/* A release that gets lost is sent again, once; one that is refused is not, and who is not there is passed over. */
+static void releases(void **state)
+{
+    (void)state;
+    begin("6,20,3", "sgd");
+    servers[0].fails[MESSAGE_release] = ERROR_NOT_READY;
+    transfer_release(&bench.exchange, 5);
+    assert_string_equal(told(), "ps 0: release 5\nps 1: release 5\n");
+    assert_int_equal(atomic_load(&bench.traffic.retries), 0);
+    servers[0].fails[MESSAGE_release] = NO_ANSWER;
+    transfer_release(&bench.exchange, 6);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 1);
+    assert_string_equal(told(), "ps 0: release 6\nps 1: release 6\n"); /* not before its next try is due */
+    link_close(&bench.exchange.parts[0].link);
+    bench.exchange.parts[0].link.next_try_s = INFINITY;
+    transfer_release(&bench.exchange, 7);
+    assert_string_equal(told(), "ps 1: release 7\n");
+    end();
+}
+
+/* All are told of the end, and who can't be is said. */
+static void the_end(void **state)
+{
+    const struct message_end_job message = {
+        .job_state = JOB_DONE, .global_step = 90, .test_accuracy = 0.5f, .message = "well"};
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    assert_true(transfer_end_job(&bench.exchange, &message, &error));
+    assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
+    servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY;
+    assert_false(transfer_end_job(&bench.exchange, &message, &error));
+    assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
+    assert_non_null(strstr(error.text, "as the test wants"));
+    link_close(&bench.exchange.parts[0].link);
+    bench.exchange.parts[0].link.next_try_s = INFINITY;
+    assert_false(transfer_end_job(&bench.exchange, &message, &error));
+    assert_string_equal(told(), "ps 1: end 3 at 90, 0.5: well\n");
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(status),    cmocka_unit_test(failures),      cmocka_unit_test(refusals),
+        cmocka_unit_test(a_restore), cmocka_unit_test(a_large_model), cmocka_unit_test(snapshots),
+        cmocka_unit_test(orders),    cmocka_unit_test(reading),       cmocka_unit_test(releases),
+        cmocka_unit_test(the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
