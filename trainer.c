@@ -17,6 +17,7 @@ static const struct command *const commands[] = {
     &command_export,
     &command_cluster,
     &command_status,
+    &command_top,
     &command_dashboard,
     &command_profile,
     &command_rollout,

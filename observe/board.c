@@ -63,6 +63,16 @@ void board_destroy(struct board *board)
     *board = (struct board){.task = 0};
 }
 
+void board_forget(struct board *board)
+{
+    struct history *history = &board->history;
+    pthread_mutex_lock(&board->mutex);
+    board->last_event = 0;
+    pthread_mutex_unlock(&board->mutex);
+    history->recent.count = history->whole.count = 0;
+    history->width_s = 1;
+}
+
 void board_keep_history(struct board *board, const char *path)
 {
     struct error error;
@@ -159,6 +169,20 @@ bool board_begin_members(struct board *board, int count)
         memset(board->members, 0, (size_t)count * sizeof *board->members);
     }
     board->member_count = count;
+    return true;
+}
+
+bool board_begin_diff(struct board_rollout *rollout, int lines)
+{
+    rollout->diff_count = 0;
+    if (lines > rollout->diff_room) {
+        char(*diff)[BOARD_TEXT] = realloc(rollout->diff, (size_t)lines * sizeof *diff);
+        if (!diff) {
+            return false;
+        }
+        rollout->diff = diff;
+        rollout->diff_room = lines;
+    }
     return true;
 }
 

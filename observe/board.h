@@ -88,9 +88,9 @@ struct board_event {
 struct board_member {
     char role[12];
     int task;
-    char address[264], host[64], state[16], device[129], program[65], digest[65], message[256];
-    bool is_missing, has_version;
-    int64_t silent_ms; /* -1: not known; so are steps */
+    char address[264], host[256], state[16], device[129], program[65], digest[65], message[256];
+    bool is_missing, has_version; /* has: it is known which config it is in */
+    int64_t silent_ms;            /* -1: not known; so are steps */
     int64_t global_step, local_step, config_version;
     int generation, staleness;
     double steps_per_s, loss; /* NaN: not known */
@@ -105,7 +105,7 @@ struct board_rollout {
     double since_s;
     char phase[24], text[BOARD_TEXT];
     char (*diff)[BOARD_TEXT];
-    int diff_count;
+    int diff_count, diff_room;
 };
 
 struct board {
@@ -141,6 +141,9 @@ struct board {
 bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error);
 void board_destroy(struct board *board); /* fine on zeros */
 
+/* Neither events nor history, as if it was new. */
+void board_forget(struct board *board);
+
 /* Goes on with the history of an earlier start, and keeps it in that file from now on. */
 void board_keep_history(struct board *board, const char *path);
 void board_save_history(struct board *board); /* a failure is logged once */
@@ -168,5 +171,8 @@ void board_tick(struct board *board);
 
 /* Room for `count` members, all zero. False: no memory. */
 bool board_begin_members(struct board *board, int count);
+
+/* Room for so many lines, none of which is there yet. False: no memory. */
+bool board_begin_diff(struct board_rollout *rollout, int lines);
 
 #endif

@@ -90,6 +90,35 @@ bool guard_prepare(struct guard *guard, const struct config_observe *observe, co
            check_safety(observe, guard, error) && prepare_keys(observe, guard, fleet_key, error);
 }
 
+static bool prepare_trust(const struct config_observe *observe, struct guard *guard, const char *fleet_key,
+                          struct error *error)
+{
+    if (observe->http_cert[0] != '\0') {
+        return web_keys_trust(&guard->keys, observe->http_cert, error);
+    }
+    if (is_loopback(guard->address.host) || observe->http_insecure) {
+        return true;
+    }
+    if (!fleet_key || !file_exists(fleet_key)) {
+        return error_set(
+            error,
+            "observe.http %s is on another machine, and nothing says which certificate to trust: give --http_cert (its "
+            "own or its authority's), or the --fleet_key of its fleet; or --http_insecure for one without encryption",
+            observe->http);
+    }
+    return web_keys_trust(&guard->keys, fleet_key, error);
+}
+
+bool guard_visit(struct guard *guard, const struct config_observe *observe, const char *fleet_key, struct error *error)
+{
+    *guard = (struct guard){.keys = NULL};
+    if (!address_parse(observe->http, &guard->address, error)) {
+        return error_wrap(error, "observe.http");
+    }
+    return (observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &guard->token, error)) &&
+           prepare_trust(observe, guard, fleet_key, error);
+}
+
 void guard_free(struct guard *guard)
 {
     web_keys_free(guard->keys);

@@ -18,10 +18,15 @@ struct guard {
 
 /*
  * From observe.http and what belongs to it. fleet_key: the path of the member's own key, for TLS where no certificate
- * is given; NULL: there is none. guard_free in any case.
+ * is given; NULL: there is none. guard_free in any case, also of the next.
  */
 bool guard_prepare(struct guard *guard, const struct config_observe *observe, const char *fleet_key,
                    struct error *error);
+/*
+ * The other side, by the same keys: where a server is to be looked at, what it must show to be believed (the
+ * certificate in observe.http_cert or an authority's, else the fleet's key), and the token that it wants.
+ */
+bool guard_visit(struct guard *guard, const struct config_observe *observe, const char *fleet_key, struct error *error);
 void guard_free(struct guard *guard); /* fine on zeros */
 
 /* Fills in what the options need of it; it is borrowed from then on. */

@@ -17,3 +17,15 @@ const char *count_text(char text[COUNT_TEXT], int64_t number)
     text[used] = '\0';
     return text;
 }
+
+const char *bytes_text(char text[COUNT_TEXT], double bytes)
+{
+    static const char units[] = "BKMGTP";
+    int unit = 0;
+    while (bytes >= 1000 && unit < 5) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(text, COUNT_TEXT, unit == 0 || bytes >= 100 ? "%.0f%c" : "%.1f%c", bytes, units[unit]);
+    return text;
+}

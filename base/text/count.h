@@ -1,4 +1,4 @@
-/* Counts for people: 1234567 as "1,234,567". */
+/* Counts for people: 1234567 as "1,234,567", 1536 bytes as "1.5K". */
 #ifndef BASE_TEXT_COUNT_H
 #define BASE_TEXT_COUNT_H
 
@@ -8,5 +8,6 @@ enum { COUNT_TEXT = 32 }; /* bytes that hold any of them */
 
 /* Returns text. */
 const char *count_text(char text[COUNT_TEXT], int64_t number);
+const char *bytes_text(char text[COUNT_TEXT], double bytes);
 
 #endif

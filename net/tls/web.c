@@ -30,6 +30,7 @@ struct web_session {
     mbedtls_ssl_context ssl;
     int fd;
     bool is_established, wants_write;
+    int failure;      /* mbedTLS's, of the handshake */
     size_t received;  /* in the handshake */
     size_t this_call; /* since the caller's call began */
 };
@@ -77,38 +78,80 @@ static bool read_key(struct web_keys *keys, const char *path, struct error *erro
            error_set(error, "%s: the private key does not belong to the certificate", path);
 }
 
-static bool configure(struct web_keys *keys, struct error *error)
+static bool configure(struct web_keys *keys, int side, struct error *error)
 {
     static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
     mbedtls_ssl_config *config = &keys->config;
-    int result = mbedtls_ssl_config_defaults(config, MBEDTLS_SSL_IS_SERVER, MBEDTLS_SSL_TRANSPORT_STREAM,
-                                             MBEDTLS_SSL_PRESET_DEFAULT);
+    int result = mbedtls_ssl_config_defaults(config, side, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT);
     mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : with_aes + 1);
     mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_NONE);
     mbedtls_ssl_conf_rng(config, tls_random, NULL);
-    result = result ? result : mbedtls_ssl_conf_own_cert(config, &keys->own, &keys->key);
+    if (result == 0 && side == MBEDTLS_SSL_IS_SERVER) {
+        result = mbedtls_ssl_conf_own_cert(config, &keys->own, &keys->key);
+    }
     return result == 0 || describe(result, "TLS", "can't be set up", error);
 }
 
-bool web_keys_load(struct web_keys **out, const char *certificate, const char *key, struct error *error)
+/* Empty ones; NULL: it failed. */
+static struct web_keys *prepare(const char *path, struct error *error)
 {
-    *out = NULL;
     if (!tls_start(error)) {
-        return false;
+        return NULL;
     }
     struct web_keys *keys = calloc(1, sizeof *keys);
     if (!keys) {
-        return error_set(error, "out of memory for the key in %s", key);
+        error_set(error, "out of memory for what %s holds", path);
+        return NULL;
     }
     mbedtls_x509_crt_init(&keys->own);
     mbedtls_pk_init(&keys->key);
     mbedtls_ssl_config_init(&keys->config);
-    if (!read_certificate(keys, certificate, error) || !read_key(keys, key, error) || !configure(keys, error)) {
+    return keys;
+}
+
+bool web_keys_load(struct web_keys **out, const char *certificate, const char *key, struct error *error)
+{
+    struct web_keys *keys = prepare(key, error);
+    *out = NULL;
+    if (!keys || !read_certificate(keys, certificate, error) || !read_key(keys, key, error) ||
+        !configure(keys, MBEDTLS_SSL_IS_SERVER, error)) {
         web_keys_free(keys);
         return false;
     }
+    *out = keys;
+    return true;
+}
+
+static bool same_certificate(const mbedtls_x509_crt *a, const mbedtls_x509_crt *b)
+{
+    return a->raw.len == b->raw.len && memcmp(a->raw.p, b->raw.p, a->raw.len) == 0;
+}
+
+/* A fleet's own certificate names no machine: being the very one that is trusted is enough. */
+static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
+{
+    const struct web_keys *keys = context;
+    for (const mbedtls_x509_crt *each = &keys->own; each && depth == 0; each = each->next) {
+        if (same_certificate(each, certificate)) {
+            *flags = 0;
+        }
+    }
+    return 0;
+}
+
+bool web_keys_trust(struct web_keys **out, const char *certificates, struct error *error)
+{
+    struct web_keys *keys = prepare(certificates, error);
+    *out = NULL;
+    if (!keys || !read_certificate(keys, certificates, error) || !configure(keys, MBEDTLS_SSL_IS_CLIENT, error)) {
+        web_keys_free(keys);
+        return false;
+    }
+    mbedtls_ssl_conf_authmode(&keys->config, MBEDTLS_SSL_VERIFY_REQUIRED);
+    mbedtls_ssl_conf_ca_chain(&keys->config, &keys->own, NULL);
+    mbedtls_ssl_conf_verify(&keys->config, verify, keys);
     *out = keys;
     return true;
 }
@@ -155,7 +198,7 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
 
 /* --- Sessions --- */
 
-struct web_session *web_session_create(const struct web_keys *keys, int fd)
+struct web_session *web_session_create(const struct web_keys *keys, const char *name, int fd)
 {
     struct web_session *session = calloc(1, sizeof *session);
     if (!session) {
@@ -163,7 +206,8 @@ struct web_session *web_session_create(const struct web_keys *keys, int fd)
     }
     session->fd = fd;
     mbedtls_ssl_init(&session->ssl);
-    if (mbedtls_ssl_setup(&session->ssl, &keys->config) != 0) {
+    if (mbedtls_ssl_setup(&session->ssl, &keys->config) != 0 ||
+        (name && mbedtls_ssl_set_hostname(&session->ssl, name) != 0)) {
         web_session_destroy(session);
         return NULL;
     }
@@ -188,7 +232,27 @@ enum web_shake web_session_shake(struct web_session *session)
         session->is_established = true;
         return WEB_DONE;
     }
-    return result == MBEDTLS_ERR_SSL_WANT_READ || session->wants_write ? WEB_AGAIN : WEB_FAILED;
+    if (result == MBEDTLS_ERR_SSL_WANT_READ || session->wants_write) {
+        return WEB_AGAIN;
+    }
+    session->failure = result;
+    return WEB_FAILED;
+}
+
+bool web_session_explain(const struct web_session *session, struct error *error)
+{
+    char text[128];
+    const uint32_t flags = mbedtls_ssl_get_verify_result(&session->ssl);
+    if (flags != 0 && flags != UINT32_MAX) {
+        const bool is_trusted = (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) == 0;
+        return error_set(error, "its certificate is %s",
+                         !is_trusted                                ? "not trusted here"
+                         : flags & MBEDTLS_X509_BADCERT_CN_MISMATCH ? "for another name"
+                         : flags & MBEDTLS_X509_BADCERT_EXPIRED     ? "out of date"
+                                                                    : "not valid");
+    }
+    tls_describe(session->failure, text);
+    return error_set(error, "no TLS 1.3 with it (%s)", text);
 }
 
 /* A number of bytes, or what stands for it. */

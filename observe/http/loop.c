@@ -397,7 +397,7 @@ static void add_connection(struct http_server *server, int fd, const struct endp
     struct http_connection *connection = calloc(1, sizeof *connection);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
     if (connection && server->options.keys) {
-        connection->session = web_session_create(server->options.keys, fd);
+        connection->session = web_session_create(server->options.keys, NULL, fd);
     }
     if (!connection || (server->options.keys && !connection->session) ||
         epoll_ctl(server->poll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {

@@ -198,10 +198,10 @@ static void ask_how_they_are(void)
     }
     for (int i = 0; i < 2; i++) {
         int count;
-        const struct status_entry *entries = status_query_ask(query, 2, &count);
+        const struct board_member *entries = status_query_ask(query, 2, &count);
         assert(count >= 2);
         for (int k = 0; k < count; k++) {
-            assert(strlen(entries[k].message) < sizeof entries[k].message && entries[k].address);
+            assert(strlen(entries[k].message) < sizeof entries[k].message && entries[k].address[0] != '\0');
         }
     }
     status_query_destroy(query);

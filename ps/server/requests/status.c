@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "observe/observe.h"
 #include "ps/server/requests/requests.h"
+#include "ps/status.h"
 
 static uint32_t milliseconds(double seconds)
 {
@@ -145,36 +146,6 @@ bool serve_get_status(struct session *session, struct error *error)
 
 /* --- To who watches --- */
 
-static void show_member(struct board_member *member, const struct message_status *status, const char *address)
-{
-    *member = (struct board_member){.task = status->index,
-                                    .is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST,
-                                    .has_version = status->digest[0] != '\0',
-                                    .silent_ms = status->silent_ms == UINT32_MAX ? -1 : (int64_t)status->silent_ms,
-                                    .global_step = status->global_step,
-                                    .local_step = status->local_step,
-                                    .config_version = (int64_t)status->fleet_version,
-                                    .generation = (int)status->generation,
-                                    .staleness = (int)status->staleness,
-                                    .steps_per_s = (double)status->steps_per_s,
-                                    .loss = (double)status->loss,
-                                    .dropped = status->dropped,
-                                    .retries = status->retries,
-                                    .bytes_in = status->bytes_in,
-                                    .bytes_out = status->bytes_out,
-                                    .memory_bytes = NAN,
-                                    .cpu_percent = NAN,
-                                    .gpu_percent = NAN};
-    snprintf(member->role, sizeof member->role, "%s", status->role == MEMBER_PS ? "ps" : "worker");
-    snprintf(member->address, sizeof member->address, "%s", address);
-    snprintf(member->host, sizeof member->host, "%.63s", status->host);
-    snprintf(member->state, sizeof member->state, "%s", member_state_name((enum member_state)status->state));
-    snprintf(member->device, sizeof member->device, "%s", status->device);
-    snprintf(member->program, sizeof member->program, "%.64s", status->program);
-    snprintf(member->digest, sizeof member->digest, "%.64s", status->digest);
-    snprintf(member->message, sizeof member->message, "%.255s", status->message);
-}
-
 static void show_self(struct server *server, struct board *board, const struct message_status *status)
 {
     const struct job *job = &server->job;
@@ -216,14 +187,14 @@ static void show(void *context, struct board *board)
     }
     server_lock(server);
     describe_self(server, &status, host, message, digest);
-    show_member(&board->members[0], &status, cluster->ps_hosts.items[server->index]);
+    status_show(&board->members[0], &status, cluster->ps_hosts.items[server->index]);
     show_self(server, board, &status);
     int count = 1;
     for (int i = 0; i < server->job.worker_count; i++) {
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
             describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
-            show_member(&board->members[count++], &status, config_worker_host(cluster, i));
+            status_show(&board->members[count++], &status, config_worker_host(cluster, i));
         }
     }
     board->member_count = count;

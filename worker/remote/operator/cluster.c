@@ -455,13 +455,13 @@ static void look(struct cluster *cluster)
     if (!cluster->progress.active || cluster->leaving || now_s - cluster->looked_s < LOOK_S) {
         return;
     }
-    const struct status_entry *entries = status_query_ask(cluster->query, STATUS_TIMEOUT_S, &count);
+    const struct board_member *entries = status_query_ask(cluster->query, STATUS_TIMEOUT_S, &count);
     cluster->looked_s = clock_monotonic_s();
     if (entries[0].global_step >= 0) {
         progress_update(&cluster->progress, &(struct progress_view){.step = entries[0].global_step,
                                                                     .last_step = last > 0 ? last : INT64_MAX,
-                                                                    .steps_per_s = (double)entries[0].steps_per_s,
-                                                                    .loss = (double)entries[cluster->ps_count].loss,
+                                                                    .steps_per_s = entries[0].steps_per_s,
+                                                                    .loss = entries[cluster->ps_count].loss,
                                                                     .validation = -1});
     }
 }

@@ -19,6 +19,9 @@
 #include "base/progress.h"
 #include "base/text/count.h"
 #include "base/text/printable.h"
+#include "observe/member.h"
+#include "ps/identity.h"
+#include "ps/status.h"
 #include "worker/remote/shard_link.h"
 
 static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
@@ -29,7 +32,7 @@ static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
 struct member_query {
     struct status_query *query;
     struct link link;
-    struct status_entry *entries; /* [members] */
+    struct board_member *entries; /* [members] */
     double timeout_s;
     pthread_t thread;
     bool has_thread;
@@ -40,8 +43,8 @@ struct status_query {
     struct identity identity;
     struct traffic traffic;
     struct member_query *asked;   /* [ps_count] */
-    struct status_entry *answers; /* [ps_count, members]: who says what */
-    struct status_entry *entries; /* [members] */
+    struct board_member *answers; /* [ps_count, members]: who says what */
+    struct board_member *entries; /* [members] */
     int ps_count, members;
 };
 
@@ -93,51 +96,39 @@ void status_query_destroy(struct status_query *query)
 }
 
 /* As if nobody had answered. */
-static void clear_entries(const struct status_query *query, struct status_entry *entries)
+static void clear_entries(const struct status_query *query, struct board_member *entries)
 {
     for (int i = 0; i < query->members; i++) {
         bool is_ps = i < query->ps_count;
         int index = is_ps ? i : i - query->ps_count;
         const struct config_cluster *cluster = &query->config->cluster;
-        entries[i] = (struct status_entry){.member = {is_ps ? MEMBER_PS : MEMBER_WORKER, index},
-                                           .address = is_ps ? cluster->ps_hosts.items[index]
-                                                            : config_worker_host(cluster, index),
-                                           .state = STATE_ABSENT,
-                                           .is_missing = true,
-                                           .silent_ms = UINT32_MAX,
-                                           .global_step = -1,
-                                           .local_step = -1,
-                                           .loss = NAN};
+        const struct message_status nothing = {.role = is_ps ? MEMBER_PS : MEMBER_WORKER,
+                                               .index = index,
+                                               .state = STATE_ABSENT,
+                                               .silent_ms = UINT32_MAX,
+                                               .global_step = -1,
+                                               .local_step = -1,
+                                               .loss = NAN,
+                                               .digest = "",
+                                               .program = "",
+                                               .host = "",
+                                               .device = "",
+                                               .message = ""};
+        status_show(&entries[i], &nothing, is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index));
     }
 }
 
-static void take_answer(const struct status_query *query, struct status_entry *entries,
+static void take_answer(const struct status_query *query, struct board_member *entries,
                         const struct message_status *status)
 {
     int count = status->role == MEMBER_PS ? query->ps_count : query->members - query->ps_count;
     if ((status->role != MEMBER_PS && status->role != MEMBER_WORKER) || status->index < 0 || status->index >= count) {
         return; /* it was given other hosts than we were; the missing ones will show */
     }
-    struct status_entry *entry = &entries[status->index + (status->role == MEMBER_PS ? 0 : query->ps_count)];
-    entry->state = (enum member_state)status->state;
-    entry->is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST;
-    entry->silent_ms = status->silent_ms;
-    entry->generation = status->generation;
-    entry->staleness = status->staleness;
-    entry->dropped = status->dropped;
-    entry->global_step = status->global_step;
-    entry->local_step = status->local_step;
-    entry->steps_per_s = status->steps_per_s;
-    entry->loss = status->loss;
-    entry->retries = status->retries;
-    entry->bytes_in = status->bytes_in;
-    entry->bytes_out = status->bytes_out;
-    entry->config_version = status->fleet_version;
-    snprintf(entry->host, sizeof entry->host, "%s", status->host);
-    snprintf(entry->device, sizeof entry->device, "%s", status->device);
-    snprintf(entry->program, sizeof entry->program, "%s", status->program);
-    snprintf(entry->digest, sizeof entry->digest, "%s", status->digest);
-    snprintf(entry->message, sizeof entry->message, "%.255s", status->message);
+    struct board_member *entry = &entries[status->index + (status->role == MEMBER_PS ? 0 : query->ps_count)];
+    char address[sizeof entry->address];
+    snprintf(address, sizeof address, "%s", entry->address);
+    status_show(entry, status, address);
 }
 
 static bool ask(struct member_query *one, struct error *error)
@@ -171,8 +162,8 @@ static void *ask_one(void *context)
     clear_entries(one->query, one->entries);
     if (!ask(one, &error)) {
         link_close(&one->link);
-        struct status_entry *own = &one->entries[one->link.member.index];
-        own->state = STATE_ABSENT;
+        struct board_member *own = &one->entries[one->link.member.index];
+        snprintf(own->state, sizeof own->state, "%s", member_state_name(STATE_ABSENT));
         own->is_missing = true;
         snprintf(own->message, sizeof own->message, "%.255s", error.text);
     }
@@ -196,36 +187,47 @@ static void ask_all(struct status_query *query, double timeout_s)
     }
 }
 
+static bool is_fresher(const struct board_member *a, const struct board_member *b)
+{
+    return a->silent_ms >= 0 && (b->silent_ms < 0 || a->silent_ms < b->silent_ms);
+}
+
+static bool is_absent(const struct board_member *member)
+{
+    return strcmp(member->state, member_state_name(STATE_ABSENT)) == 0;
+}
+
 /* Of what the ps say: each about itself, and the freshest about each worker. */
 static void merge_answers(struct status_query *query)
 {
     clear_entries(query, query->entries);
     for (int i = 0; i < query->ps_count; i++) {
-        const struct status_entry *told = query->asked[i].entries;
+        const struct board_member *told = query->asked[i].entries;
         query->entries[i] = told[i];
         for (int k = query->ps_count; k < query->members; k++) {
-            if (told[k].silent_ms < query->entries[k].silent_ms) {
+            if (is_fresher(&told[k], &query->entries[k])) {
                 query->entries[k] = told[k];
             }
         }
     }
     for (int k = query->ps_count; k < query->members;
          k++) { /* ps 0 hears of versions by reports, others at hello only */
-        const struct status_entry *told = &query->asked[0].entries[k];
-        if (told->silent_ms != UINT32_MAX) {
+        const struct board_member *told = &query->asked[0].entries[k];
+        if (told->silent_ms >= 0) {
             query->entries[k].config_version = told->config_version;
+            query->entries[k].has_version = told->has_version;
             memcpy(query->entries[k].digest, told->digest, sizeof told->digest);
         }
     }
 }
 
-const struct status_entry *status_query_ask(struct status_query *query, double timeout_s, int *count)
+const struct board_member *status_query_ask(struct status_query *query, double timeout_s, int *count)
 {
     ask_all(query, timeout_s);
     merge_answers(query);
     *count = query->ps_count + query->config->cluster.worker_hosts.count;
     for (int i = *count; i < query->members; i++) { /* of workers that are not listed, those that joined */
-        if (query->entries[i].state != STATE_ABSENT) {
+        if (!is_absent(&query->entries[i])) {
             query->entries[(*count)++] = query->entries[i];
         }
     }
@@ -234,7 +236,7 @@ const struct status_entry *status_query_ask(struct status_query *query, double t
 
 /* --- As JSON --- */
 
-static int missing(const struct status_entry *entries, int count)
+static int missing(const struct board_member *entries, int count)
 {
     int number = 0;
     for (int i = 0; i < count; i++) {
@@ -243,88 +245,46 @@ static int missing(const struct status_entry *entries, int count)
     return number;
 }
 
-/* Is it known which config this member is in? A version comes with a digest. */
-static bool has_version(const struct status_entry *entry)
-{
-    return entry->digest[0] != '\0';
-}
-
-static void add_number(cJSON *object, const char *name, double value)
-{
-    if (isfinite(value)) {
-        cJSON_AddNumberToObject(object, name, value);
-    } else {
-        cJSON_AddNullToObject(object, name);
-    }
-}
-
-static cJSON *entry_as_json(const struct status_entry *entry)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "role", entry->member.role == MEMBER_PS ? "ps" : "worker");
-    cJSON_AddNumberToObject(object, "task", entry->member.index);
-    cJSON_AddStringToObject(object, "address", entry->address);
-    cJSON_AddStringToObject(object, "host", entry->host);
-    cJSON_AddStringToObject(object, "state", member_state_name(entry->state));
-    cJSON_AddBoolToObject(object, "missing", entry->is_missing);
-    add_number(object, "silent_ms", entry->silent_ms == UINT32_MAX ? NAN : (double)entry->silent_ms);
-    cJSON_AddNumberToObject(object, "generation", (double)entry->generation);
-    add_number(object, "global_step", entry->global_step < 0 ? NAN : (double)entry->global_step);
-    add_number(object, "local_step", entry->local_step < 0 ? NAN : (double)entry->local_step);
-    add_number(object, "steps_per_s", (double)entry->steps_per_s);
-    add_number(object, "loss", (double)entry->loss);
-    cJSON_AddNumberToObject(object, "staleness", (double)entry->staleness);
-    cJSON_AddNumberToObject(object, "dropped", (double)entry->dropped);
-    cJSON_AddNumberToObject(object, "retries", (double)entry->retries);
-    cJSON_AddNumberToObject(object, "bytes_in", (double)entry->bytes_in);
-    cJSON_AddNumberToObject(object, "bytes_out", (double)entry->bytes_out);
-    cJSON_AddStringToObject(object, "device", entry->device);
-    cJSON_AddStringToObject(object, "program", entry->program);
-    add_number(object, "config_version", has_version(entry) ? (double)entry->config_version : NAN);
-    cJSON_AddStringToObject(object, "config_digest", entry->digest);
-    cJSON_AddStringToObject(object, "message", entry->message);
-    return object;
-}
-
-static void show_json(const struct status_entry *entries, int count)
+static void show_json(const struct board_member *entries, int count)
 {
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddNumberToObject(fields, "missing", missing(entries, count));
-    cJSON *members = cJSON_AddArrayToObject(fields, "members");
+    struct text members = {.bytes = NULL};
+    size_t size;
+    json_open(&members, NULL, '[');
     for (int i = 0; i < count; i++) {
-        cJSON_AddItemToArray(members, entry_as_json(&entries[i]));
+        member_write(&members, &entries[i], false);
     }
+    json_close(&members, ']');
+    text_add(&members, "%c", 0);
+    char *json = text_take(&members, &size);
+    if (json) {
+        cJSON_AddRawToObject(fields, "members", json);
+    }
+    free(json);
     log_event("status", fields, NULL);
 }
 
 /* --- As a table --- */
 
-/* 1536 as "1.5K". */
-static void format_bytes(char text[16], uint64_t bytes)
+static void name_of(const struct board_member *entry, char name[MEMBER_TEXT])
 {
-    static const char units[] = "BKMGTP";
-    double number = (double)bytes;
-    int unit = 0;
-    while (number >= 1000 && unit < 5) {
-        number /= 1024;
-        unit++;
-    }
-    snprintf(text, 16, unit == 0 || number >= 100 ? "%.0f%c" : "%.1f%c", number, units[unit]);
+    snprintf(name, MEMBER_TEXT, "%s %d", entry->role, entry->task);
 }
 
-static void show_entry(const struct status_entry *entry)
+static void show_entry(const struct board_member *entry)
 {
-    char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[16], out[16];
+    char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[COUNT_TEXT], out[COUNT_TEXT];
     char host[17], device[256], message[1024];
-    member_format(&entry->member, ' ', name);
+    name_of(entry, name);
     if (entry->global_step >= 0) {
         count_text(step, entry->global_step);
     }
-    format_bytes(in, entry->bytes_in);
-    format_bytes(out, entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5u %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, member_state_name(entry->state),
-           step, (double)entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped,
-           (unsigned long long)entry->retries, in, out, entry->address, printable(host, sizeof host, entry->host),
+    bytes_text(in, (double)entry->bytes_in);
+    bytes_text(out, (double)entry->bytes_out);
+    printf("%-11s %-9s %11s %8.1f %5d %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, entry->state, step,
+           entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped, (unsigned long long)entry->retries,
+           in, out, entry->address, printable(host, sizeof host, entry->host),
            printable(device, sizeof device, entry->device));
     if (entry->message[0] != '\0') {
         printf("            %s\n", printable(message, sizeof message, entry->message));
@@ -332,7 +292,7 @@ static void show_entry(const struct status_entry *entry)
 }
 
 /* Once for all members of the same program and config. */
-static void show_versions(const struct status_entry *entries, int count)
+static void show_versions(const struct board_member *entries, int count)
 {
     for (int i = 0; i < count; i++) {
         char name[MEMBER_TEXT];
@@ -343,19 +303,19 @@ static void show_versions(const struct status_entry *entries, int count)
                    entries[k].config_version == entries[i].config_version;
         }
         if (!told) {
-            member_format(&entries[i].member, ' ', name);
+            name_of(&entries[i], name);
             char version[24] = "-", program[256], digest[17];
-            if (has_version(&entries[i])) {
+            if (entries[i].has_version) {
                 snprintf(version, sizeof version, "%llu", (unsigned long long)entries[i].config_version);
             }
             printf("%s, config version %s, digest %s: %s and all like it\n",
                    printable(program, sizeof program, entries[i].program), version,
-                   printable(digest, sizeof digest, has_version(&entries[i]) ? entries[i].digest : "-"), name);
+                   printable(digest, sizeof digest, entries[i].has_version ? entries[i].digest : "-"), name);
         }
     }
 }
 
-static void show_table(const struct status_entry *entries, int count)
+static void show_table(const struct board_member *entries, int count)
 {
     int absent = missing(entries, count);
     printf("%-11s %-9s %11s %8s %5s %7s %7s %7s %7s  %-22s %-16s %s\n", "MEMBER", "STATE", "STEP", "STEPS/S", "STALE",
@@ -372,12 +332,12 @@ static void show_table(const struct status_entry *entries, int count)
 /* --- The command --- */
 
 /* A ps did not answer in time, or somebody has just joined. A second look is cheap, and tells more often than not. */
-static bool is_incomplete(const struct status_entry *entries, int count)
+static bool is_incomplete(const struct board_member *entries, int count)
 {
     bool incomplete = false;
     for (int i = 0; i < count; i++) {
-        const bool may_be_gone = entries[i].is_missing && entries[i].member.role == MEMBER_WORKER;
-        incomplete = incomplete || (!may_be_gone && !has_version(&entries[i]));
+        const bool may_be_gone = entries[i].is_missing && strcmp(entries[i].role, "worker") == 0;
+        incomplete = incomplete || (!may_be_gone && !entries[i].has_version);
     }
     return incomplete;
 }
@@ -400,7 +360,7 @@ static int run_status(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    const struct status_entry *entries = status_query_ask(query, TIMEOUT_S, &count);
+    const struct board_member *entries = status_query_ask(query, TIMEOUT_S, &count);
     if (is_incomplete(entries, count)) {
         const double until_s = clock_monotonic_s() + RETRY_AFTER_S;
         while (clock_monotonic_s() < until_s) {

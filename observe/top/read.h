@@ -1,0 +1,13 @@
+/* From a member's answers over HTTP (docs/operations.md) to a board; what is missing or odd counts as unknown. */
+#ifndef OBSERVE_TOP_READ_H
+#define OBSERVE_TOP_READ_H
+
+#include <cJSON.h>
+
+#include "observe/top/shown.h"
+
+void read_status(const cJSON *status, struct view_run *run);
+void read_history(const cJSON *history, struct board *board);
+void read_events(const cJSON *events, struct board *board, int64_t *last_id);
+
+#endif

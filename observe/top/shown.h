@@ -1,0 +1,37 @@
+/* A run as `trainer top` has it, and how its user wants to see it. */
+#ifndef OBSERVE_TOP_SHOWN_H
+#define OBSERVE_TOP_SHOWN_H
+
+#include "observe/board.h"
+
+enum { VIEW_DRIFT = 8, VIEW_FILTER = 40 };
+
+/* A board as a source tells of it, and what boards don't hold. */
+struct view_run {
+    struct board board;
+    double time_s; /* by the clock of who told; 0: nothing was told yet */
+    double eta_s;  /* NaN: not known */
+    char waiting_for[BOARD_TEXT];
+    char drift[VIEW_DRIFT][BOARD_TEXT];
+    int drift_count, drift_shown; /* in all; of these in drift */
+    int missing;
+};
+
+enum view_page { VIEW_ALL, VIEW_CURVES, VIEW_MEMBERS, VIEW_EVENTS, VIEW_PAGES };
+enum view_span { VIEW_MINUTES, VIEW_HOUR, VIEW_WHOLE, VIEW_SPANS };
+
+struct view {
+    enum view_page page;
+    enum view_span span;
+    int sort; /* a column's number: observe/top/members.h */
+    bool reversed, paused, helps;
+    bool is_typing; /* the filter */
+    char filter[VIEW_FILTER];
+    int scroll;          /* of members, or events */
+    bool is_once;        /* on paper: nothing to press, nothing to hide */
+    const char *source;  /* where it is from: "127.0.0.1:9200" */
+    const char *trouble; /* why there is nothing new; "": nothing is wrong */
+    double silent_s;     /* since something came */
+};
+
+#endif

@@ -1,0 +1,208 @@
+/*
+ * Two threads: one asks, which may wait for a network, and one draws and looks for keys, which may not. What was asked
+ * is filled in under a lock that is held for moments.
+ */
+#include "observe/top/top.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/process/signals.h"
+#include "observe/top/terminal.h"
+
+static const double PERIOD_S = 1;
+
+struct top {
+    const struct top_source *source;
+    const struct top_options *options;
+    struct view view;
+    struct screen screen;
+    pthread_t asker;
+    struct wake ended;     /* wakes the asker from its pause */
+    pthread_mutex_t mutex; /* guards these: */
+    struct view_run run;
+    struct error trouble; /* "": none */
+    double answered_s;    /* clock_monotonic_s; 0: never */
+    bool paused;          /* as the view says */
+    atomic_bool quits;
+};
+
+/* --- Asking --- */
+
+static bool look(struct top *top)
+{
+    struct error error;
+    const bool done = top->source->ask(top->source->context, &error);
+    pthread_mutex_lock(&top->mutex);
+    if (!done) {
+        top->trouble = error;
+    } else {
+        top->trouble.text[0] = '\0';
+        top->answered_s = clock_monotonic_s();
+        if (!top->paused) {
+            top->source->fill(top->source->context, &top->run);
+        }
+    }
+    pthread_mutex_unlock(&top->mutex);
+    return done;
+}
+
+static void *ask_on(void *context)
+{
+    struct top *top = context;
+    while (!atomic_load(&top->quits)) {
+        const double began_s = clock_monotonic_s();
+        look(top);
+        wake_wait(-1, 0, &top->ended, began_s + PERIOD_S);
+    }
+    return NULL;
+}
+
+/* --- Drawing --- */
+
+static void draw(struct top *top)
+{
+    pthread_mutex_lock(&top->mutex);
+    struct view *view = &top->view;
+    const bool is_new = top->run.time_s > 0;
+    view->trouble = top->trouble.text[0] != '\0' ? top->trouble.text : is_new ? "" : "asking for the first time";
+    view->silent_s = top->answered_s > 0 ? clock_monotonic_s() - top->answered_s : 0;
+    top->paused = view->paused;
+    view_draw(&top->screen, view, &top->run);
+    pthread_mutex_unlock(&top->mutex);
+}
+
+static bool show(struct top *top)
+{
+    struct text text = {.bytes = NULL};
+    size_t size;
+    draw(top);
+    screen_send(&top->screen, &text);
+    char *bytes = text_take(&text, &size);
+    const bool done = size == 0 || terminal_write(bytes, size);
+    free(bytes);
+    return done;
+}
+
+static bool fit(struct top *top, struct error *error)
+{
+    int width, height;
+    terminal_size(&width, &height);
+    return screen_resize(&top->screen, width, height, error);
+}
+
+/* --- Keys --- */
+
+/* Until the user quits. */
+static bool follow(struct top *top, struct error *error)
+{
+    bool done = true, goes_on = true;
+    while (done && goes_on && signals_pending() == 0) {
+        int key;
+        goes_on = show(top) && terminal_key(clock_monotonic_s() + PERIOD_S, &key);
+        if (!goes_on || (key == 'q' && !top->view.is_typing)) {
+            break;
+        }
+        if (key == KEY_SUSPEND) {
+            done = terminal_suspend(error) && fit(top, error);
+        } else if (key == KEY_RESIZED || key == KEY_REDRAW) {
+            done = fit(top, error);
+        } else if (key != KEY_NONE) {
+            view_press(&top->view, key);
+        }
+    }
+    return done;
+}
+
+static bool show_live(struct top *top, struct error *error)
+{
+    if (!fit(top, error) || !wake_create(&top->ended, error)) {
+        return false;
+    }
+    signals_catch();
+    bool done = terminal_enter(error);
+    if (done) {
+        done = pthread_create(&top->asker, NULL, ask_on, top) == 0 || error_set(error, "can't start a thread");
+        if (done) {
+            done = follow(top, error);
+            atomic_store(&top->quits, true);
+            wake_raise(&top->ended);
+            wake_raise(top->options->wake);
+            pthread_join(top->asker, NULL);
+        }
+        terminal_leave();
+    }
+    wake_destroy(&top->ended);
+    return done;
+}
+
+static bool show_once(struct top *top, struct error *error)
+{
+    struct text text = {.bytes = NULL};
+    int width, height;
+    size_t size;
+    terminal_size(&width, &height);
+    if (!look(top)) {
+        return error_set(error, "%s", top->trouble.text);
+    }
+    if (!screen_resize(&top->screen, width, view_rows_once(&top->run), error)) {
+        return false;
+    }
+    draw(top);
+    screen_print(&top->screen, &text);
+    char *bytes = text_take(&text, &size);
+    const bool done = bytes && fwrite(bytes, 1, size, stdout) == size && fflush(stdout) == 0;
+    free(bytes);
+    return done || error_set(error, "can't write to standard output");
+}
+
+/* --- What the terminal can show --- */
+
+static bool is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] != '\0';
+}
+
+/* By what the locale says, where it says anything; the console of Linux has no braille whatever that says. */
+static bool knows_unicode(void)
+{
+    const char *terminal = getenv("TERM");
+    if (terminal && (strcmp(terminal, "linux") == 0 || strncmp(terminal, "vt", 2) == 0)) {
+        return false;
+    }
+    const char *name = is_set("LC_ALL") ? "LC_ALL" : is_set("LC_CTYPE") ? "LC_CTYPE" : "LANG";
+    const char *value = is_set(name) ? getenv(name) : "UTF-8";
+    return strcasestr(value, "UTF-8") || strcasestr(value, "utf8");
+}
+
+bool top_show(const struct top_source *source, const struct top_options *options, struct error *error)
+{
+    const bool is_terminal = isatty(STDOUT_FILENO);
+    struct top *top = calloc(1, sizeof *top);
+    if (!top) {
+        return error_set(error, "out of memory");
+    }
+    top->source = source;
+    top->options = options;
+    pthread_mutex_init(&top->mutex, NULL);
+    top->view = (struct view){.is_once = options->is_once, .span = VIEW_HOUR, .source = source->name, .trouble = ""};
+    top->screen.has_unicode = !options->is_ascii && knows_unicode();
+    top->screen.has_colors = is_terminal && !is_set("NO_COLOR");
+    bool done = board_create(&top->run.board, "top", 0, "", error);
+    if (done && options->is_once) {
+        done = show_once(top, error);
+    } else if (done) {
+        done = is_terminal ? show_live(top, error)
+                           : error_set(error, "standard output is no terminal: --once shows things once");
+    }
+    screen_free(&top->screen);
+    board_destroy(&top->run.board);
+    free(top);
+    return done;
+}
