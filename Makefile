@@ -86,10 +86,11 @@ date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 
 
 # System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
 goals    := $(or $(MAKECMDGOALS),all)
-tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-repeat,$(goals))
+tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-deploy test-repeat,$(goals))
 purposes := build \
 	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
+	$(if $(filter test-full test-deploy,$(goals)),deploy) \
 	$(if $(tested)$(filter fuzz fuzz-long build/fuzz/%,$(goals)),fuzz) \
 	$(if $(tested)$(filter lint format bench vectors mutants test-threads fuzz-long fuzz-coverage build/venv% \
 		build/lint/%,$(goals)),python)

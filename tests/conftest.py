@@ -19,6 +19,7 @@ MNIST_FILES = [
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: it measures time, so that nothing else may run meanwhile")
     config.addinivalue_line("markers", "races: it takes a build with ThreadSanitizer (make test-threads)")
+    config.addinivalue_line("markers", "deploy: it runs schedulers and installers of others (make test-deploy)")
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs, one after another")
 
 

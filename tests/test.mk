@@ -12,7 +12,7 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs: tests that measure time want the machine.
 programs_want := build/trainer build/clocked/trainer build/bench/ps_load build/bench/gpu_bench build/fake/libcuda.so.1 \
-	build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
+	build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready build/venv-deploy/ready \
 	$(if $(T),,aarch64)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 
@@ -34,6 +34,10 @@ test-repeat: $(test_wants)
 
 test-full: export TRAINER_TEST_FULL = 1
 test-full: export FUZZ_TEST_SECONDS = 60
+ifeq ($(T),)
+test-full: run_tests += test-deploy
+endif
+test-full: build/venv-ansible/ready
 test-full: test
 
 test-units: $(unit_programs) $(fake_driver)
@@ -46,7 +50,11 @@ test-fuzz: $(fuzz_programs)
 processors := $(or $(shell nproc 2>/dev/null),2)
 pytest     := build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
 test-programs: $(programs_want)
-	@$(pytest) -m "not alone and not races" -n $$(($(processors) * 3)) --dist loadgroup tests
+	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 3)) --dist loadgroup tests
+
+# What runs schedulers and installers of others.
+test-deploy: $(programs_want) build/venv-ansible/ready
+	@$(pytest) -m deploy tests
 
 test-alone: $(programs_want)
 	@$(pytest) -m alone tests
@@ -73,4 +81,4 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: test test-full test-repeat test-units test-fuzz test-programs test-alone test-tlsfuzzer
+.PHONY: test-deploy test test-full test-repeat test-units test-fuzz test-programs test-alone test-tlsfuzzer
