@@ -133,3 +133,35 @@ def test_each_worker_trains_on_what_it_has(trainer, tmp_path):
             cluster.start(f"worker {i}", f"--data_dir=data{i}")
         cluster.wait_all(90)
         assert cluster.events("worker 0", "done")[0]["test_accuracy"] > 0.95
+
+
+def write_table(path, rows, first, colours):
+    """The class is whether the number is above 50, or the colour red."""
+    lines = ["number,colour,class"]
+    for i in range(rows):
+        number, colour = first + i % 40 + i / 1000, colours[i % len(colours)]
+        lines.append(f"{number},{colour},{'yes' if number > 50 or colour == 'red' else 'no'}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_rows_of_ones_own_mean_what_the_models_do(trainer, tmp_path):
+    """The second worker has other numbers, one class, and a colour that the chief never saw; a chief that is started
+    again with more rows goes on with the model's preprocessing."""
+    for index in range(2):
+        (tmp_path / f"data{index}").mkdir()
+    write_table(tmp_path / "data0" / "train.csv", 200, 20, ["red", "green"])
+    write_table(tmp_path / "data1" / "train.csv", 90, 60, ["blue", "green"])
+    flags = (*ROUNDS, "--data_source=table", "--target=class", "--data_sharding=own", "--local_steps=4",
+             "--batch_size=10", "--layers=4,8,2", "--validation_size=auto", "--save_model_secs=0", "--save_steps=10")
+    preprocessing = []
+    for steps, rows in ((20, 200), (30, 333)):
+        write_table(tmp_path / "data0" / "train.csv", rows, 20, ["red", "green"])
+        with Cluster(trainer, tmp_path, workers=2, flags=(*flags, f"--train_steps={steps}")) as cluster:
+            cluster.start("ps 0", "--data_dir=data0")
+            cluster.start("worker 1", "--data_dir=data1")
+            cluster.start("worker 0", "--data_dir=data0", "--train_dir=kept")
+            cluster.wait_all(60)
+            done = cluster.events("worker 0", "done")[0]
+            assert done["steps"] == steps and done["test_accuracy"] > 0.8
+        preprocessing.append(tensors(newest(tmp_path / "kept"))[1]["preprocessing"])
+    assert preprocessing[0] == preprocessing[1] and "blue" not in preprocessing[0]

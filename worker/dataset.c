@@ -562,7 +562,8 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
 {
     struct examples whole;
     struct overflow overflow = begin_overflow(config);
-    struct schema *schema = calloc(1, sizeof *schema);
+    struct schema *schema = dataset->schema ? dataset->schema : calloc(1, sizeof *schema);
+    dataset->schema = NULL;
     if (!schema) {
         return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
     }

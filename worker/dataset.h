@@ -40,6 +40,8 @@ struct dataset {
  * that image size, labels, validation_size and batch_size fit one another, and that the test set is there and has
  * images of the same size, without looking at them. Where the model follows from the data, it is not compared with it.
  *
+ * dataset: zeros, but that a schema may be given for rows to be encoded by; it is taken over, after a failure too.
+ *
  * test: NULL, or where rows go that are split off the training files for the test, since these are read anyway; it
  * stays empty if dataset_load_test is to read the test set. It is the caller's to free before the dataset.
  */

@@ -244,6 +244,7 @@ static void draw_cluster(bool rolls)
                              .synchronous = chance(2) == 0,
                              .last_step = 4 + (int64_t)chance(20),
                              .seed = 1 + (int)chance(1000),
+                             .local_steps = 1,
                              .not_finite = chance(8) == 0 ? 0.1 : 0};
     double slowness_s = 0.01 + 0.1 * chance_real();
     oracle.listed = oracle.workers;
@@ -294,6 +295,11 @@ static void draw_cluster(bool rolls)
     set("momentum", "0");
     oracle.bfloat16 = chance(4) == 0;
     set("wire_dtype", "%s", oracle.bfloat16 ? "bfloat16" : "float32");
+    if (!rolls && oracle.synchronous && !oracle.bfloat16 && oracle.seed % 3 == 0) {
+        oracle.local_steps = 2 + oracle.seed % 4;
+        set("local_steps", "%d", oracle.local_steps);
+        set("data_sharding", "own");
+    }
     if (oracle.synchronous && chance(3) == 0) {
         set("replicas_to_aggregate", "%d", 1 + (int)chance(there));
     } else if (!oracle.synchronous && chance(3) == 0) {

@@ -15,8 +15,6 @@
 #include "worker/engine_choose.h"
 #include "worker/load.h"
 
-enum { EXAMPLES = 64 };
-
 struct odd_engine {
     struct engine base;
     const struct model *model;
@@ -153,11 +151,11 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     return true;
 }
 
-static bool make_examples(struct examples *examples, int pixels, struct error *error)
+static bool make_examples(struct examples *examples, int count, int pixels, struct error *error)
 {
-    *examples = (struct examples){.images = calloc(EXAMPLES * (size_t)pixels + 64, 1),
-                                  .labels = calloc(EXAMPLES, sizeof(int32_t)),
-                                  .count = EXAMPLES,
+    *examples = (struct examples){.images = calloc((size_t)count * (size_t)pixels + 64, 1),
+                                  .labels = calloc((size_t)count, sizeof(int32_t)),
+                                  .count = count,
                                   .height = 1,
                                   .width = pixels,
                                   .classes = 2};
@@ -167,14 +165,15 @@ static bool make_examples(struct examples *examples, int pixels, struct error *e
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     memset(dataset, 0, sizeof *dataset);
-    bool done = make_examples(&dataset->train, config->model.layers[0], error);
+    const int count = oracle_examples(config->cluster.task_index), pixels = config->model.layers[0];
+    bool done = make_examples(&dataset->train, count, pixels, error);
     if (done) {
         dataset->validation = dataset->train;
         dataset->validation.count = 0;
     } else {
         examples_free(&dataset->train);
     }
-    if (done && test && !make_examples(test, config->model.layers[0], error)) {
+    if (done && test && !make_examples(test, count, pixels, error)) {
         examples_free(test);
         dataset_free(dataset);
         done = false;

@@ -474,22 +474,60 @@ WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct erro
 
 /* --- Synchronous steps --- */
 
+/* What a worker's push holds of a bias: a gradient, or what its own steps take off it (at learning rate 1). */
+static float pushed_mix(float before, int worker, int col)
+{
+    float now = before, mixed = 0;
+    const struct sampler sampler = {.seed = (uint64_t)oracle.seed,
+                                    .task = (uint32_t)worker,
+                                    .examples = (uint32_t)oracle_examples(worker),
+                                    .batch_size = 1};
+    for (int i = 0; i < oracle.local_steps; i++) {
+        int32_t index;
+        sampler_draw(&sampler, reference.step * oracle.local_steps + i, &index);
+        mixed = engine_mix(now, worker, index, col);
+        now -= mixed;
+    }
+    return oracle.local_steps > 1 ? before - now : mixed;
+}
+
+/* The same of a weight, whose gradient counts its worker's. */
+static float pushed_count(float before, int worker, int col)
+{
+    const float gradient = worker % ORACLE_COLUMNS == col ? -1.0f : 0.0f;
+    float now = before;
+    for (int i = 0; i < oracle.local_steps; i++) {
+        now -= gradient;
+    }
+    return oracle.local_steps > 1 ? before - now : gradient;
+}
+
+/* What each of the set counts: alike, or by its examples. */
+static void weigh(const int *workers, int count, float *weights)
+{
+    double all = 0;
+    for (int i = 0; i < count; i++) {
+        all += oracle_examples(workers[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        weights[i] = oracle.local_steps > 1 ? (float)(oracle_examples(workers[i]) / all) : 1.0f / (float)count;
+    }
+}
+
 /* One step of the one process: the mean of the set's gradients, in the order of the workers' numbers. */
 static void step_reference(const int *workers, int count)
 {
+    float parts[WORKERS_MAX_SIMULATED];
     const float *before = reference.parameters[reference.step];
     float *after = reference.parameters[reference.step + 1];
     const float rate = (float)lineage.rate[reference.step];
     memcpy(after, before, sizeof saved[0]);
+    weigh(workers, count, parts);
     for (int col = 0; col < ORACLE_COLUMNS; col++) {
-        float mixed = 0, counted = 0, part = 1.0f / (float)count;
+        float mixed = 0, counted = 0;
         for (int i = 0; i < count; i++) {
-            int32_t index;
-            struct sampler sampler = {
-                .seed = (uint64_t)oracle.seed, .task = (uint32_t)workers[i], .examples = 64, .batch_size = 1};
-            sampler_draw(&sampler, reference.step, &index);
-            float gradient = engine_mix(before[ORACLE_ROWS * 16 + col], workers[i], index, col) * part;
-            float count_of_it = (workers[i] % ORACLE_COLUMNS == col ? -1.0f : 0.0f) * part;
+            float gradient = pushed_mix(before[ORACLE_ROWS * 16 + col], workers[i], col) * parts[i];
+            float count_of_it = pushed_count(before[col], workers[i], col) * parts[i];
             mixed = i == 0 ? gradient : mixed + gradient;
             counted = i == 0 ? count_of_it : counted + count_of_it;
         }
@@ -545,7 +583,7 @@ static double sum_at(int64_t step)
 {
     double sum = lineage.base;
     for (int64_t i = lineage.first_step; i < step; i++) {
-        sum += i < lineage.end_step ? lineage.rate[i] : NAN;
+        sum += i < lineage.end_step ? lineage.rate[i] * oracle.local_steps : NAN;
     }
     return sum;
 }

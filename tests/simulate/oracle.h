@@ -17,8 +17,9 @@ extern struct oracle {
     int ps, workers; /* workers: with those that are not listed, which come last, and come and go */
     int listed;
     bool synchronous;
-    bool bfloat16; /* on the wire */
-    bool rotten;   /* no checkpoint can be read until somebody repairs the disk */
+    bool bfloat16;   /* on the wire */
+    bool rotten;     /* no checkpoint can be read until somebody repairs the disk */
+    int local_steps; /* of a round; above 1, each worker has data of its own */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */
@@ -26,6 +27,13 @@ extern struct oracle {
     double not_finite;                        /* how often a gradient is not */
     bool diverged;                            /* all losses are not, until the shards are restored */
 } oracle;
+
+/* Examples that a worker has. */
+static inline int oracle_examples(int worker)
+{
+    enum { EXAMPLES = 64 };
+    return oracle.local_steps > 1 ? EXAMPLES - worker : EXAMPLES;
+}
 
 /* The part of a gradient that depends on what it was computed from. */
 float engine_mix(float parameter, int worker, int draw, int col);

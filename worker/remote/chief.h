@@ -39,6 +39,12 @@ struct chief_options {
 bool chief_create(struct chief **chief, const struct chief_options *options, struct error *error);
 void chief_destroy(struct chief *chief); /* NULL is fine */
 
+/*
+ * The preprocessing in the newest checkpoint of train_dir, which a chief with data of its own goes on with, into *text,
+ * which the caller frees; NULL: there is none.
+ */
+bool chief_preprocessing(char **text, const struct config *config, struct error *error);
+
 /* Where the job begins for this chief. */
 struct chief_start {
     int64_t global_step;

@@ -446,6 +446,55 @@ static bool survey_train(struct schema *schema, struct split *split, const struc
     return done;
 }
 
+/* With a schema from elsewhere only the rows to hold out are to be found, and those with faults. */
+struct known_pass {
+    struct table_pass pass;
+    struct encoder encoder;
+    const struct schema *schema;
+    struct split *split;
+    struct examples one;
+};
+
+static bool begin_known(struct table_pass *pass, const struct rows *rows, struct error *error)
+{
+    struct known_pass *self = (struct known_pass *)pass;
+    encoder_end(&self->encoder);
+    return split_find_column(self->split, rows, pass->config, error) &&
+           encoder_begin(&self->encoder, self->schema, rows, true, error);
+}
+
+static bool take_known(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+                       struct error *error)
+{
+    struct known_pass *self = (struct known_pass *)pass;
+    uint64_t key;
+    *bad = !split_key(self->split, rows, row, &key, error) ||
+           (!split_is_test(self->split, key) && !encoder_add(&self->encoder, rows, row, &self->one, 0, error));
+    return !*bad && split_show(self->split, key, error);
+}
+
+static bool split_train(struct schema *schema, struct split *split, const struct names *names,
+                        const struct config *config, struct error *error)
+{
+    const struct examples like = encoder_shape(schema);
+    struct known_pass self = {.pass = {.begin = begin_known,
+                                       .take = take_known,
+                                       .config = config,
+                                       .folder = config->data.data_dir,
+                                       .names = names},
+                              .schema = schema,
+                              .split = split};
+    if (!examples_create(&self.one, &like, 1)) {
+        return error_set(error, "out of memory for a row of %d inputs", like.inputs);
+    }
+    bool done = sample_times(split, names, config, error);
+    split_begin(split);
+    done = done && run_pass(&self.pass, error) && split_settle(split, error);
+    encoder_end(&self.encoder);
+    examples_free(&self.one);
+    return done;
+}
+
 /* Where rows go that do not fit into memory. */
 static bool choose_cache(char folder[DATA_MAX_PATH], const struct config *config, struct error *error)
 {
@@ -518,7 +567,7 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     bool has_test_files;
     struct weights weights = {.classes = 0};
     struct examples read = {.count = 0}, read_test = {.count = 0};
-    *schema = (struct schema){.count = 0};
+    const bool is_known = schema->count > 0;
     if (!list_files(&names, config, DATASET_TRAIN, error)) {
         return false;
     }
@@ -526,7 +575,7 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     struct split split = make_split(config, has_test_files);
     split.most = overflow->held_out;
     split.is_at_most = overflow->is_at_most;
-    done = done && survey_train(schema, &split, &names, config, error);
+    done = done && (is_known ? split_train : survey_train)(schema, &split, &names, config, error);
     struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
                                    .schema = schema,
                                    .split = &split,

@@ -22,9 +22,10 @@
 bool table_files_exist(bool *exist, const struct config *config, enum dataset_part part, struct error *error);
 
 /*
- * The training rows, those held out first, and the schema that follows from them, which must outlive them. If they are
- * larger than the overflow's limit, the rest streams. test: where the rows go that are split off for the test; none if
- * there are files for it; NULL: they are not wanted. After a failure only the overflow is the caller's to free.
+ * The training rows, those held out first, and the schema that follows from them, which must outlive them; or, unless
+ * it is zeros, that they are to be encoded by, which is freed after a failure as well. If they are larger than the
+ * overflow's limit, the rest streams. test: where the rows go that are split off for the test; none if there are files
+ * for it; NULL: they are not wanted. After a failure only the overflow is the caller's to free.
  */
 bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
                       struct overflow *overflow, const struct config *config, struct error *error);

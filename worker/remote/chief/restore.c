@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "ps/rollout/history.h"
@@ -66,6 +67,22 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     initial_record(&chief->info, config, chief->options.dataset->schema);
     memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
     return done;
+}
+
+bool chief_preprocessing(char **text, const struct config *config, struct error *error)
+{
+    struct checkpoint_file *file = NULL;
+    *text = NULL;
+    if (config->output.train_dir[0] == '\0' || !file_exists(config->output.train_dir)) {
+        return true;
+    }
+    if (!checkpoint_folder_find(config->output.train_dir, &file, error)) {
+        return false;
+    }
+    const char *known = file ? checkpoint_file_info(file)->preprocessing : NULL;
+    *text = known ? strdup(known) : NULL;
+    checkpoint_close(file);
+    return !known || *text || error_set(error, "out of memory for the preprocessing");
 }
 
 /* Do all shards hold the model, of one generation? newest: the latest generation any of them knows. */

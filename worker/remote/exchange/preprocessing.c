@@ -7,9 +7,12 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { DIGEST_BYTES = (PREPROCESSING_DIGEST - 1) / 2 };
+
+static const double ASK_EVERY_S = 0.2;
 
 static double soon(void)
 {
@@ -47,18 +50,21 @@ static enum push_pull_end say_difference(const char *text, const struct schema *
     return PUSH_PULL_REFUSED;
 }
 
-/* Asks once. False if the connection broke; else *end is how it ended. */
-static bool ask(struct shard_part *part, const struct schema *schema, const char *digest, bool is_chief,
-                enum push_pull_end *end, struct error *error)
+/*
+ * Sends what there is to say, and reads the answer's message. text: NULL: the digest alone. False: the connection
+ * broke; else *end is PUSH_PULL_DONE if the answer is a description.
+ */
+static bool describe(struct shard_part *part, const char *digest, char *text, enum push_pull_end *end,
+                     struct error *error)
 {
     struct channel *channel = &part->link.channel;
     const struct message_describe describe = {.digest = (char *)(uintptr_t)digest};
-    struct iovec bulk = {schema->text, is_chief ? strlen(schema->text) : 0};
+    struct iovec bulk = {text, text ? strlen(text) : 0};
     const struct outgoing frame = {.type = MESSAGE_describe,
                                    .request = ++channel->next_request,
                                    .message = &describe,
                                    .bulk = &bulk,
-                                   .bulk_parts = is_chief ? 1 : 0};
+                                   .bulk_parts = text ? 1 : 0};
     if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
         return false;
     }
@@ -70,6 +76,17 @@ static bool ask(struct shard_part *part, const struct schema *schema, const char
     }
     if (channel->frame.type != MESSAGE_description) {
         return error_set(error, "%s: answered describe by %s", part->link.name, message_name(channel->frame.type));
+    }
+    return true;
+}
+
+/* Asks once. False if the connection broke; else *end is how it ended. */
+static bool compare(struct shard_part *part, const struct schema *schema, const char *digest, bool is_chief,
+                    enum push_pull_end *end, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    if (!describe(part, digest, is_chief ? schema->text : NULL, end, error) || *end != PUSH_PULL_DONE) {
+        return *end == PUSH_PULL_REFUSED;
     }
     const char *known = channel->message.description.digest;
     if (known[0] == '\0' || strcmp(known, digest) == 0) {
@@ -107,9 +124,48 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
     preprocessing_digest(schema, digest);
     for (;;) {
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || ask(part, schema, digest, is_chief, &end, error)) {
+        if (end != PUSH_PULL_DONE || compare(part, schema, digest, is_chief, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
+    }
+}
+
+/* Asks once; *text stays NULL if the chief has said nothing yet. False: the connection broke. */
+static bool ask(struct shard_part *part, char **text, enum push_pull_end *end, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    if (!describe(part, "", NULL, end, error)) {
+        return false;
+    }
+    if (*end == PUSH_PULL_DONE && channel->message.description.digest[0] != '\0') {
+        *text = read_text(channel, error);
+    }
+    return *end != PUSH_PULL_DONE || channel->message.description.digest[0] == '\0' || *text;
+}
+
+enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
+{
+    struct shard_part *part = &exchange->parts[0];
+    double told_s = clock_monotonic_s();
+    *text = NULL;
+    for (;;) {
+        enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (!ask(part, text, &end, error)) {
+            link_lost(&part->link, error->text);
+        } else if (end != PUSH_PULL_DONE || *text) {
+            return end;
+        }
+        if (push_pull_must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+        if (clock_monotonic_s() - told_s >= LINK_TOLD_EVERY_S) {
+            told_s = clock_monotonic_s();
+            log_info("waiting for worker 0 to say how rows become inputs");
+        }
+        clock_pause(clock_monotonic_s() + ASK_EVERY_S);
     }
 }

@@ -20,4 +20,10 @@ void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
                                        struct error *error);
 
+/*
+ * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees.
+ * Waits for ps 0, and for the chief.
+ */
+enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
+
 #endif

@@ -3,8 +3,10 @@
 #include <stdlib.h>
 
 #include "base/process/notify.h"
+#include "worker/data/table/schema.h"
 #include "worker/load.h"
 #include "worker/remote/data_shape.h"
+#include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/worker/internal.h"
 
 static bool check_config(const struct config *config, struct error *error)
@@ -121,6 +123,50 @@ static bool create_feed(struct remote_worker *worker, struct error *error)
         error);
 }
 
+/* The text of the model's preprocessing; NULL: there is none yet, and it is the chief's to find. */
+static bool find_preprocessing(struct remote_worker *worker, char **text, struct error *error)
+{
+    const struct config *config = &worker->config;
+    struct push_pull asking;
+    *text = NULL;
+    if (worker->is_chief) {
+        return chief_preprocessing(text, config, error);
+    }
+    model_layout(&worker->model, &config->model);
+    const struct push_pull_options options = {
+        .config = config, .model = &worker->model, .identity = &worker->identity, .traffic = &worker->traffic};
+    if (!push_pull_create(&asking, &options, error)) {
+        return false;
+    }
+    const enum push_pull_end end = preprocessing_ask(&asking, text, error);
+    push_pull_destroy(&asking);
+    return end == PUSH_PULL_STOPPED
+               ? error_set(error, "asked to leave while worker 0 had not said how rows become inputs")
+               : end == PUSH_PULL_DONE;
+}
+
+/* Rows of one's own have to mean to the model what the others' do. */
+static bool take_schema(struct remote_worker *worker, struct error *error)
+{
+    const struct config *config = &worker->config;
+    char *text;
+    if (config->data.data_sharding != SHARDING_OWN || !dataset_is_table(config)) {
+        return true;
+    }
+    if (!find_preprocessing(worker, &text, error)) {
+        return false;
+    }
+    struct schema *schema = text ? calloc(1, sizeof *schema) : NULL;
+    bool done = !text || (schema ? schema_parse(schema, text, error) : error_set(error, "out of memory for columns"));
+    free(text);
+    if (!done) {
+        free(schema);
+        return false;
+    }
+    worker->dataset.schema = schema;
+    return true;
+}
+
 bool worker_open(struct remote_worker *worker, struct error *error)
 {
     struct config *config = &worker->config;
@@ -144,7 +190,8 @@ bool worker_open(struct remote_worker *worker, struct error *error)
         struct engine_options options = engine_options(worker);
         engine_begin(&worker->startup, &options); /* a GPU takes its time, and so does the data */
     }
-    return load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
+    return take_schema(worker, error) &&
+           load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
