@@ -4,40 +4,39 @@
  */
 #include "observe/files.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/encoding/crc32c.h"
 
-#define EMBED(name, path)                                                                                              \
-    __asm__(".section .rodata.page, \"a\", @progbits\n" #name ":\n"                                                    \
-            ".incbin \"build/page/" path ".gz\"\n" #name "_end:\n"                                                     \
-            ".previous\n");                                                                                            \
-    extern const uint8_t name[] __attribute__((visibility("hidden")));                                                 \
-    extern const uint8_t name##_end[] __attribute__((visibility("hidden")))
+FILES_EMBED(page_index, "index.html");
+FILES_EMBED(page_script, "app.js");
+FILES_EMBED(page_style, "app.css");
+FILES_EMBED(page_charts, "dygraph.js");
 
-EMBED(page_index, "index.html");
-EMBED(page_script, "app.js");
-EMBED(page_style, "app.css");
-EMBED(page_charts, "dygraph.js");
-
-static const struct file {
-    const char *path, *type;
-    const uint8_t *bytes, *end;
-} files[] = {
+static const struct file page[] = {
     {"/", "text/html; charset=utf-8", page_index, page_index_end},
     {"/app.js", "text/javascript; charset=utf-8", page_script, page_script_end},
     {"/app.css", "text/css; charset=utf-8", page_style, page_style_end},
     {"/dygraph.js", "text/javascript; charset=utf-8", page_charts, page_charts_end},
+    {NULL, NULL, NULL, NULL},
 };
 
 void files_get(void *context, struct http_request *request)
 {
-    const struct file *file = files;
     (void)context;
-    while (strcmp(file->path, http_request_path(request)) != 0) {
-        file++; /* routes name no others */
+    files_answer(page, request);
+}
+
+void files_answer(const struct file *files, struct http_request *request)
+{
+    const struct file *file = files;
+    while (file->path && strcmp(file->path, http_request_path(request)) != 0) {
+        file++;
+    }
+    if (!file->path) {
+        http_answer_error(request, 404, "there is no such file");
+        return;
     }
     char tag[16], headers[512];
     const size_t size = (size_t)(file->end - file->bytes);

@@ -79,6 +79,12 @@ bool json_text(struct json_value value, char *room, size_t size)
     return true;
 }
 
+void json_outcome(struct text *text, const struct outcome *outcome, int index)
+{
+    const bool is_share = outcome->kind == OUTCOME_CLASS || outcome->kind == OUTCOME_FLAGS;
+    json_number(text, NULL, is_share ? (double)(float)outcome->values[index] : outcome->values[index]);
+}
+
 bool json_count(struct json_value value, int64_t *count)
 {
     double number;

@@ -29,21 +29,6 @@ bool served_init(struct served *served, const char *name, const char *source, st
 
 /* --- versions --- */
 
-bool version_is_of_pictures(const struct version *version)
-{
-    return !version->trained.schema;
-}
-
-int version_inputs(const struct version *version)
-{
-    return version->trained.model.widths[0];
-}
-
-int version_outputs(const struct version *version)
-{
-    return version->trained.model.widths[version->trained.model.layer_count];
-}
-
 static void version_free(struct version *version)
 {
     for (int i = 0; version->engines && i < version->workers; i++) {
@@ -56,6 +41,8 @@ static void version_free(struct version *version)
     }
     free(version->engines);
     free(version->wide_engines);
+    drift_end(&version->drift);
+    atomic_fetch_sub(&version->budget->used, version->bytes);
     trained_close(&version->trained);
     free(version);
 }
@@ -136,7 +123,28 @@ static bool make_engines(struct version *version, struct error *error)
     return true;
 }
 
-static bool version_load(const struct served *served, struct version **loaded, struct error *error)
+/* Parameters as they were read, and each worker's. */
+static bool take_memory(struct version *version, struct error *error)
+{
+    struct budget *budget = version->budget;
+    version->bytes = version->trained.model.float_count * sizeof(float) * (1 + (size_t)version->workers);
+    const size_t before = atomic_fetch_add(&budget->used, version->bytes);
+    return version->bytes <= budget->most - (before < budget->most ? before : budget->most) ||
+           error_set(error,
+                     "%s: takes %.1f MiB beside the %.1f MiB of what is loaded; raise --max_models_mb or use fewer "
+                     "--workers",
+                     version->path, (double)version->bytes / 0x1p20, (double)before / 0x1p20);
+}
+
+static bool watch_drift(const struct served *served, struct version *version, struct error *error)
+{
+    return !version->trained.schema ||
+           (drift_begin(&version->drift, &version->trained, error) &&
+            (!served->reference || drift_refer(&version->drift, served->reference, version->engines[0], error) ||
+             error_wrap(error, "%s", version->path)));
+}
+
+static bool version_load(struct served *served, struct version **loaded, struct error *error)
 {
     struct version *version = calloc(1, sizeof *version);
     *loaded = NULL;
@@ -146,9 +154,11 @@ static bool version_load(const struct served *served, struct version **loaded, s
     static atomic_uint_fast64_t ids;
     version->id = 1 + atomic_fetch_add(&ids, 1);
     version->workers = served->workers;
+    version->budget = served->budget;
     atomic_init(&version->holders, 1);
     bool done = trained_open(&version->trained, served->config, served->takes_best ? "best" : served->source,
                              served->source, CHECKPOINT_BEST_WEIGHTS, error);
+    served->was_found = done;
     if (done) {
         version->trained.config.train.num_threads = 1; /* workers side by side, each with an engine of its own */
         version->trained.config.train.batch_size = 1;  /* training's buffers are of no use */
@@ -156,7 +166,8 @@ static bool version_load(const struct served *served, struct version **loaded, s
         version->number = checkpoint_file_info(version->trained.file)->global_step;
         snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
         version->loaded_s = clock_wall_s();
-        done = make_engines(version, error) && try_version(version, error);
+        done = take_memory(version, error) && make_engines(version, error) && try_version(version, error) &&
+               watch_drift(served, version, error);
     }
     if (!done) {
         version_free(version);

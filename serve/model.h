@@ -16,9 +16,16 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "serve/drift.h"
 #include "worker/export/trained.h"
 
 enum { SERVE_MOST_MODELS = 64, SERVE_MOST_NAME = 64 };
+
+/* Memory of all models together. */
+struct budget {
+    atomic_size_t used;
+    size_t most; /* bytes */
+};
 
 struct version {
     atomic_int holders;
@@ -27,6 +34,9 @@ struct version {
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
     double loaded_s; /* by the wall clock */
+    struct budget *budget;
+    size_t bytes;             /* of the budget */
+    struct drift_watch drift; /* of a model of a table */
     int workers;
     struct engine **engines; /* [workers] */
     /* [workers]: of a model of pictures, for pixels that are no whole levels of grey; NULL until the first such. */
@@ -36,15 +46,18 @@ struct version {
 struct served {
     char name[SERVE_MOST_NAME];
     const char *source;          /* file or folder, borrowed */
-    const struct config *config; /* borrowed */
-    bool takes_best;             /* of a folder: the best checkpoint, not the newest */
+    const struct config *config; /* borrowed, as what follows */
+    const char *reference;       /* a table like training's, for drift; NULL: none */
+    struct budget *budget;
+    bool takes_best; /* of a folder: the best checkpoint, not the newest */
     int workers;
     pthread_mutex_t mutex; /* guards what follows: */
     struct version *current;
     char problem[1024]; /* why the newest could not be loaded; "": no problem */
     uint64_t swaps, failures;
-    /* The watching thread's own: what the source looked like when it was last tried. */
+    /* The watching thread's own: what the source looked like when it was last tried; whether it had a checkpoint. */
     struct stat seen;
+    bool was_found;
 };
 
 /* The name is checked: letters, digits, '-', '_' and '.'. Loads nothing yet. */
@@ -60,9 +73,20 @@ bool served_refresh(struct served *served, struct error *error);
 struct version *served_hold(struct served *served); /* NULL: none is loaded */
 void version_let_go(struct version *version);       /* NULL is fine */
 
-/* Inputs and outputs of the network; pictures have a side each. */
-int version_inputs(const struct version *version);
-int version_outputs(const struct version *version);
-bool version_is_of_pictures(const struct version *version);
+/* Of the network. */
+static inline int version_inputs(const struct version *version)
+{
+    return version->trained.model.widths[0];
+}
+
+static inline int version_outputs(const struct version *version)
+{
+    return version->trained.model.widths[version->trained.model.layer_count];
+}
+
+static inline bool version_is_of_pictures(const struct version *version)
+{
+    return !version->trained.schema;
+}
 
 #endif

@@ -13,7 +13,6 @@
 
 #include "serve/protocol.h"
 #include "worker/data/table/schema.h"
-#include "worker/export/outcome.h"
 
 enum { MOST_TENSORS = 4096, MOST_ID = 128, MOST_NAME = 256, MOST_OUTPUTS = 4 };
 
@@ -503,7 +502,7 @@ static void put_value(struct tensor_writer *writer, struct text *body, const str
             json_integer(body, NULL, value);
         }
     } else if (!binary) {
-        json_number(body, NULL, outcome->values[index]);
+        json_outcome(body, outcome, index);
     } else if (output->type == FP32) {
         const float value = (float)outcome->values[index];
         text_add_bytes(&writer->binary, &value, sizeof value);
@@ -625,5 +624,15 @@ void open_inference_describe(struct text *text, const struct served *served, con
         put_tensor(text, outputs[i].name, outputs[i].type, outputs[i].width);
     }
     json_close(text, ']');
+    if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
+        char name[OUTCOME_NAME];
+        json_open(text, "parameters", '{');
+        json_open(text, "labels", '[');
+        for (int i = 0; i < outcome_count(&version->trained); i++) {
+            json_string(text, NULL, outcome_name(&version->trained, i, name));
+        }
+        json_close(text, ']');
+        json_close(text, '}');
+    }
     json_close(text, '}');
 }

@@ -9,16 +9,20 @@
 #include "serve/protocol.h"
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
-#include "worker/export/outcome.h"
+#include "worker/data/table/npy.h"
+#include "worker/data/table/rows.h"
 #include "worker/export/predict_rows.h"
-
-enum { TOP = 3 };
 
 /* Rows are answered while they are read. */
 struct table_answer {
     char *csv;
     size_t size;
 };
+
+static void see_rows(void *context, const struct examples *examples, const float *outputs)
+{
+    drift_add(context, examples, outputs);
+}
 
 static bool read_rows(struct call *call, struct intake *intake, struct error *error)
 {
@@ -27,8 +31,9 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
     if (!out) {
         return error_set(error, "out of memory for the answer");
     }
-    const struct version *version = call->version;
-    bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], "body", call->body, call->size,
+    struct version *version = call->version;
+    const struct predict_watch watch = {see_rows, &version->drift};
+    bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size, &watch,
                                    out, error);
     fclose(out);
     call->format = done ? malloc(sizeof form) : NULL;
@@ -55,13 +60,76 @@ static bool read_picture(struct call *call, struct intake *intake, struct error 
     return done;
 }
 
+/* Is it an array of floating-point numbers? Its header says so in the first line: {'descr': '<f4', ... */
+static bool is_floating(const uint8_t *bytes, size_t size)
+{
+    char head[128] = "";
+    const size_t some = size < sizeof head - 1 ? size : sizeof head - 1;
+    for (size_t i = 0; i < some; i++) {
+        head[i] = bytes[i] >= ' ' && bytes[i] < 0x7f ? (char)bytes[i] : ' ';
+    }
+    const char *type = strstr(head, "'descr'");
+    type = type ? strchr(type + 7, '\'') : NULL;
+    return type && strlen(type) > 2 && (type[1] == 'f' || type[2] == 'f');
+}
+
+static bool add_picture(struct intake *intake, const struct row *row, bool floating, float *values, struct error *error)
+{
+    const int inputs = version_inputs(intake->version);
+    uint8_t *pixels = (uint8_t *)values; /* in place: a byte is written behind where its number was read */
+    if (row->count != inputs) {
+        return error_set(error, "row %llu: has %d values, the model's pictures have %d", (unsigned long long)row->line,
+                         row->count, inputs);
+    }
+    for (int i = 0; i < inputs; i++) {
+        const double value = row->numbers[i];
+        if (!floating && !(value >= 0 && value <= 255)) {
+            return error_set(error, "row %llu: pixel %d is %g; as integers pixels are 0 to 255",
+                             (unsigned long long)row->line, i, value);
+        }
+        values[i] = (float)value;
+    }
+    if (floating) {
+        return intake_add_numbers(intake, values, (int64_t)row->line, error);
+    }
+    for (int i = 0; i < inputs; i++) {
+        pixels[i] = (uint8_t)values[i];
+    }
+    return intake_add_bytes(intake, pixels, error);
+}
+
+/* NumPy's array of pictures, a row each. */
+static bool read_array(struct call *call, struct intake *intake, struct error *error)
+{
+    call->is_array = true;
+    const bool floating = is_floating(call->body, call->size);
+    struct rows *rows;
+    struct row row;
+    if (!rows_open_bytes(&rows, "body", call->body, call->size, HEADER_AUTO, error)) {
+        return false;
+    }
+    float *values = malloc((size_t)version_inputs(call->version) * sizeof *values);
+    enum csv_status status = CSV_ROW;
+    bool done = values || error_set(error, "out of memory for a picture");
+    while (done && (status = rows_next(rows, &row, error)) == CSV_ROW) {
+        done = add_picture(intake, &row, floating, values, error);
+    }
+    free(values);
+    rows_close(rows);
+    return done && status == CSV_END;
+}
+
 static bool read_call(struct call *call, struct intake *intake, struct error *error)
 {
     if (!version_is_of_pictures(call->version)) {
         return read_rows(call, intake, error);
     }
+    if (npy_is_known(call->body, call->size)) {
+        return read_array(call, intake, error);
+    }
     if (!image_is_known(call->body, call->size)) {
-        return error_set(error, "the body is no picture (PNG, BMP or PGM), and the model was trained on pictures");
+        return error_set(error, "the body is no picture (PNG, BMP, PGM) and no array (NPY) of them, and the model was "
+                                "trained on pictures");
     }
     return read_picture(call, intake, error);
 }
@@ -75,15 +143,15 @@ static const char *write_rows(struct call *call, struct text *body)
     return "text/csv; charset=utf-8";
 }
 
-static int likeliest(const struct outcome *outcome, const bool *taken)
+/* A picture; those of an array stand in "predictions". */
+static void put_picture(struct text *body, const struct outcome *outcome)
 {
-    int best = -1;
+    json_integer(body, "class", outcome->best);
+    json_open(body, "probabilities", '[');
     for (int i = 0; i < outcome->count; i++) {
-        if (!taken[i] && (best < 0 || outcome->values[i] > outcome->values[best])) {
-            best = i;
-        }
+        json_outcome(body, outcome, i);
     }
-    return best;
+    json_close(body, ']');
 }
 
 static const char *write_answer(struct call *call, const struct answers *answers, struct text *body, char headers[512])
@@ -94,30 +162,31 @@ static const char *write_answer(struct call *call, const struct answers *answers
     if (call->format) {
         return write_rows(call, body);
     }
-    bool *taken = calloc((size_t)outcome_count(trained), sizeof *taken);
-    if (!taken || !outcome_create(&outcome, trained)) {
-        free(taken);
+    if (!outcome_create(&outcome, trained)) {
         body->failed = true;
         return NULL;
     }
-    outcome_find(trained, answers->outputs, answers->wanted, 0, &outcome);
     json_open(body, NULL, '{');
     json_string(body, "model", call->served->name);
     json_integer(body, "version", answers->version->number);
-    json_integer(body, "class", outcome.best);
-    json_open(body, "top", '[');
-    for (int i = 0; i < TOP && i < outcome.count; i++) {
-        const int best = likeliest(&outcome, taken);
-        taken[best] = true;
-        json_open(body, NULL, '{');
-        json_integer(body, "class", best);
-        json_number(body, "probability", outcome.values[best]);
-        json_close(body, '}');
+    if (call->is_array) {
+        json_open(body, "predictions", '[');
     }
-    json_close(body, ']');
+    for (int i = 0; i < answers->count; i++) {
+        outcome_find(trained, answers->outputs, answers->wanted, i, &outcome);
+        if (call->is_array) {
+            json_open(body, NULL, '{');
+        }
+        put_picture(body, &outcome);
+        if (call->is_array) {
+            json_close(body, '}');
+        }
+    }
+    if (call->is_array) {
+        json_close(body, ']');
+    }
     json_close(body, '}');
     outcome_free(&outcome);
-    free(taken);
     return "application/json";
 }
 

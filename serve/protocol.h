@@ -7,6 +7,7 @@
 
 #include "base/text/json_value.h"
 #include "serve/work.h"
+#include "worker/export/outcome.h"
 
 extern const struct protocol protocol_open_inference;
 extern const struct protocol protocol_tensorflow_predict;
@@ -34,6 +35,9 @@ bool json_field(struct json_body *body, struct json_value value, struct csv_fiel
 
 /* A text, in `room`, cut to its size; false: it is none. */
 bool json_text(struct json_value value, char *room, size_t size);
+
+/* Value `index` of an outcome; a probability as the float32 that binary answers have. */
+void json_outcome(struct text *text, const struct outcome *outcome, int index);
 
 /* An integer of 0 to 2^30. */
 bool json_count(struct json_value value, int64_t *count);

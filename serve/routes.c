@@ -1,12 +1,14 @@
 /* Paths are few and known; what stands in them (a model, a version, a verb) is taken apart here, once. */
 #include "serve/routes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "serve/page.h"
 #include "serve/protocol.h"
 
 /* --- answers --- */
@@ -318,6 +320,55 @@ static void put_models(struct text *text, bool open, struct service *service)
     }
 }
 
+static void put_label(struct text *text, const char *value)
+{
+    for (; *value != '\0'; value++) {
+        const char escaped[] = {'\\', *value == '\n' ? 'n' : *value};
+        const bool needs = *value == '"' || *value == '\\' || *value == '\n';
+        text_add_bytes(text, needs ? escaped : value, needs ? 2 : 1);
+    }
+}
+
+enum drift_metric { DRIFT_PSI, DRIFT_UNKNOWN, DRIFT_OUTSIDE };
+
+static void put_drift_column(struct text *text, enum drift_metric metric, const char *family, const char *model,
+                             const struct drift_state *state)
+{
+    if (metric == DRIFT_PSI && !isfinite(state->index)) {
+        return;
+    }
+    text_add(text, "%s%s{model=\"%s\",column=\"", family, metric == DRIFT_PSI ? "" : "_total", model);
+    put_label(text, state->name);
+    if (metric == DRIFT_PSI) {
+        text_add(text, "\"} %.6g\n", state->index);
+    } else {
+        text_add(text, "\"} %llu\n", (unsigned long long)(metric == DRIFT_UNKNOWN ? state->unknown : state->outside));
+    }
+}
+
+static void put_drift(struct text *text, bool open, struct service *service)
+{
+    static const struct {
+        const char *name, *type, *help;
+    } families[] = {
+        {"trainer_serve_psi", "gauge",
+         "Population stability index of a column against --reference; of the predictions where column is empty."},
+        {"trainer_serve_unknown_values", "counter", "Categories that training saw rarely or never."},
+        {"trainer_serve_outside_values", "counter", "Numbers outside of what --reference has."},
+    };
+    for (int f = DRIFT_PSI; f <= DRIFT_OUTSIDE; f++) {
+        put_family(text, open, families[f].name, families[f].type, families[f].help);
+        for (int i = 0; i < service->count; i++) {
+            struct version *version = served_hold(&service->models[i]);
+            for (int c = 0; version && c < version->drift.count; c++) {
+                const struct drift_state state = drift_state(&version->drift, c);
+                put_drift_column(text, (enum drift_metric)f, families[f].name, service->models[i].name, &state);
+            }
+            version_let_go(version);
+        }
+    }
+}
+
 static void handle_metrics(void *context, struct http_request *request)
 {
     struct service *service = context;
@@ -336,6 +387,7 @@ static void handle_metrics(void *context, struct http_request *request)
     text_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
     put_histograms(&text, open, counts);
     put_models(&text, open, service);
+    put_drift(&text, open, service);
     if (open) {
         text_add(&text, "# EOF\n");
     }
@@ -344,9 +396,72 @@ static void handle_metrics(void *context, struct http_request *request)
                      : "text/plain; version=0.0.4; charset=utf-8");
 }
 
+/* --- drift --- */
+
+static void describe_drift(struct text *text, const struct served *served, struct version *version)
+{
+    struct drift_watch *drift = &version->drift;
+    const int count = drift->count;
+    json_open(text, NULL, '{');
+    json_string(text, "model", served->name);
+    json_integer(text, "version", version->number);
+    json_integer(text, "rows", count > 0 ? (int64_t)drift_rows(drift) : 0);
+    json_bool(text, "has_reference", drift->has_reference);
+    if (count > 0) {
+        json_number(text, "prediction_psi", drift_state(drift, count - 1).index);
+    }
+    json_open(text, "columns", '[');
+    for (int i = 0; i + 1 < count; i++) {
+        const struct drift_state state = drift_state(drift, i);
+        json_open(text, NULL, '{');
+        json_string(text, "name", state.name);
+        json_number(text, "psi", state.index);
+        json_integer(text, "unknown", (int64_t)state.unknown);
+        json_integer(text, "out_of_range", (int64_t)state.outside);
+        json_close(text, '}');
+    }
+    json_close(text, ']');
+    json_close(text, '}');
+}
+
+static void handle_drift(void *context, struct http_request *request)
+{
+    struct target target;
+    struct text text = {0};
+    if (!find_target(context, request, http_request_path(request) + strlen("/drift/"), &target)) {
+        return;
+    }
+    if (target.verb[0] != '\0') {
+        http_answer_error(request, 404, "nothing is at this path: GET /drift/NAME");
+    } else if (!target.version) {
+        http_answer_error(request, 503, "%s is not loaded yet", target.served->name);
+    } else {
+        describe_drift(&text, target.served, target.version);
+        answer_text(request, &text, "application/json");
+    }
+    version_let_go(target.version);
+}
+
 /* --- the table --- */
 
+static void log_access(void *context, const struct http_logged *logged)
+{
+    struct service *service = context;
+    access_add(&service->access, logged);
+}
+
+static void tick(void *context)
+{
+    struct service *service = context;
+    access_flush(&service->access);
+}
+
 static struct http_route routes[] = {
+    {"/", HTTP_METHOD_GET, true, 0, page_get},
+    {"/try.css", HTTP_METHOD_GET, true, 0, page_get},
+    {"/try.js", HTTP_METHOD_GET, true, 0, page_get},
+    {"/openapi.json", HTTP_METHOD_GET, true, 0, page_openapi},
+    {"/drift/*", HTTP_METHOD_GET, false, 0, handle_drift},
     {"/healthz", HTTP_METHOD_GET, true, 0, handle_alive},
     {"/readyz", HTTP_METHOD_GET, true, 0, handle_ready},
     {"/metrics", HTTP_METHOD_GET, false, 0, handle_metrics},
@@ -368,8 +483,11 @@ bool routes_serve(struct service *service, const struct guard *guard, struct err
             route->most_body = service->options.most_body;
         }
     }
-    struct http_options options = {
-        .routes = routes, .context = service, .most_bytes = 4 * service->options.most_body + ((size_t)64 << 20)};
+    struct http_options options = {.routes = routes,
+                                   .context = service,
+                                   .tick = tick,
+                                   .log = service->access.path ? log_access : NULL,
+                                   .most_bytes = 4 * service->options.most_body + ((size_t)64 << 20)};
     guard_apply(guard, &options);
     return http_server_start(&service->server, &options, error);
 }

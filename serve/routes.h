@@ -8,6 +8,7 @@
 #include "net/endpoint.h"
 #include "observe/guard.h"
 #include "observe/http/server.h"
+#include "serve/access.h"
 #include "serve/model.h"
 #include "serve/work.h"
 
@@ -17,6 +18,9 @@ struct service {
     bool takes_best;
     double interval_s;
     double begun_s; /* by the wall clock */
+    struct budget budget;
+    const char *reference; /* borrowed; NULL: none */
+    struct access_log access;
     struct work_options options;
     struct work *work;
     struct http_server *server;

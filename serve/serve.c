@@ -25,6 +25,7 @@ enum {
     DEFAULT_WAITING = 1024,
     DEFAULT_BATCH = 64,
     DEFAULT_BODY_MEGABYTES = 16,
+    MOST_MODELS_MEGABYTES = 1 << 20,
     DRAIN_S = 30, /* for what has come to be answered */
 };
 
@@ -46,12 +47,14 @@ static bool number_flag(const struct command_call *call, const char *name, doubl
 static bool read_options(const struct command_call *call, struct service *service, struct error *error)
 {
     struct work_options *options = &service->options;
-    double workers, batch, wait_us, waiting, megabytes;
+    double workers, batch, wait_us, waiting, megabytes, models_megabytes;
     if (!number_flag(call, "workers", threads_available(), 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
         !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
         !number_flag(call, "max_queue", DEFAULT_WAITING, 1, MOST_WAITING, &waiting, error) ||
         !number_flag(call, "max_body_mb", DEFAULT_BODY_MEGABYTES, 1, MOST_MEGABYTES, &megabytes, error) ||
+        !number_flag(call, "max_models_mb", MOST_MODELS_MEGABYTES, 1, MOST_MODELS_MEGABYTES, &models_megabytes,
+                     error) ||
         !number_flag(call, "interval_secs", 1, 0.05, 3600, &service->interval_s, error)) {
         return false;
     }
@@ -60,6 +63,8 @@ static bool read_options(const struct command_call *call, struct service *servic
                                      .most_waiting = (int)waiting,
                                      .most_wait_s = wait_us / 1e6,
                                      .most_body = (size_t)(megabytes * 1024 * 1024)};
+    service->budget.most = (size_t)(models_megabytes * 0x1p20);
+    service->reference = command_value(call, "reference");
     const char *which = command_value(call, "checkpoint");
     service->takes_best = which && strcmp(which, "best") == 0;
     return !which || service->takes_best || strcmp(which, "newest") == 0 ||
@@ -87,6 +92,8 @@ static bool add_model(struct service *service, const struct config *config, char
     served->config = config;
     served->workers = service->options.workers;
     served->takes_best = service->takes_best;
+    served->reference = service->reference;
+    served->budget = &service->budget;
     return true;
 }
 
@@ -145,7 +152,7 @@ static bool load_all(struct service *service, struct error *error)
         if (served_refresh(served, error)) {
             log_info("%s: %s, step %lld, is in service", served->name, served->current->path,
                      (long long)served->current->number);
-        } else if (!is_folder(served->source)) {
+        } else if (!is_folder(served->source) || served->was_found) {
             return false;
         } else {
             log_warning("%s: %s; waiting for one", served->name, error->text);
@@ -178,6 +185,7 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     struct guard guard = {0};
     bool done = identity_key_path(call->config, key, sizeof key, error) &&
                 guard_prepare(&guard, &call->config->observe, key, error) &&
+                access_open(&service->access, command_value(call, "access_log"), error) &&
                 work_start(&service->work, &service->options, error) && routes_serve(service, &guard, error);
     if (done) {
         char text[ENDPOINT_TEXT];
@@ -193,6 +201,7 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     }
     work_stop(service->work);
     http_server_stop(service->server);
+    access_close(&service->access);
     guard_free(&guard);
     return done;
 }
@@ -226,6 +235,9 @@ static const struct command_flag flags[] = {
     {"max_wait_us", "N", "how long the first of them waits for others; 0 = not at all (0)"},
     {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
     {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
+    {"max_models_mb", "N", "memory of all models; a checkpoint that needs more is refused (no limit)"},
+    {"reference", "FILE", "a table such as training's own: how far what comes differs from it is shown"},
+    {"access_log", "FILE", "one JSON object for each answer; may be moved away at any time"},
     {"interval_secs", "X", "how often to look for a newer checkpoint (1)"},
     {NULL, NULL, NULL},
 };

@@ -9,7 +9,6 @@
 
 #include "serve/protocol.h"
 #include "worker/data/table/schema.h"
-#include "worker/export/outcome.h"
 
 struct tensorflow_form {
     bool by_columns;
@@ -75,12 +74,12 @@ static void put_row(struct text *body, const struct answers *answers, int row, s
     const struct trained *trained = &answers->version->trained;
     outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
     if (outcome->count == 1) {
-        json_number(body, NULL, outcome->values[0]);
+        json_outcome(body, outcome, 0);
         return;
     }
     json_open(body, NULL, '[');
     for (int i = 0; i < outcome->count; i++) {
-        json_number(body, NULL, outcome->values[i]);
+        json_outcome(body, outcome, i);
     }
     json_close(body, ']');
 }
@@ -126,7 +125,7 @@ static const char *write_classes(struct call *call, const struct answers *answer
             char name[OUTCOME_NAME];
             json_open(body, NULL, '[');
             json_string(body, NULL, outcome_name(trained, i, name));
-            json_number(body, NULL, outcome.values[i]);
+            json_outcome(body, &outcome, i);
             json_close(body, ']');
         }
         json_close(body, ']');

@@ -27,6 +27,7 @@ struct call {
     size_t size;
     int first, count; /* its rows in the intake */
     bool is_wide;     /* of pictures: some of them are numbers that are no levels of grey */
+    bool is_array;    /* plain posts: pictures of an array, not a single one */
     void *format;     /* what read leaves for write; malloc'd, freed with the call */
 };
 

@@ -7,8 +7,10 @@ import gzip
 import http.client
 import io
 import json
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -133,7 +135,8 @@ def test_tritons_client_gets_what_predict_says(client, digits, type, shape, bina
     answer = asked(client, values, type, binary, request_id="seventeen")
     assert answer.get_response()["model_name"] == "digits" and answer.get_response()["id"] == "seventeen"
     assert answer.get_response()["model_version"] == "200"
-    numpy.testing.assert_allclose(answer.as_numpy("probabilities"), probabilities, atol=1e-6)
+    got = answer.as_numpy("probabilities").astype(numpy.float32)
+    assert (got == probabilities.astype(numpy.float32)).all()  # to the bit
     assert (answer.as_numpy("class") == probabilities.argmax(1)).all()
     labels = answer.as_numpy("label")
     assert [int(label) for label in labels] == probabilities.argmax(1).tolist()
@@ -181,7 +184,56 @@ def test_a_picture_as_it_is(trainer, served, digits):
     said = json.loads(run(trainer, "predict", "--json", "run", "five.png", cwd=folder).stdout)
     answer = served.post("/predict", (folder / "five.png").read_bytes(), content_type="image/png")
     assert answer["class"] == said["class"] and answer["version"] == 200
-    assert answer["top"][0]["probability"] == pytest.approx(said["top"][0]["probability"], abs=1e-8)
+    best = answer["probabilities"][said["class"]]
+    assert numpy.float32(best) == numpy.float32(said["top"][0]["probability"])
+
+
+@pytest.mark.parametrize("floating", [False, True])
+def test_pictures_as_an_array_of_numpy(served, digits, floating):
+    _, pictures, probabilities, _ = digits
+    array = pictures.reshape(-1, 784)
+    file = io.BytesIO()
+    numpy.save(file, (array / numpy.float32(255)).astype(numpy.float32) if floating else array)
+    answer = served.post("/predict/digits", file.getvalue())
+    got = numpy.array([one["probabilities"] for one in answer["predictions"]])
+    assert (got.astype(numpy.float32) == probabilities.astype(numpy.float32)).all()
+    file = io.BytesIO()
+    numpy.save(file, array[:, :700])
+    assert "row 0: has 700 values, the model's pictures have 784" in served.error("/predict", file.getvalue())
+    file = io.BytesIO()
+    numpy.save(file, array[:2].astype(numpy.int64) + 99)
+    assert "as integers pixels are 0 to 255" in served.error("/predict", file.getvalue())
+
+
+def test_the_page_and_the_description_ask_nobody_else(served):
+    status, content, headers = served.ask("GET", "/", headers={"Accept-Encoding": "gzip"})
+    page = gzip.decompress(content).decode()
+    assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
+    assert not re.search(r"""(src|href)=["'](https?:)?//""", page)
+    for name in re.findall(r'(?:src|href)="([^"#:]+)"', page):
+        assert served.ask("GET", f"/{name}", headers={"Accept-Encoding": "gzip"})[0] == 200, name
+    described = json.loads(served.get("/openapi.json")[1])
+    for path, methods in described["paths"].items():
+        path = path.format(model="digits", version=200)
+        for method in methods:
+            body = b"{}" if method == "post" else None
+            status, content, _ = served.ask(method.upper(), path, body)
+            assert status != 404 and status != 405, (method, path, content)
+
+
+def test_a_client_may_ask_before_it_sends(served, digits):
+    """Expect: 100-continue; a body beyond the limit is refused before a byte of it is sent."""
+    body = json.dumps({"instances": [[0] * 784]}).encode()
+    for size, first in ((len(body), b"HTTP/1.1 100"), (1 << 30, b"HTTP/1.1 413")):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as peer:
+            peer.sendall(b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: localhost\r\n"
+                         b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % size)
+            assert peer.recv(12) == first
+            if size == len(body):
+                peer.sendall(body)
+                text = b""
+                while b"predictions" not in text:
+                    text += peer.recv(4096)
 
 
 def test_a_body_in_gzip(served, digits):
@@ -359,6 +411,71 @@ def test_a_faulty_csv_is_named_by_line_and_column(tables):
     assert "has no column soil" in tables.error("/predict/kinds", b"length,width,petal,stem\n1,2,3,4\n")
 
 
+# --- drift ---
+
+
+def drifted(server):
+    return json.loads(server.get("/drift/kinds")[1])
+
+
+def test_drift_is_told_from_the_reference(trainer, plants):
+    """Training's own rows have none; others are seen by column, in the unit that people know."""
+    folder, names, _ = plants
+    with Served(trainer, "kinds=kinds", "--reference=data/train.csv", cwd=folder) as server:
+        assert drifted(server)["rows"] == 0 and drifted(server)["columns"][0]["psi"] is None
+        train = (folder / "data/train.csv").read_bytes()
+        for _ in range(2):
+            server.ask("POST", "/predict", train)
+        same = drifted(server)
+        assert same["rows"] == 300 and same["has_reference"]
+        assert all(column["psi"] < 0.01 and column["unknown"] == column["out_of_range"] == 0
+                   for column in same["columns"]) and same["prediction_psi"] < 0.01
+        rows = [[7.7, 3, 99, 1, "peat"]] * 400
+        server.post("/v1/models/kinds:predict", {"instances": rows})
+        other = {column["name"]: column for column in drifted(server)["columns"]}
+        assert list(other) == names
+        assert other["petal"]["out_of_range"] == 400 == other["soil"]["unknown"]
+        assert other["length"]["out_of_range"] == 0 and other["petal"]["psi"] > 0.2 < other["soil"]["psi"]
+        text = server.get("/metrics")[1].decode()
+        assert 'trainer_serve_unknown_values_total{model="kinds",column="soil"} 400' in text
+        psi = float(re.search(r'trainer_serve_psi\{model="kinds",column="petal"\} (\S+)', text)[1])
+        expected = population_stability(plants, "petal", 2, 300, 99, 400)
+        assert psi == pytest.approx(expected, rel=1e-4)
+
+
+def population_stability(plants, name, copies, same, value, count):
+    """By the book, with numpy: `same` rows as the reference has them, and `count` of one value."""
+    folder, names, _ = plants
+    with open(folder / "data/train.csv") as file:
+        there = numpy.sort([float(row[name]) for row in csv.DictReader(file)])
+    edges = [there[len(there) * i // 10] for i in range(1, 10)]
+    here = numpy.concatenate([there] * copies + [[value] * count])
+    assert len(here) == same + count
+
+    def shares(values):
+        counts = numpy.bincount(numpy.searchsorted(edges, values, side="right"), minlength=10)
+        return numpy.where(counts > 0, counts, 0.5) / len(values), counts
+
+    (p, a), (q, b) = shares(there), shares(here)
+    return float((((q - p) * numpy.log(q / p))[(a > 0) | (b > 0)]).sum())
+
+
+def test_without_a_reference_unknown_categories_are_counted(tables):
+    before = {column["name"]: column["unknown"] for column in drifted(tables)["columns"]}
+    tables.post("/v1/models/kinds:predict", {"instances": [[5, 3, 1, 1, "moss"]]})
+    after = drifted(tables)
+    assert not after["has_reference"] and after["columns"][4]["unknown"] == before["soil"] + 1
+
+
+def test_a_reference_that_does_not_fit_is_said(trainer, plants):
+    folder, _, _ = plants
+    (folder / "other.csv").write_text("a,b\n1,2\n")
+    for reference, message in (("other.csv", "has no column"), ("nothing.csv", "nothing.csv")):
+        where = f"--http=127.0.0.1:{free_ports(1)[0]}"
+        error = run(trainer, "serve", "kinds", f"--reference={reference}", where, cwd=folder, status=1).stderr
+        assert message in error and len(error.splitlines()) == 1
+
+
 # --- versions ---
 
 
@@ -422,6 +539,17 @@ def test_a_folder_may_be_empty_at_first(trainer, tmp_path):
         wait_for(lambda: server.get("/readyz")[0] == 200, "the first checkpoint")
 
 
+def test_models_beyond_their_memory_are_refused(trainer, tmp_path):
+    train(trainer, *SMALL, "--layers=784,400,10", "--train_dir=run", "--train_steps=20", cwd=tmp_path)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    flags = ("--workers=1", "--max_models_mb=4")
+    with Served(trainer, "one=run", *flags, cwd=tmp_path):
+        pass
+    error = run(trainer, "serve", "one=run", "two=other/" + newest(tmp_path / "other").name, *flags,
+                f"--http=127.0.0.1:{free_ports(1)[0]}", cwd=tmp_path, status=1).stderr
+    assert "raise --max_models_mb" in error
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["nothing"], "nothing"),
     (["run", "--checkpoint=oldest"], "--checkpoint: must be newest or best"),
@@ -438,6 +566,26 @@ def test_misuse(trainer, tmp_path, arguments, message):
 
 def test_where_must_be_said(trainer, tmp_path):
     assert "Give --http=" in run(trainer, "serve", "run", cwd=tmp_path, status=2).stderr
+
+
+# --- what is written down ---
+
+
+def test_each_answer_is_a_line_of_the_access_log(trainer, digits):
+    folder, pictures, _, _ = digits
+    with Served(trainer, "run", "--access_log=access.log", cwd=folder) as server:
+        server.post("/v1/models/model:predict", {"instances": pictures[:1].tolist()})
+        server.get("/no\"body")
+        path = folder / "access.log"
+        wait_for(lambda: path.exists() and path.read_text().count("\n") >= 3, "lines")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+            ("GET", "/readyz", 200), ("POST", "/v1/models/model:predict", 200), ("GET", "/no\"body", 404)]
+        assert all(line["client"] == "127.0.0.1" and line["bytes"] > 0 and line["ms"] >= 0 for line in lines)
+        path.rename(folder / "access.log.1")
+        server.get("/healthz")
+        wait_for(lambda: path.exists() and "healthz" in path.read_text(), "a new file")
+    assert (folder / "access.log.1").read_text().count("\n") == 3
 
 
 # --- load ---

@@ -64,6 +64,10 @@ build/san/tests/worker/remote/test_heartbeat: link_with += $(locks_link) -Wl,--w
 build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 
+# Requests that no server has.
+requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_body http_answer http_answer_error)
+build/san/tests/serve/test_work: link_with += $(requests_link)
+
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) -Wl,--wrap=shard_changes

@@ -14,7 +14,7 @@
 /* Exit statuses. An interrupted run that left a checkpoint returns 128 + the signal: 130 or 143. */
 enum { COMMAND_DONE = 0, COMMAND_FAILED = 1, COMMAND_MISUSED = 2 };
 
-enum { COMMAND_MAX_FLAGS = 8 };
+enum { COMMAND_MAX_FLAGS = 16 };
 
 /* A flag of one command, in addition to those of config.json's keys. */
 struct command_flag {

@@ -1,9 +1,12 @@
 /* From answers to bytes: heads, errors, what is sent and when its memory goes. */
+#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "base/clock.h"
 #include "observe/http/internal.h"
 
 enum { MOST_HEAD = 2048 };
@@ -156,6 +159,33 @@ static int format_head(const struct http_connection *connection, const struct ht
                     security_headers, answer->headers ? answer->headers : "");
 }
 
+static void log_answer(const struct http_connection *connection, const struct http_answer *answer)
+{
+    const struct http_request *request = connection->request;
+    const struct http_options *options = &connection->server->options;
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    char host[64] = "";
+    if (!options->log) {
+        return;
+    }
+    if (getpeername(connection->fd, (struct sockaddr *)&address, &size) == 0) {
+        getnameinfo((struct sockaddr *)&address, size, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    }
+    const enum http_method method = request ? request->method : HTTP_METHOD_GET;
+    const struct http_logged logged = {
+        .client = host,
+        .method = method == HTTP_METHOD_POST   ? "POST"
+                  : method == HTTP_METHOD_HEAD ? "HEAD"
+                                               : "GET",
+        .path = request ? request->path : NULL,
+        .status = answer->status,
+        .bytes = answer->size,
+        .seconds = request ? clock_monotonic_s() - request->began_s : 0,
+    };
+    options->log(options->context, &logged);
+}
+
 void answer_now(struct http_connection *connection, const struct http_answer *answer)
 {
     struct http_request *request = connection->request;
@@ -175,6 +205,7 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
     if (answer->release && !has_taken) {
         answer->release(answer->owner);
     }
+    log_answer(connection, answer);
     connection->request = NULL;
     request_free(request);
     atomic_fetch_add_explicit(&connection->server->requests, 1, memory_order_relaxed);

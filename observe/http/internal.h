@@ -46,6 +46,7 @@ struct http_request {
     size_t body_size, body_room;
     const struct http_route *route;
     enum http_method method;
+    double began_s;                               /* its first byte */
     bool has_head, is_whole, keeps_alive, is_old; /* old: HTTP/1.0 */
     /* Of http_answer from another thread. */
     struct http_request *next_answered;

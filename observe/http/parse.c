@@ -94,6 +94,7 @@ static int on_message_begin(llhttp_t *parser)
         return refuse(connection, 503, "out of memory: try again later");
     }
     connection->request->connection = connection;
+    connection->request->began_s = server->now_s;
     return 0;
 }
 

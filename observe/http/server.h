@@ -45,18 +45,30 @@ struct http_route {
     void (*handle)(void *context, struct http_request *request);
 };
 
+/* An answer, as it begins: one line of an access log. */
+struct http_logged {
+    const char *client; /* its address */
+    const char *method;
+    const char *path; /* NULL: there was no head to read it from */
+    int status;
+    size_t bytes;   /* of the answer's body */
+    double seconds; /* since the request's first byte */
+};
+
 struct http_options {
     const char *host; /* as for socket_listen */
     uint16_t port;
     const struct http_route *routes; /* the first that fits; ends with a path of NULL. Borrowed, as all that follows */
     void *context;                   /* for routes and tick */
     void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */
-    const struct web_keys *keys;     /* NULL: plain text */
-    const char *token;               /* that "Authorization: Bearer" must bring; NULL: none */
-    const char *only_host;           /* without a token: the one name beside loopback's that Host may say; NULL: any */
-    int most_connections;            /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
-    size_t most_bytes;               /* of requests and answers under way, all together */
-    bool gives_way;                  /* the thread runs at lower priority */
+    /* For each answer but streams, on the server's thread; NULL: none. */
+    void (*log)(void *context, const struct http_logged *logged);
+    const struct web_keys *keys; /* NULL: plain text */
+    const char *token;           /* that "Authorization: Bearer" must bring; NULL: none */
+    const char *only_host;       /* without a token: the one name beside loopback's that Host may say; NULL: any */
+    int most_connections;        /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
+    size_t most_bytes;           /* of requests and answers under way, all together */
+    bool gives_way;              /* the thread runs at lower priority */
 };
 
 enum { HTTP_CONNECTIONS = 10240, HTTP_TLS_CONNECTIONS = 512 };

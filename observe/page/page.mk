@@ -1,9 +1,10 @@
-# The page that a member serves: four files, compressed once, here. Included by the Makefile.
+# The pages that members and `trainer serve` serve: files compressed once, here. Included by the Makefile.
 
 # Debian builds dygraphs; upstream's releases have it too.
 dygraphs   := $(if $(DEPS_DIR),$(firstword $(wildcard $(DEPS_DIR)/dygraphs*/dist/dygraph.min.js) \
 	$(DEPS_DIR)/dygraphs-VERSION/dist/dygraph.min.js),/usr/share/javascript/dygraphs/dygraph.min.js)
-page_files := $(patsubst %,build/page/%.gz,index.html app.css app.js dygraph.js)
+page_files := $(patsubst %,build/page/%.gz,index.html app.css app.js dygraph.js \
+	try.html try.css try.js openapi.json)
 
 # A package brings it: there may be none until packages are installed.
 $(dygraphs): | $(packages)
@@ -18,8 +19,12 @@ build/page/%: observe/page/%
 	@mkdir -p $(@D)
 	@cp $< $@
 
+build/page/%: serve/page/%
+	@mkdir -p $(@D)
+	@cp $< $@
+
 build/page/%.gz: build/page/%
 	@gzip -9nc $< >$@
 
-build/product/observe/files.o build/san/observe/files.o build/fuzz/observe/files.o build/simulate/observe/files.o \
-	build/tsan/observe/files.o build/simulate-coverage/observe/files.o: $(page_files)
+$(foreach for,product san fuzz simulate tsan simulate-coverage fuzz-coverage,build/$(for)/observe/files.o \
+	build/$(for)/serve/page.o): $(page_files)

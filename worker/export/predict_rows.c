@@ -18,6 +18,7 @@ struct prediction {
     const struct trained *trained;
     const struct schema *schema;
     struct engine *engine;
+    const struct predict_watch *watch; /* NULL: nobody's */
     FILE *out;
     struct rows *rows;
     struct encoder encoder;
@@ -180,6 +181,10 @@ static bool put_batch(struct prediction *self, struct error *error)
     if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error)) {
         return false;
     }
+    if (self->watch) {
+        const struct examples batch = examples_part(&self->examples, 0, self->count);
+        self->watch->saw(self->watch->context, &batch, self->outputs);
+    }
     self->text = NULL; /* names are put together there meanwhile */
     self->text_used = self->text_capacity = 0;
     const char *line = lines;
@@ -283,10 +288,11 @@ bool predict_rows(const struct trained *trained, const char *path, FILE *out, st
     return done;
 }
 
-bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const char *name, const void *bytes,
-                        size_t size, FILE *out, struct error *error)
+bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
+                        const struct predict_watch *watch, FILE *out, struct error *error)
 {
-    struct prediction self = {.trained = trained, .schema = trained->schema, .engine = engine, .out = out};
-    return rows_open_bytes(&self.rows, name, bytes, size, trained->config.data.header, error) &&
+    struct prediction self = {
+        .trained = trained, .schema = trained->schema, .engine = engine, .watch = watch, .out = out};
+    return rows_open_bytes(&self.rows, "body", bytes, size, trained->config.data.header, error) &&
            predict_opened(&self, error);
 }

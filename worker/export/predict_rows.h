@@ -25,9 +25,13 @@
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 
-/* The same of a file in memory, by an engine of the caller's; errors call it `name`. */
-bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const char *name, const void *bytes,
-                        size_t size, FILE *out, struct error *error);
+/* The same of a file in memory, by an engine of the caller's, who is shown each batch. Errors call it "body". */
+struct predict_watch {
+    void (*saw)(void *context, const struct examples *examples, const float *outputs);
+    void *context;
+};
+bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
+                        const struct predict_watch *watch, FILE *out, struct error *error);
 
 /*
  * Adds to the error of a file that so many predictions came before it: they went out before the file's checksum, if it

@@ -1,0 +1,311 @@
+/* The queue and its workers: what is computed together, who is refused, and whose fault is whose. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "serve/work.h"
+#include "tests/serve/models.h"
+
+/* --- requests without a server: each remembers its answer --- */
+
+struct fake_request {
+    const char *encoding;
+    uint8_t body[256];
+    size_t size;
+    int status;
+    char answer[512], headers[512];
+    sem_t answered;
+};
+
+const char *__wrap_http_request_header(const struct http_request *request, const char *name);
+const uint8_t *__wrap_http_request_body(const struct http_request *request, size_t *size);
+void __wrap_http_answer(struct http_request *request, const struct http_answer *answer);
+void __wrap_http_answer_error(struct http_request *request, int status, const char *format, ...);
+
+const char *__wrap_http_request_header(const struct http_request *request, const char *name)
+{
+    return strcmp(name, "content-encoding") == 0 ? ((const struct fake_request *)request)->encoding : NULL;
+}
+
+const uint8_t *__wrap_http_request_body(const struct http_request *request, size_t *size)
+{
+    const struct fake_request *fake = (const struct fake_request *)request;
+    *size = fake->size;
+    return fake->body;
+}
+
+void __wrap_http_answer(struct http_request *request, const struct http_answer *answer)
+{
+    struct fake_request *fake = (struct fake_request *)request;
+    fake->status = answer->status;
+    snprintf(fake->answer, sizeof fake->answer, "%.*s", (int)answer->size, (const char *)answer->body);
+    snprintf(fake->headers, sizeof fake->headers, "%s", answer->headers ? answer->headers : "");
+    if (answer->release) {
+        answer->release(answer->owner);
+    }
+    sem_post(&fake->answered);
+}
+
+void __wrap_http_answer_error(struct http_request *request, int status, const char *format, ...)
+{
+    struct fake_request *fake = (struct fake_request *)request;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(fake->answer, sizeof fake->answer, format, arguments);
+    va_end(arguments);
+    fake->status = status;
+    sem_post(&fake->answered);
+}
+
+/* --- a protocol: pictures of 4 bytes; "wait" first waits for the test, "bad" is none --- */
+
+static sem_t reading, go_on;
+
+static bool fake_read(struct call *call, struct intake *intake, struct error *error)
+{
+    if (call->size == 5 && memcmp(call->body, "wait", 4) == 0) {
+        sem_post(&reading);
+        sem_wait(&go_on);
+    }
+    if (call->size == 3) {
+        return error_set(error, "row 0: is bad");
+    }
+    for (size_t i = 0; i + 4 <= call->size; i += 4) {
+        if (!intake_add_bytes(intake, call->body + i, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static const char *fake_write(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+{
+    (void)call, (void)headers;
+    for (int i = 0; i < answers->count; i++) {
+        text_add(body, "%g ", (double)answers->outputs[2 * i]);
+    }
+    return "text/plain";
+}
+
+static const struct protocol fake = {.read = fake_read, .write = fake_write};
+
+/* --- what each test has --- */
+
+enum { REQUESTS = 12 };
+
+struct scene {
+    struct version version, other;
+    struct engine *engines[2], engine, other_engine;
+    struct served served;
+    struct work *work;
+    struct fake_request requests[REQUESTS];
+};
+
+static int set_up(void **state)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    make_version(&scene->version, &scene->engines[0], &scene->engine, 1);
+    make_version(&scene->other, &scene->engines[1], &scene->other_engine, 1);
+    for (int i = 0; i < REQUESTS; i++) {
+        sem_init(&scene->requests[i].answered, 0, 0);
+    }
+    sem_init(&reading, 0, 0);
+    sem_init(&go_on, 0, 0);
+    batch_count = 0;
+    *state = scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *scene = *state;
+    work_stop(scene->work);
+    assert_int_equal(atomic_load(&scene->version.holders), 1);
+    assert_int_equal(atomic_load(&scene->other.holders), 1);
+    free(scene);
+    return 0;
+}
+
+static void begin(struct scene *scene, int most_rows, int most_waiting, double most_wait_s)
+{
+    struct error error;
+    const struct work_options options = {.workers = 1,
+                                         .most_rows = most_rows,
+                                         .most_waiting = most_waiting,
+                                         .most_wait_s = most_wait_s,
+                                         .most_body = 128};
+    assert_true(work_start(&scene->work, &options, &error));
+}
+
+static void send_to(struct scene *scene, int index, struct version *version, const void *body, size_t size)
+{
+    struct fake_request *request = &scene->requests[index];
+    memcpy(request->body, body, size);
+    request->size = size;
+    atomic_fetch_add(&version->holders, 1);
+    work_take(scene->work, (struct http_request *)request, &scene->served, version, &fake);
+}
+
+static void send_bytes(struct scene *scene, int index, const void *body, size_t size)
+{
+    send_to(scene, index, &scene->version, body, size);
+}
+
+/* The worker is at work on request 0 from now on, until go_on. */
+static void occupy(struct scene *scene)
+{
+    send_bytes(scene, 0, "wait", 5);
+    sem_wait(&reading);
+}
+
+static void expect(struct scene *scene, int index, int status, const char *answer)
+{
+    struct fake_request *request = &scene->requests[index];
+    sem_wait(&request->answered);
+    assert_int_equal(request->status, status);
+    assert_string_equal(request->answer, answer);
+}
+
+/* --- tests --- */
+
+static void test_what_waits_is_computed_together(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 4, 100, 0);
+    occupy(scene);
+    for (int i = 1; i <= 6; i++) {
+        send_bytes(scene, i, (uint8_t[]){(uint8_t)i, 1, 0, 0, (uint8_t)i, 2, 0, 0}, i == 3 ? 8 : 4);
+    }
+    assert_int_equal(work_waiting(scene->work), 6);
+    sem_post(&go_on);
+    expect(scene, 0, 200, "437 "); /* w + a + i + t */
+    expect(scene, 1, 200, "2 ");
+    expect(scene, 3, 200, "4 5 ");
+    expect(scene, 6, 200, "7 ");
+    assert_int_equal(batch_count, 3);
+    assert_int_equal(batches[0], 1);
+    assert_int_equal(batches[1], 5); /* of four requests */
+    assert_int_equal(batches[2], 2);
+    assert_non_null(strstr(scene->requests[6].headers, "Model-Version: 7\r\n"));
+    assert_int_equal(atomic_load(&work_counts(scene->work)->answered), 7);
+    assert_int_equal(atomic_load(&work_counts(scene->work)->rows), 8);
+}
+
+static void test_versions_are_not_mixed(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 8, 100, 0);
+    occupy(scene);
+    send_bytes(scene, 1, "\1\0\0\0", 4);
+    send_to(scene, 2, &scene->other, "\2\0\0\0", 4);
+    send_bytes(scene, 3, "\3\0\0\0", 4);
+    sem_post(&go_on);
+    expect(scene, 3, 200, "3 ");
+    expect(scene, 2, 200, "2 ");
+    assert_int_equal(batch_count, 4);
+}
+
+static void test_a_full_queue_refuses_at_once(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 4, 2, 0);
+    occupy(scene);
+    send_bytes(scene, 1, "\1\0\0\0", 4);
+    send_bytes(scene, 2, "\2\0\0\0", 4);
+    send_bytes(scene, 3, "\3\0\0\0", 4);
+    expect(scene, 3, 503, "{\"error\":\"too many requests wait already; try again\"}");
+    assert_non_null(strstr(scene->requests[3].headers, "Retry-After: 1\r\n"));
+    work_take(scene->work, (struct http_request *)&scene->requests[4], &scene->served, NULL, &fake);
+    expect(scene, 4, 503, "{\"error\":\"the model is not loaded yet; /readyz says why\"}");
+    sem_post(&go_on);
+    expect(scene, 2, 200, "2 ");
+    assert_int_equal(atomic_load(&work_counts(scene->work)->refused), 2);
+}
+
+static void test_a_bad_request_is_its_own_fault(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 8, 100, 0);
+    occupy(scene);
+    send_bytes(scene, 1, "\1\0\0\0", 4);
+    send_bytes(scene, 2, "bad", 3);
+    send_bytes(scene, 3, "\3\0\0\0", 4);
+    sem_post(&go_on);
+    expect(scene, 1, 200, "1 ");
+    expect(scene, 2, 400, "row 0: is bad");
+    expect(scene, 3, 200, "3 ");
+    assert_int_equal(batches[1], 2);
+    assert_int_equal(atomic_load(&work_counts(scene->work)->faulty), 1);
+}
+
+static void test_the_first_waits_for_others(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 2, 100, 3600);
+    send_bytes(scene, 0, "\1\0\0\0", 4);
+    send_bytes(scene, 1, "\2\0\0\0", 4); /* the batch is full now */
+    expect(scene, 0, 200, "1 ");
+    expect(scene, 1, 200, "2 ");
+    assert_int_equal(batch_count, 1);
+}
+
+static void test_what_waits_is_answered_before_the_end(void **state)
+{
+    struct scene *scene = *state;
+    begin(scene, 8, 100, 3600);
+    send_bytes(scene, 0, "\1\0\0\0", 4);
+    work_stop(scene->work);
+    scene->work = NULL;
+    expect(scene, 0, 200, "1 ");
+}
+
+static size_t pack(uint8_t *to, size_t room, const uint8_t *bytes, size_t size)
+{
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)bytes, .avail_in = (uInt)size, .next_out = to};
+    stream.avail_out = (uInt)room;
+    assert_int_equal(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&stream);
+    return room - stream.avail_out;
+}
+
+static void test_bodies_in_gzip(void **state)
+{
+    struct scene *scene = *state;
+    uint8_t packed[200], large[4096] = {0};
+    const size_t size = pack(packed, sizeof packed, (const uint8_t *)"\1\2\0\0", 4);
+    begin(scene, 8, 100, 0);
+    for (int i = 0; i < 4; i++) {
+        scene->requests[i].encoding = i < 3 ? "gzip" : "br";
+    }
+    send_bytes(scene, 0, packed, size);
+    expect(scene, 0, 200, "3 ");
+    send_bytes(scene, 1, packed, size - 3);
+    expect(scene, 1, 400, "the body is not whole gzip");
+    send_bytes(scene, 2, packed, pack(packed, sizeof packed, large, sizeof large));
+    expect(scene, 2, 400, "the body is more than 128 bytes unpacked; send fewer rows at a time");
+    send_bytes(scene, 3, packed, 4);
+    expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, or the bytes as they are");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_what_waits_is_computed_together, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_versions_are_not_mixed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_full_queue_refuses_at_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_bad_request_is_its_own_fault, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_first_waits_for_others, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_waits_is_answered_before_the_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bodies_in_gzip, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
