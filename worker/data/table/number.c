@@ -1,4 +1,7 @@
 /*
+ * Fields of the usual form, digits with or without a point, are read eight digits at a time; all others, and those of
+ * fewer than eight bytes, byte by byte. Both end in the same two integers.
+ *
  * A decimal m x 10^e, m below 2^64 and |e| at most 27, is a product or a quotient of integers below 2^128: computed
  * exactly, it is rounded once. That covers 19 digits; what is longer or has a larger exponent goes to strtod.
  */
@@ -110,6 +113,104 @@ static const char *read_digits(struct decimal *decimal, const char *at, const ch
     return at;
 }
 
+#if defined __BYTE_ORDER__ && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+enum { WORD = 8 /* bytes, one digit each */ };
+
+/* The bytes at `at`, and zeros behind `end`. At least eight bytes lie before the end. */
+static inline uint64_t load_word(const char *at, const char *end)
+{
+    int64_t missing = WORD - (end - at);
+    missing &= ~(missing >> 63); /* none is 0; no branch could foresee it */
+    uint64_t word;
+    memcpy(&word, at - missing, WORD);
+    return word >> (4 * missing) >> (4 * missing); /* perhaps by all 64 bits */
+}
+
+/* How many digits the word begins with. */
+static inline int count_digits(uint64_t word)
+{
+    const uint64_t distance = word ^ 0x3030303030303030; /* below 10 for digits */
+    const uint64_t others = (distance | (distance + 0x7676767676767676)) & 0x8080808080808080;
+    return others == 0 ? WORD : __builtin_ctzll(others) / 8;
+}
+
+/* The number that the first `count` bytes, all digits, say. */
+static inline uint64_t word_value(uint64_t word, int count)
+{
+    const int half = 4 * (WORD - count);
+    word = (word & 0x0F0F0F0F0F0F0F0F) << half << half; /* zeros lead */
+    word = word * 10 + (word >> 8);                     /* pairs, in every other byte */
+    return ((word & 0x000000FF000000FF) * (100 + (1000000ull << 32)) +
+            ((word >> 16) & 0x000000FF000000FF) * (1 + (10000ull << 32))) >>
+           32;
+}
+
+/* Digits at `at`, as many as there are; at most 24. */
+static inline const char *read_words(uint64_t *digits, const char *at, const char *end)
+{
+    static const uint64_t powers[WORD + 1] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    for (int i = 0; i < 3; i++) {
+        const uint64_t word = load_word(at, end);
+        const int count = count_digits(word);
+        *digits = *digits * powers[count] + word_value(word, count);
+        at += count;
+        if (count < WORD) {
+            break;
+        }
+    }
+    return at;
+}
+
+/* More digits than a double holds. */
+__attribute__((noinline)) static double compose_long(uint64_t digits, ptrdiff_t behind)
+{
+    double number = 0;
+    const struct decimal decimal = {.digits = digits, .count = 1, .power = -(int64_t)behind};
+    compose(&decimal, &number);
+    return number;
+}
+
+/* Digits, a point among them or not, after a sign or not. */
+static inline bool parse_usual(const char *text, const char *end, double *value)
+{
+    const bool negative = *text == '-';
+    const char *at = text + negative, *const first = at;
+    uint64_t digits = 0;
+    at = read_words(&digits, at, end);
+    ptrdiff_t count = at - first, behind = 0;
+    if (at < end && *at == '.') {
+        const char *point = at++;
+        at = read_words(&digits, at, end);
+        behind = at - point - 1;
+        count += behind;
+    }
+    if (at != end || count == 0 || count > MOST_DIGITS) {
+        return false;
+    }
+    const double number =
+        digits <= (uint64_t)1 << 53 ? (double)(int64_t)digits / powers_of_ten[behind] : compose_long(digits, behind);
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    bits |= (uint64_t)negative << 63;
+    memcpy(value, &bits, sizeof bits);
+    return true;
+}
+
+#else
+
+enum { WORD = 8 };
+
+static inline bool parse_usual(const char *text, const char *end, double *value)
+{
+    (void)text;
+    (void)end;
+    (void)value;
+    return false;
+}
+
+#endif
+
 static const char *read_exponent(struct decimal *decimal, const char *at, const char *end)
 {
     const char *start = at++;
@@ -187,7 +288,8 @@ static bool parse_slowly(const char *text, size_t size, double *value)
     return true;
 }
 
-enum number_kind number_parse(const char *text, size_t size, double *value)
+/* Apart from the usual case, which is to have no frame. */
+__attribute__((noinline)) static enum number_kind parse_in_full(const char *text, size_t size, double *value)
 {
     trim(&text, &size);
     struct decimal decimal = {.count = 0};
@@ -221,4 +323,12 @@ enum number_kind number_parse(const char *text, size_t size, double *value)
         return NUMBER_TEXT;
     }
     return isfinite(*value) ? NUMBER_FINITE : NUMBER_INFINITE;
+}
+
+enum number_kind number_parse(const char *text, size_t size, double *value)
+{
+    if (size >= WORD && parse_usual(text, text + size, value)) {
+        return NUMBER_FINITE;
+    }
+    return parse_in_full(text, size, value);
 }

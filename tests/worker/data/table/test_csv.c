@@ -77,6 +77,45 @@ static void test_numbers_are_strtods(void **state)
     }
 }
 
+/* Any digits with a point among them, read from memory that ends where they end, from each side of eight bytes on. */
+static void test_digits_are_strtods(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("test_digits_are_strtods");
+    for (int i = 0; i < 200000; i++) {
+        char text[48];
+        double value = 0;
+        int size = 0;
+        const int digits = 1 + test_random_below(&random, 26), point = test_random_below(&random, digits + 8);
+        if (test_random_below(&random, 2) == 0) {
+            text[size++] = '-';
+        }
+        for (int digit = 0; digit < digits; digit++) {
+            if (digit == point) {
+                text[size++] = '.';
+            }
+            text[size++] = (char)('0' + (test_random_below(&random, 4) == 0 ? 0 : test_random_below(&random, 10)));
+        }
+        text[size] = '\0';
+        char *exact = malloc((size_t)size);
+        assert_non_null(exact);
+        memcpy(exact, text, (size_t)size);
+        const double wanted = strtod(text, NULL);
+        const enum number_kind kind = number_parse(exact, (size_t)size, &value);
+        free(exact);
+        if (kind != NUMBER_FINITE || memcmp(&value, &wanted, sizeof value) != 0) {
+            fail_msg("%s reads as %.17g, not %.17g", text, value, wanted);
+        }
+        text[test_random_below(&random, size)] = "z :/e,"[test_random_below(&random, 6)];
+        char *end;
+        const double other = strtod(text, &end);
+        const bool is_number = *end == '\0' && end != text && other - other == 0;
+        if (is_number && (number_parse(text, (size_t)size, &value) != NUMBER_FINITE || value != other)) {
+            fail_msg("%s reads as %.17g, not %.17g", text, value, other);
+        }
+    }
+}
+
 static void test_what_is_no_number(void **state)
 {
     (void)state;
@@ -244,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_are_strtods),
+        cmocka_unit_test(test_digits_are_strtods),
         cmocka_unit_test(test_what_is_no_number),
         cmocka_unit_test(test_dialects),
         cmocka_unit_test(test_quotes),
