@@ -58,7 +58,8 @@ build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
 # Time passes faster than it does.
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
-build/san/tests/worker/remote/test_heartbeat: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
+build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
+	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \

@@ -1,0 +1,473 @@
+/*
+ * Batches from worker 0: what its server sends is what each worker would have drawn itself; what its clients ask for,
+ * how far ahead, and how they bear a server that sends nonsense, breaks off, or is not there.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/random/sampler.h"
+#include "net/bytes.h"
+#include "tests/locks.h"
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
+#include "worker/remote/batch_fetcher.h"
+#include "worker/remote/data_server.h"
+
+enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4 };
+
+static _Atomic(double) jumped_s;
+
+double __real_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void);
+
+double __wrap_clock_monotonic_s(void)
+{
+    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
+}
+
+static struct bench {
+    struct config config;
+    struct identity identity, chief_identity;
+    struct traffic traffic;
+    struct dataset dataset;
+    struct data_server *server;
+    struct batch_fetcher *feed;
+    atomic_bool given_up;
+} bench;
+
+static bool given_up(void *context)
+{
+    return atomic_load(&((struct bench *)context)->given_up);
+}
+
+static bool knows(void *context, const char *digest)
+{
+    assert_ptr_equal(context, &bench);
+    return strcmp(digest, "coming") == 0;
+}
+
+/* Worker `index` of three; worker 0 at this port. */
+static void begin(const char *index, int port)
+{
+    char hosts[80];
+    struct error error;
+    memset(&bench, 0, sizeof bench);
+    atomic_store(&jumped_s, 0);
+    snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:2,127.0.0.1:3", port);
+    const struct config_setting settings[] = {{"insecure", "true"},    {"layers", "6,3"},    {"batch_size", "4"},
+                                              {"worker_hosts", hosts}, {"ps_hosts", "a:1"},  {"job_name", "worker"},
+                                              {"task_index", index},   {"bind", "127.0.0.1"}};
+    listen_in();
+    if (!config_load(&bench.config, NULL, settings, 8, &error) ||
+        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, index[0] - '0'}, &error) ||
+        !identity_create(&bench.chief_identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void create_feed(void)
+{
+    struct error error;
+    const struct batch_fetcher_options options = {.config = &bench.config,
+                                                  .identity = &bench.identity,
+                                                  .traffic = &bench.traffic,
+                                                  .given_up = given_up,
+                                                  .context = &bench};
+    if (!batch_fetcher_create(&bench.feed, &options, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void end(void)
+{
+    batch_fetcher_destroy(bench.feed);
+    data_server_destroy(bench.server);
+    free(bench.dataset.train.images);
+    free(bench.dataset.train.labels);
+    identity_destroy(&bench.identity);
+    identity_destroy(&bench.chief_identity);
+    config_free(&bench.config);
+    heard();
+}
+
+/* --- The server --- */
+
+static int free_port(void)
+{
+    struct error error;
+    int fd;
+    assert_true(socket_listen(&fd, "127.0.0.1", 0, &error));
+    const int port = socket_port(fd);
+    close(fd);
+    return port;
+}
+
+static void begin_served(const char *index)
+{
+    struct examples *train = &bench.dataset.train;
+    struct error error;
+    begin(index, free_port());
+    *train = (struct examples){.count = IMAGES, .height = 2, .width = 3, .classes = CLASSES};
+    train->images = calloc(IMAGES, PIXELS);
+    train->labels = calloc(IMAGES, sizeof *train->labels);
+    for (int i = 0; i < IMAGES; i++) {
+        train->labels[i] = i % CLASSES;
+        memset(train->images + i * PIXELS, i, PIXELS);
+    }
+    bench.dataset.validation.count = 7;
+    snprintf(bench.dataset.description, sizeof bench.dataset.description, "thirty images");
+    if (!data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
+                            &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+/* Batch `number` is what worker 2 would have drawn. */
+static void take(int64_t number)
+{
+    const struct sampler sampler = {
+        .seed = (uint64_t)bench.config.train.seed, .task = 2, .examples = IMAGES, .batch_size = BATCH};
+    int32_t wanted[BATCH];
+    struct batch batch;
+    struct error error;
+    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch.count, sampler_draw(&sampler, number, wanted));
+    assert_int_equal(batch.examples->count, batch.count);
+    for (int i = 0; i < batch.count; i++) {
+        uint8_t image[PIXELS];
+        memset(image, wanted[i], PIXELS);
+        assert_int_equal(batch.indexes[i], i);
+        assert_int_equal(batch.examples->labels[i], wanted[i] % CLASSES);
+        assert_memory_equal(batch.examples->images + i * PIXELS, image, PIXELS);
+    }
+}
+
+/* In order and out of it, short ones at the end of an epoch too. */
+static void batches_as_if_drawn_here(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct error error;
+    (void)state;
+    begin_served("2");
+    create_feed();
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    assert_int_equal(facts.train, IMAGES);
+    assert_int_equal(facts.validation, 7);
+    assert_string_equal(facts.description, "from worker 0: thirty images");
+    for (int64_t number = 0; number < 20; number++) {
+        take(number);
+    }
+    take(19);
+    take(21);
+    take(100);
+    take(5);
+    take(6);
+    assert_true(atomic_load(&bench.traffic.bytes_in) > 20 * BATCH * PIXELS);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 0);
+    end();
+}
+
+/* By hand. NULL: it was let in; else why not. */
+static const char *connect_as(struct link *link, enum member_role role, int index, const char *digest)
+{
+    static struct hello_identity hello;
+    static struct identity identity;
+    static struct error error;
+    hello = *identity_hello(&bench.identity);
+    hello.member = (struct member){role, index};
+    hello.incarnation++;
+    hello.digest = digest ? digest : hello.digest;
+    memset(&identity, 0, sizeof identity);
+    identity.hello = hello;
+    if (!shard_link_create_to_chief(link, &bench.config, &identity, &bench.traffic, &error)) {
+        fail_msg("%s", error.text);
+    }
+    link->quiet = true;
+    return link_try(link, &error) == LINK_OPEN ? NULL : error.text;
+}
+
+/* Workers with this job's data get it, and nobody else; of two connections of one the newer stays. */
+static void who_gets_batches(void **state)
+{
+    struct link link, other;
+    struct error error;
+    (void)state;
+    begin_served("2");
+    const struct {
+        enum member_role role;
+        int index;
+        const char *digest;
+    } strangers[] = {{MEMBER_WORKER, 0, NULL}, {MEMBER_WORKER, 3, NULL}, {MEMBER_PS, 1, NULL}, {MEMBER_WORKER, 1, ""}};
+    for (int i = 0; i < 4; i++) {
+        const char *why = connect_as(&link, strangers[i].role, strangers[i].index, strangers[i].digest);
+        assert_non_null(why);
+        assert_non_null(strstr(why, "worker 0 sends batches to workers 1 to 2, and to nobody else"));
+        link_destroy(&link);
+    }
+    assert_non_null(connect_as(&link, MEMBER_WORKER, 1, "another"));
+    link_destroy(&link);
+    assert_null(connect_as(&link, MEMBER_WORKER, 1, "coming"));
+    link_destroy(&link);
+    assert_null(connect_as(&link, MEMBER_WORKER, 1, NULL));
+    assert_null(connect_as(&other, MEMBER_WORKER, 1, NULL));
+    const struct message_ping ping = {5};
+    assert_true(channel_call(&other.channel, MESSAGE_ping, &ping, MESSAGE_pong, INFINITY, NULL, &error));
+    assert_int_equal(other.channel.message.pong.nonce, 5);
+    assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error)); /* cut */
+    assert_null(strstr(error.text, "time"));
+    link_destroy(&link);
+    link_destroy(&other);
+    end();
+}
+
+/* What it does not answer. */
+static void requests_that_make_no_sense(void **state)
+{
+    struct link link;
+    struct error error;
+    uint16_t code;
+    (void)state;
+    begin_served("2");
+    assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+    const struct message_get_status status = {0};
+    assert_false(channel_call(&link.channel, MESSAGE_get_status, &status, MESSAGE_status, INFINITY, &code, &error));
+    assert_int_equal(code, ERROR_NOT_ALLOWED);
+    assert_non_null(strstr(error.text, "get_status is for a ps, and this is worker 0"));
+    const int64_t wrong[] = {-1, ((int64_t)1 << 53) - 1};
+    for (int i = 0; i < 2; i++) {
+        const struct message_get_batches asked = {.first = wrong[i], .count = 2};
+        const bool answered =
+            channel_call(&link.channel, MESSAGE_get_batches, &asked, MESSAGE_batch, INFINITY, &code, &error);
+        assert_int_equal(answered, i == 1); /* far away, but a batch */
+        if (i == 0) {
+            assert_int_equal(code, ERROR_BAD_REQUEST);
+            assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error)); /* it hangs up */
+            link_destroy(&link);
+            assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+        }
+    }
+    assert_int_equal(link.channel.message.batch.number, ((int64_t)1 << 53) - 1);
+    assert_false(link.channel.frame.flags & FRAME_LAST);
+    assert_true(channel_receive(&link.channel, INFINITY, &error));
+    assert_true(link.channel.frame.flags & FRAME_LAST);
+    link_destroy(&link);
+    end();
+}
+
+/* --- A server of the test's own --- */
+
+static struct {
+    struct fake_member member;
+    struct message_batch batch; /* but for what follows from the question */
+    int64_t off;                /* added to the number */
+    int label, images;
+    int cut_after; /* batches; then the connection ends, once; -1: never */
+    bool objects, silent;
+    enum message_type by;
+} fake;
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    const struct message_get_batches asked = channel->message.get_batches;
+    const uint64_t request = channel->frame.request;
+    const struct message_pong pong = {1};
+    struct error error;
+    (void)member;
+    tell("asks %u from %lld\n", asked.count, (long long)asked.first);
+    if (fake.objects) {
+        fake.objects = false;
+        return fake_member_object(channel, ERROR_INTERNAL);
+    }
+    if (fake.silent || fake.by == MESSAGE_pong) {
+        fake.by = 0;
+        fake.batch.total = IMAGES;
+        return fake.silent || fake_member_say(channel, MESSAGE_pong, &pong);
+    }
+    if (asked.count == 0) {
+        return fake_member_say(channel, MESSAGE_batch, &fake.batch);
+    }
+    for (uint32_t i = 0; i < asked.count; i++) {
+        uint8_t bytes[64 * (2 + PIXELS)] = {0};
+        struct message_batch batch = fake.batch;
+        batch.number = asked.first + i + fake.off;
+        batch.examples = (uint32_t)fake.images;
+        for (int k = 0; k < fake.images; k++) {
+            put_le16(bytes + 2 * k, (uint16_t)fake.label);
+            memset(bytes + 2 * fake.images + k * PIXELS, (int)batch.number, PIXELS);
+        }
+        struct iovec bulk = {bytes, batch_bytes((size_t)fake.images, PIXELS)};
+        const struct outgoing frame = {.type = MESSAGE_batch,
+                                       .request = request,
+                                       .message = &batch,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1,
+                                       .more = i + 1 < asked.count};
+        if (fake.cut_after-- == 0 || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
+            connection_flush(channel->connection, fake_member_soon(), &error);
+            return false;
+        }
+    }
+    fake.off = 0;
+    fake.label = 1;
+    fake.images = BATCH;
+    fake.batch.pixels = PIXELS;
+    fake.batch.total = IMAGES;
+    return true;
+}
+
+static void begin_faked(void)
+{
+    memset(&fake, 0, sizeof fake);
+    fake_member_listen(&fake.member, MEMBER_WORKER, 0);
+    fake.batch = (struct message_batch){.pixels = PIXELS, .total = IMAGES, .description = "d", .number = -1};
+    fake.label = 1;
+    fake.images = BATCH;
+    fake.cut_after = -1;
+    begin("2", socket_port(fake.member.listener));
+    create_feed();
+    told();
+}
+
+static void start_fake(void)
+{
+    fake_member_start(&fake.member, &bench.chief_identity.hello, answer);
+}
+
+static void end_faked(void)
+{
+    batch_fetcher_destroy(bench.feed);
+    bench.feed = NULL;
+    fake_member_stop(&fake.member);
+    end();
+}
+
+static void ask(void)
+{
+    struct batch_fetcher_facts facts;
+    struct error error;
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+}
+
+static void take_of_fake(int64_t number)
+{
+    struct batch batch;
+    struct error error;
+    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch.count, BATCH);
+    assert_int_equal(batch.examples->labels[3], 1);
+    assert_int_equal(batch.examples->images[BATCH * PIXELS - 1], number);
+}
+
+/* Six ahead at most, three at a time; a number that does not follow begins anew. */
+static void how_far_ahead(void **state)
+{
+    (void)state;
+    begin_faked();
+    start_fake();
+    ask();
+    usleep(30000);
+    assert_string_equal(told(), "asks 0 from 0\n"); /* nothing is wanted yet */
+    take_of_fake(4);
+    assert_true(await_told("asks 3 from 7\n"));
+    usleep(30000);
+    assert_string_equal(told(), "asks 3 from 4\nasks 3 from 7\n");
+    take_of_fake(5);
+    take_of_fake(6);
+    usleep(30000);
+    assert_string_equal(told(), "");
+    take_of_fake(7);
+    assert_true(await_told("asks 3 from 10\n"));
+    assert_string_equal(told(), "asks 3 from 10\n");
+    take_of_fake(7); /* once more: it is still there */
+    assert_string_equal(told(), "");
+    take_of_fake(50);
+    assert_true(await_told("asks 3 from 53\n"));
+    take_of_fake(49);
+    assert_true(await_told("asks 3 from 49\n"));
+    take_of_fake(50);
+    end_faked();
+}
+
+/* Whatever goes wrong on a connection, another one brings the batch that is wanted. */
+static void nonsense(void **state)
+{
+    (void)state;
+    begin_faked();
+    start_fake();
+    fake.by = MESSAGE_pong;
+    ask(); /* and again */
+    fake.objects = true;
+    take_of_fake(0);
+    const int wrongs = 6;
+    for (int i = 0; i < wrongs; i++) {
+        const int before = atomic_load(&fake.member.connections);
+        AWAIT(was_told("asks 3 from "));
+        usleep(5000); /* the answer to that is on its way */
+        told();
+        fake.off = i == 0;
+        fake.label = i == 1 ? CLASSES : 1;
+        fake.images = i == 2 ? BATCH + 1 : BATCH;
+        fake.batch.total = i == 3 ? 0 : IMAGES;
+        fake.by = i == 4 ? MESSAGE_pong : 0;
+        fake.cut_after = i == 5 ? 1 : -1;
+        take_of_fake(20 * (i + 1));
+        AWAIT(atomic_load(&fake.member.connections) == before + 1);
+    }
+    assert_int_equal(atomic_load(&bench.traffic.retries), wrongs + 2);
+    end_faked();
+}
+
+/* A refusal is for good; who gives up stops waiting, and a wait is named. */
+static void no_batches(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    begin_faked();
+    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
+    start_fake();
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_REFUSED);
+    atomic_store(&bench.given_up, true);
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_REFUSED);
+    end_faked();
+    begin_faked();
+    start_fake();
+    ask();
+    fake.silent = true;
+    atomic_store(&bench.given_up, true);
+    assert_int_equal(batch_fetcher_take(bench.feed, 3, &batch, &error), PUSH_PULL_STOPPED);
+    end_faked();
+    begin_faked();
+    start_fake();
+    ask();
+    take_of_fake(0);
+    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
+    atomic_store(&fake.member.cut, true);
+    enum push_pull_end how = PUSH_PULL_DONE;
+    for (int64_t number = 1; number < 20 && how == PUSH_PULL_DONE; number++) {
+        how = batch_fetcher_take(bench.feed, number, &batch, &error);
+    }
+    assert_int_equal(how, PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "as the test wants"));
+    end_faked();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_as_if_drawn_here),
+        cmocka_unit_test(who_gets_batches),
+        cmocka_unit_test(requests_that_make_no_sense),
+        cmocka_unit_test(how_far_ahead),
+        cmocka_unit_test(nonsense),
+        cmocka_unit_test(no_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
