@@ -161,7 +161,7 @@ static bool write_parts(int fd, const char *path, const struct file_part *parts,
     return true;
 }
 
-static bool sync_folder_of(const char *path, struct error *error)
+bool file_sync_folder_of(const char *path, struct error *error)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -212,7 +212,7 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
         unlink(temporary);
         return false;
     }
-    return sync_folder_of(path, error);
+    return file_sync_folder_of(path, error);
 }
 
 /* A name that file_temporary_name made, or an earlier program, which put its process id there. */
@@ -260,7 +260,7 @@ bool file_keep(const char *path, const void *bytes, size_t size, struct error *e
         same = there_size == size && memcmp(there, bytes, size) == 0;
         free(there);
     }
-    return same ? sync_folder_of(path, error) : file_write_atomic(path, &part, 1, error);
+    return same ? file_sync_folder_of(path, error) : file_write_atomic(path, &part, 1, error);
 }
 
 bool file_make_folder(const char *path, struct error *error)

@@ -35,6 +35,9 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
 /* The same, but leaves a file that already holds exactly these bytes; it is synced just the same. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);
 
+/* Syncs the folder that a file was put into, or renamed in. */
+bool file_sync_folder_of(const char *path, struct error *error);
+
 /* "PATH.RANDOM.tmp", for a file that is to be renamed to `path`. False if it does not fit. */
 bool file_temporary_name(char *name, size_t size, const char *path, struct error *error);
 

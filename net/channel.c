@@ -118,8 +118,8 @@ bool channel_receive(struct channel *channel, double deadline_s, struct error *e
     }
     const struct frame *frame = &channel->frame;
     const char *name = connection_name(channel->connection);
-    /* Who speaks another version than ours must still be told so. */
-    bool greeting = frame->type == MESSAGE_hello || frame->type == MESSAGE_refused;
+    /* Who speaks another version than ours must still be told so, and it is a welcome that says which was agreed on. */
+    bool greeting = frame->type == MESSAGE_hello || frame->type == MESSAGE_refused || frame->type == MESSAGE_welcome;
     if (frame->version != channel->version && !greeting) {
         return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,
                          channel->version);

@@ -92,7 +92,8 @@ bool handshake_connect(struct channel *channel, const struct hello_identity *ide
     }
     const struct message_welcome *welcome = &channel->message.welcome;
     struct member member = {(enum member_role)welcome->role, welcome->index};
-    if (welcome->version < PROTOCOL_VERSION_MIN || welcome->version > PROTOCOL_VERSION_MAX) {
+    if (welcome->version < PROTOCOL_VERSION_MIN || welcome->version > PROTOCOL_VERSION_MAX ||
+        welcome->version != channel->frame.version) {
         return error_set(error, "%s: wants protocol version %u, which was not offered", name, welcome->version);
     }
     if (!member_is_sane(welcome->role, welcome->index) || !member_matches(expected, &member) ||

@@ -71,7 +71,14 @@
                                              "chief all of it; answered by description")                               \
     MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")   \
     MESSAGE(37, layers,        0,            "from a worker to a ps: how wide its data make the layers; to worker 0: " \
-                                             "asks for that; answered by layers")
+                                             "asks for that; answered by layers")                                      \
+    MESSAGE(38, offer_program, 262144,       "from an operator to ps 0: a program comes, of the manifest in the bulk; "\
+                                             "answered by program")                                                    \
+    MESSAGE(39, put_program,   262144,       "from an operator to ps 0: bytes of the program that was offered; "       \
+                                             "answered by program")                                                    \
+    MESSAGE(40, get_program,   0,            "from a member to ps 0: asks for bytes of a program that is rolled out; " \
+                                             "answered by program")                                                    \
+    MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -296,6 +303,22 @@
 
 #define MESSAGE_FIELDS_layers(FIELD)                                                                                   \
     FIELD(TEXT,   units,           256,     "of each layer, as in model.layers; empty: asks")
+
+#define MESSAGE_FIELDS_offer_program(FIELD)                                                                            \
+    FIELD(TEXT,   digest,          64,      "of the program that is to come, in hex")
+
+#define MESSAGE_FIELDS_put_program(FIELD)                                                                              \
+    FIELD(TEXT,   digest,          64,      "of the program, in hex")                                                  \
+    FIELD(U64,    offset,          0,       "of the bulk in it")
+
+#define MESSAGE_FIELDS_get_program(FIELD)                                                                              \
+    FIELD(TEXT,   digest,          64,      "of the program, in hex")                                                  \
+    FIELD(U64,    offset,          0,       "of the first byte that is wanted")
+
+#define MESSAGE_FIELDS_program(FIELD)                                                                                  \
+    FIELD(U64,    offset,          0,       "of the bulk in it; to an operator: how much is here, from the beginning " \
+                                            "on")                                                                      \
+    FIELD(U32,    wait_ms,         60000,   "ask again after this long; 0: at once")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

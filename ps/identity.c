@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/process/program.h"
 #include "base/version.h"
 
 static const double LEAST_IDLE_TIMEOUT_S = 2.0;
@@ -75,7 +76,9 @@ static bool load_key(struct identity *identity, const struct config *config, str
 bool identity_create(struct identity *identity, const struct config *config, struct member member, struct error *error)
 {
     memset(identity, 0, sizeof *identity);
-    snprintf(identity->program, sizeof identity->program, "trainer %s", version_trainer());
+    const char *digest = program_own_digest();
+    snprintf(identity->program, sizeof identity->program, "trainer %.32s%s%.*s", version_trainer(),
+             digest[0] != '\0' ? IDENTITY_BUILD : "", PROGRAM_ID_HEX, digest);
     identity->hello = (struct hello_identity){
         .member = member,
         .incarnation = handshake_new_incarnation(),

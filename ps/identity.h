@@ -13,6 +13,9 @@
 #include "net/handshake.h"
 #include "net/member.h"
 
+/* Between the version of a program and its build, the first PROGRAM_ID_HEX of its digest, in what it says it is. */
+#define IDENTITY_BUILD ", build "
+
 struct identity {
     struct hello_identity hello;     /* its texts lie in here, or in the config, which is borrowed */
     struct credentials *credentials; /* NULL: plain text */

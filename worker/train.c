@@ -245,5 +245,6 @@ const struct command command_train = {
                "SIGINT and SIGTERM save a last checkpoint before exiting; a second signal exits at once.",
     .flags = flags,
     .takes_config = true,
+    .takes_part = true,
     .run = run_train,
 };

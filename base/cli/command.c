@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
+#include "base/process/program.h"
 #include "base/process/restart.h"
 #include "base/cli/flags.h"
 #include "base/log.h"
@@ -178,6 +179,12 @@ static bool check_operands(const struct command_call *call, struct error *error)
                      command->name);
 }
 
+/* The parent of --supervise stays in the installed program: it starts the others. */
+static bool is_parent(const struct invocation *run)
+{
+    return command_switch(&run->call, "supervise") && !supervise_is_child();
+}
+
 static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
@@ -190,9 +197,12 @@ static bool load_config(struct invocation *run, struct error *error)
             run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
         }
     }
-    const char *path = run->set.values[run->set.config_at];
-    probation_check(path ? path : CONFIG_DEFAULT_PATH);
-    if (!config_load(&run->config, path, run->settings, count, error)) {
+    const char *given = run->set.values[run->set.config_at], *path = given ? given : CONFIG_DEFAULT_PATH;
+    probation_check(path);
+    if (run->call.command->takes_part && !is_parent(run)) {
+        program_launch(path);
+    }
+    if (!config_load(&run->config, given, run->settings, count, error)) {
         return false;
     }
     run->call.config = &run->config;

@@ -41,6 +41,7 @@ struct command {
     const char *details;              /* one more paragraph, for `help NAME`; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
     bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
+    bool takes_part;   /* may be a member of a fleet, whose program may have been rolled out (base/process/program.h) */
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
 

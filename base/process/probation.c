@@ -41,6 +41,16 @@ bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback
     return store(config_path, &(struct probation){.target = target, .fallback = fallback}, error);
 }
 
+bool probation_count(const char *config_path, struct error *error)
+{
+    struct probation probation;
+    if (!probation_read(config_path, &probation)) {
+        return error_set(error, "%s.d: the count of starts is gone", config_path);
+    }
+    probation.starts++;
+    return store(config_path, &probation, error);
+}
+
 bool probation_read(const char *config_path, struct probation *probation)
 {
     char path[VERSIONS_PATH], line[CHECKED_LINE];
@@ -73,13 +83,26 @@ static void go_back(const char *config_path, struct probation *probation)
               probation->starts, probation->target, probation->fallback);
 }
 
+void probation_fail(const char *config_path)
+{
+    struct probation probation;
+    struct error error;
+    if (!probation_read(config_path, &probation) || probation.failed) {
+        return;
+    }
+    go_back(config_path, &probation);
+    if (!store(config_path, &probation, &error)) {
+        log_warning("%s", error.text);
+    }
+}
+
 void probation_check(const char *config_path)
 {
     struct probation probation;
     struct error error;
     bool there;
     uint64_t current;
-    if (!probation_read(config_path, &probation) || probation.failed ||
+    if (restart_was_executed() || !probation_read(config_path, &probation) || probation.failed ||
         !versions_current(config_path, &there, &current, &error) || !there || current != probation.target) {
         return;
     }

@@ -24,6 +24,15 @@ static const char program[] = "/proc/self/exe";
 
 static char *const *own_arguments;
 
+/* What a restart executes instead of the program that runs. */
+static struct {
+    char path[4096]; /* "": nothing */
+    char **environment;
+    bool on_probation;
+} other;
+
+static const char executed[] = "TRAINER_EXECUTED"; /* by the process of this id */
+
 /* The thread that executes the program, if it is not the one that wants to. */
 static struct {
     atomic_bool is_there; /* set last */
@@ -63,12 +72,87 @@ void restart_identity(char id[RESTART_ID])
 }
 
 /* Only what a signal handler may do. */
+static void execute_other(void)
+{
+    signal(SIGALRM, SIG_DFL);
+    alarm(other.on_probation ? RESTART_ARRIVE_S : 0); /* it lasts beyond execve */
+    execve(other.path, own_arguments, other.environment);
+    const int reason = errno;
+    alarm(0);
+    errno = reason;
+}
+
+/* Likewise. */
 static void execute(void)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL); /* it would be inherited */
+    if (other.path[0] != '\0') {
+        execute_other();
+    }
     execv(program, own_arguments);
+}
+
+/* Made here, since execute may not. It is never freed: this process ends by it. */
+static char **mark_environment(void)
+{
+    static char mark[64];
+    int count = 0, kept = 0;
+    while (environ && environ[count]) {
+        count++;
+    }
+    char **copy = calloc((size_t)count + 2, sizeof *copy);
+    for (int i = 0; copy && i < count; i++) {
+        if (strncmp(environ[i], executed, sizeof executed - 1) != 0) {
+            copy[kept++] = environ[i];
+        }
+    }
+    if (copy) {
+        snprintf(mark, sizeof mark, "%s=%ld", executed, (long)getpid());
+        copy[kept] = mark;
+    }
+    return copy;
+}
+
+bool restart_in(const char *path, bool on_probation, struct error *error)
+{
+    char **environment = mark_environment();
+    if (!environment || strlen(path) >= sizeof other.path) {
+        free(environment);
+        return error_set(error, "%s: out of memory, or the path is too long", path);
+    }
+    other.environment = environment;
+    other.on_probation = on_probation;
+    snprintf(other.path, sizeof other.path, "%s", path);
+    return true;
+}
+
+bool restart_at_once(const char *path, bool on_probation, struct error *error)
+{
+    if (!restart_in(path, on_probation, error)) {
+        return false;
+    }
+    execute_other();
+    const int reason = errno;
+    other.path[0] = '\0';
+    return error_set(error, "%s: can't be executed: %s", path, strerror(reason));
+}
+
+bool restart_was_executed(void)
+{
+    static enum { UNKNOWN, NO, YES } was;
+    if (was == UNKNOWN) {
+        const char *by = getenv(executed);
+        was = by && strtol(by, NULL, 10) == (long)getpid() ? YES : NO;
+        unsetenv(executed); /* it is about this start alone */
+    }
+    return was == YES;
+}
+
+void restart_arrived(void)
+{
+    alarm(0);
 }
 
 static void *execute_when_told(void *context)

@@ -11,6 +11,10 @@
  *   later point. So the process counts its own starts on disk before it reads the config; one that finds that it has
  *   died in this version twice goes back to the fallback by itself. What starts it again need not know.
  *
+ * A rollout may bring a program, too (base/process/program.h). Then a restart executes that one instead. It may hang
+ * before anybody can ask it how it is, so an alarm goes with it, which the kernel delivers whatever the program does:
+ * it dies of that unless it has got as far as ps 0 by then, and that is one bad start more.
+ *
  * restart.c has the first two, probation.c the third. Callers: base/cli/command.c at the start and the end of every
  * command, worker/train.c for --supervise, and ps/rollout/participant.c for rollouts.
  */
@@ -24,7 +28,7 @@
 
 /* --- Restart in place --- */
 
-enum { RESTART_STATUS = 75, RESTART_ID = 17 };
+enum { RESTART_STATUS = 75, RESTART_ID = 17, RESTART_ARRIVE_S = 10 };
 
 /* Once, at the beginning of main. argv is borrowed. */
 void restart_remember(char *const *argv);
@@ -37,6 +41,21 @@ void restart_identity(char id[RESTART_ID]);
  * is not inherited. Once. False if no thread can be started: then the caller of restart_now executes it.
  */
 bool restart_stand_by(void);
+
+/*
+ * The next restart executes this file. on_probation: as a start that is counted already, and that is killed after
+ * RESTART_ARRIVE_S unless it calls restart_arrived.
+ */
+bool restart_in(const char *path, bool on_probation, struct error *error);
+
+/* At once, in a process without threads. Returns only if it fails. */
+bool restart_at_once(const char *path, bool on_probation, struct error *error);
+
+/* Was this process put into its program by the one before it, in the same process? */
+bool restart_was_executed(void);
+
+/* This process works: it need not be killed. Once is enough; any thread. */
+void restart_arrived(void);
 
 /* The process is about to shut down and restart. If it has not done so within this time, it restarts wherever it is. */
 void restart_within(unsigned seconds);
@@ -72,7 +91,16 @@ struct probation {
 /* This process is about to restart in `target`, which is in the folder of versions, as is the fallback. */
 bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error);
 
-/* At the start of a process, before the config is read: counts, and goes back if it is time. config_path NULL: none. */
+/* Its next start will not count itself: it counts from now on, for it may not get that far. */
+bool probation_count(const char *config_path, struct error *error);
+
+/* It can't be started at all: goes back at once. */
+void probation_fail(const char *config_path);
+
+/*
+ * At the start of a process, before the config is read: counts, unless who executed it did, and goes back if it is
+ * time. config_path NULL: none.
+ */
 void probation_check(const char *config_path);
 
 /* False: it is not on probation, and has not failed one that is still open. */

@@ -13,12 +13,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process/restart.h"
 #include "net/link.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
 static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
+static const double FETCH_S = 0.3; /* of a program between two reports */
 
 struct agent {
     struct agent_options options;
@@ -28,7 +30,7 @@ struct agent {
     struct wake wake;
     double busy_s; /* between two reports during a rollout */
     pthread_t thread;
-    bool runs;
+    bool runs, arrived; /* arrived: it has reached ps 0 */
     atomic_bool end, rolling;
     pthread_mutex_t lock; /* of what follows, copies of the participant's */
     uint64_t version;
@@ -108,6 +110,45 @@ static void introduce(struct agent *agent)
     free(job);
 }
 
+/* Some bytes of it; false if that is enough for now, or ps 0 was not reached. */
+static bool fetch_chunk(struct agent *agent, const char *digest, uint64_t offset, uint8_t *chunk)
+{
+    struct channel *channel = &agent->link.channel;
+    const struct message_get_program wish = {.digest = (char *)(uintptr_t)digest, .offset = offset};
+    const double deadline_s = clock_monotonic_s() + ANSWER_S;
+    struct error error;
+    bool done = channel_call(channel, MESSAGE_get_program, &wish, MESSAGE_program, deadline_s, NULL, &error);
+    const bool waits = done && channel->message.program.wait_ms > 0;
+    const size_t size = done ? channel->bulk_left : 0;
+    if (done && size > PROGRAM_CHUNK) {
+        done = error_set(&error, "%s: sent %zu bytes of a program at once", connection_name(channel->connection), size);
+    }
+    done = done && channel_read_bulk(channel, chunk, size, deadline_s, &error);
+    if (!done) {
+        log_info("%s; the rest of the program is fetched later", error.text);
+        link_lost(&agent->link, NULL);
+        return false;
+    }
+    participant_take(&agent->participant, offset, chunk, size);
+    return !waits && size > 0;
+}
+
+/* As much of a program that this machine lacks as comes between two reports. */
+static void fetch(struct agent *agent)
+{
+    const double until_s = clock_monotonic_s() + FETCH_S;
+    const char *digest;
+    uint64_t offset;
+    if (agent->options.ask || !participant_wants(&agent->participant, &digest, &offset)) {
+        return;
+    }
+    uint8_t *chunk = malloc(PROGRAM_CHUNK);
+    while (chunk && participant_wants(&agent->participant, &digest, &offset) && clock_monotonic_s() < until_s &&
+           !atomic_load(&agent->end) && fetch_chunk(agent, digest, offset, chunk)) {
+    }
+    free(chunk);
+}
+
 /* One report, and what comes of it; false if ps 0 was not reached. */
 static bool talk(struct agent *agent, bool *busy, struct error *error)
 {
@@ -126,6 +167,10 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
                        : ask_leader(agent, &report, &answer, error))) {
         return false;
     }
+    if (!agent->arrived) {
+        agent->arrived = true;
+        restart_arrived();
+    }
     if (options->heard) {
         options->heard(options->context, answer.order.in_force, answer.has_model);
     }
@@ -138,6 +183,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
         introduce(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
+    fetch(agent);
     publish(agent);
     return true;
 }

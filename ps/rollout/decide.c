@@ -195,11 +195,19 @@ static bool would_wait(const struct rollout *rollout, const struct rollout_plan 
 
 /* --- Where a member is, and what it is told --- */
 
+/* The version of its config does not say which program runs, nor does that one runs say that it works. */
+static bool works_in_program(const struct rollout *rollout, const struct rollout_member *member)
+{
+    const bool steps = member->who.role == MEMBER_PS || rollout->waits || member->steps > 0;
+    return !rollout->brings_program || (member->runs_target && steps);
+}
+
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
 {
     const bool live = rollout->kind == ROLLOUT_LIVE;
     const bool may_wait = rollout->waits && member->who.role == MEMBER_WORKER;
     const bool ready = member->heard_s >= 0 && (member->ready || may_wait);
+    const bool in_target = member->version == rollout->target && works_in_program(rollout, member);
     if (!member->takes_part) {
         return true;
     }
@@ -207,9 +215,9 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
     case ROLLOUT_STAGING:
         return member->phase == PHASE_STAGED;
     case ROLLOUT_SWITCHING:
-        return live ? member->phase == PHASE_SWITCHED : ready && member->version == rollout->target;
+        return live ? member->phase == PHASE_SWITCHED : ready && in_target;
     case ROLLOUT_WATCHING:
-        return ready && (live ? member->phase == PHASE_SWITCHED : member->version == rollout->target);
+        return ready && (live ? member->phase == PHASE_SWITCHED : in_target);
     case ROLLOUT_GOING_BACK:
         return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
                     : ready && member->version == rollout->fallback;
@@ -259,7 +267,12 @@ static enum rollout_order restart_order(const struct rollout *rollout, struct me
     if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
-    return rollout->kind == ROLLOUT_JOB && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->ps_turn == PS_WAITS_FOR_SAVE && is_chief(who) &&
+        order == ORDER_RESTART) {
+        return ORDER_SAVE;
+    }
+    const bool with_leader = rollout->kind == ROLLOUT_JOB || rollout->brings_program;
+    return with_leader && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
 }
 
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
@@ -369,6 +382,47 @@ static void note_loss_before(struct rollout *rollout, const struct rollout_vital
         rollout->may_lose || vitals->waits || vitals->unsure ? fmax(vitals->loss, vitals->guess) : vitals->loss;
 }
 
+/* The last wave: every ps, at once. */
+static void begin_ps_turn(struct rollout *rollout, double now_s)
+{
+    rollout->ps_turn = PS_RESTARTS;
+    rollout->wave = rollout->count;
+    rollout->wave_s = now_s;
+    rollout->leader_may_go = false;
+    rollout->began_s = now_s;
+    for (int i = 0; i < rollout->count; i++) {
+        rollout->members[i].told = false;
+    }
+}
+
+static int count_workers(const struct rollout *rollout)
+{
+    int workers = 0;
+    for (int i = 0; i < rollout->count; i++) {
+        workers += rollout->members[i].takes_part && rollout->members[i].who.role == MEMBER_WORKER;
+    }
+    return workers;
+}
+
+/* How many members restart with the next wave; a manifest's waves are of workers alone. */
+static int next_wave(const struct rollout *rollout)
+{
+    const int workers = count_workers(rollout);
+    if (rollout->waves.count == 0) {
+        const int doubled = 2 * rollout->wave + 1;
+        return rollout->brings_program && doubled > workers && rollout->wave < workers ? workers : doubled;
+    }
+    for (int i = 0; i < rollout->waves.count; i++) {
+        const uint32_t wave = rollout->waves.items[i] & ~ROLLOUT_PERCENT;
+        const bool percent = (rollout->waves.items[i] & ROLLOUT_PERCENT) != 0;
+        const uint64_t wanted = percent ? ((uint64_t)workers * wave + 99) / 100 : wave;
+        if (wanted > (uint64_t)rollout->wave) {
+            return wanted < (uint64_t)workers ? (int)wanted : workers;
+        }
+    }
+    return workers;
+}
+
 static void begin_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     if (vitals && rollout->guessed) {
@@ -376,7 +430,10 @@ static void begin_switching(struct rollout *rollout, const struct rollout_vitals
     }
     enter(rollout, ROLLOUT_SWITCHING, now_s);
     rollout->generation = vitals ? vitals->generation : 0;
-    rollout->wave = 1;
+    rollout->ps_turn = PS_STAYS;
+    rollout->wave = 0;
+    rollout->wave = next_wave(rollout);
+    rollout->is_first_wave = true;
     rollout->wave_s = now_s;
     rollout->settled_s = -1;
 }
@@ -389,6 +446,9 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
     rollout->healthy_s = plan->healthy_s;
     rollout->loss_before = loss_before;
     rollout->may_lose = plan->may_lose;
+    rollout->brings_program = plan->brings_program;
+    rollout->waves = plan->waves;
+    rollout->ps_turn = PS_STAYS;
     rollout->guessed = false;
     rollout->step = 0;
     rollout->waited = plan->waited;
@@ -440,6 +500,9 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
         begin_switching(rollout, NULL, now_s);
+    } else if (plan->brings_program && plan->leader_is_in_target && state == ROLLOUT_SWITCHING) {
+        begin_switching(rollout, NULL, now_s);
+        begin_ps_turn(rollout, now_s);
     } else if (state == ROLLOUT_GOING_BACK || state == ROLLOUT_RESTORING) {
         give_reason(rollout, "%s", reason);
         enter(rollout, ROLLOUT_GOING_BACK, now_s);
@@ -461,6 +524,8 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     member->heard_s = now_s;
     member->version = report->version;
     member->ready = report->ready;
+    member->runs_target = report->runs_target;
+    member->steps = report->steps;
     bool concerns = rollout->state != ROLLOUT_IDLE && report->target == rollout->target;
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->message, sizeof member->message, "%s", report->message);
@@ -496,6 +561,13 @@ void rollout_stood_still(struct rollout *rollout, double seconds)
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
         member->heard_s += member->heard_s >= 0 ? seconds : 0;
+    }
+}
+
+void rollout_moves(struct rollout *rollout, double now_s)
+{
+    if (rollout->state == ROLLOUT_STAGING) {
+        rollout->began_s = now_s;
     }
 }
 
@@ -663,10 +735,28 @@ static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vit
     }
 }
 
+/* All workers work in the new program. What they have learnt is to survive the restart of every ps. */
+static void wait_for_save(struct rollout *rollout, double now_s)
+{
+    const struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
+    if (rollout->ps_turn == PS_STAYS) {
+        rollout->ps_turn = PS_WAITS_FOR_SAVE;
+        rollout->wave_s = now_s;
+    } else if (chief && chief->phase == PHASE_SAVED) {
+        begin_ps_turn(rollout, now_s);
+    } else if (chief && now_s - rollout->wave_s >= ROLLOUT_SAVE_S) {
+        give_up_waiting(rollout, chief->who, "save the job", ROLLOUT_SAVE_S, chief->message, now_s);
+    }
+}
+
 static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     bool trouble;
     if (look_for_trouble(rollout, vitals, now_s, &trouble)) {
+        return;
+    }
+    if (rollout->ps_turn == PS_WAITS_FOR_SAVE) {
+        wait_for_save(rollout, now_s);
         return;
     }
     if (!are_all_in(rollout, rollout->wave, "restart", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
@@ -674,9 +764,14 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
         return;
     }
     rollout->settled_s = rollout->settled_s < 0 ? now_s : rollout->settled_s;
-    double watched_s = rollout->wave > 1 ? 0 : fmin(rollout->healthy_s, ROLLOUT_CANARY_S);
+    double watched_s = rollout->is_first_wave ? fmin(rollout->healthy_s, ROLLOUT_CANARY_S) : 0;
     if (!trouble && now_s - rollout->settled_s >= watched_s) {
-        rollout->wave = 2 * rollout->wave + 1;
+        if (rollout->brings_program && rollout->wave >= count_workers(rollout)) {
+            wait_for_save(rollout, now_s);
+            return;
+        }
+        rollout->wave = next_wave(rollout);
+        rollout->is_first_wave = false;
         rollout->wave_s = now_s;
         rollout->settled_s = -1;
     }

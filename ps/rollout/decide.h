@@ -23,6 +23,11 @@
  * - local: workers restart in the target in waves. The first wave is a single worker, the canary, which is watched
  *   for a while. A ps, whose restart would cost steps, takes it at its next start. Going back is the same way.
  *
+ * A local rollout may bring a program. Then the waves are those of its manifest; a member counts as restarted once it
+ * says in a handshake that it is the new build, and a worker once it has made a step in it. When the workers have,
+ * worker 0 writes a checkpoint, and every ps restarts at once, which costs a generation. ps 0 goes last; when it comes
+ * back in the target, the rollout goes on.
+ *
  * A live change belongs to one generation. If that ends before all have switched, as it does when a ps is lost, some
  * would begin the next one with the target and some without, so all go back.
  *
@@ -124,16 +129,28 @@ struct rollout_absent {
 /* False for a ps and the chief, which are always waited for. */
 bool rollout_is_absent(const struct rollout_absent *absent, struct member who);
 
+/* How many workers have restarted when each wave is complete; what they leave is one more wave. */
+enum { ROLLOUT_MAX_WAVES = 8 };
+
+#define ROLLOUT_PERCENT (UINT32_C(1) << 31)
+
+struct rollout_waves {
+    int count;
+    uint32_t items[ROLLOUT_MAX_WAVES]; /* a number, or ROLLOUT_PERCENT and a share of all */
+};
+
 struct rollout_member {
     struct member who;
     enum rollout_phase phase;
     double heard_s; /* -1: never */
     uint64_t version;
-    bool listed;     /* in the config; others come and go */
-    bool awaited;    /* its silence counts: listed, and a ps, the chief, or there when the rollout began */
-    bool takes_part; /* in the current rollout; all that are awaited do */
-    bool ready;      /* it takes part in training */
-    bool told;       /* the order of the current state */
+    bool listed;      /* in the config; others come and go */
+    bool awaited;     /* its silence counts: listed, and a ps, the chief, or there when the rollout began */
+    bool takes_part;  /* in the current rollout; all that are awaited do */
+    bool ready;       /* it takes part in training */
+    bool told;        /* the order of the current state */
+    bool runs_target; /* of a rollout that brings a program */
+    int64_t steps;    /* of a worker's process */
     char message[256];
 };
 
@@ -143,6 +160,8 @@ struct rollout_report {
     uint64_t version;         /* in force there */
     uint64_t target;          /* that it staged; 0: none */
     bool ready;               /* it takes part in training, or serves */
+    bool runs_target;         /* it says that it is a build that the rollout brings */
+    int64_t steps;            /* that a worker has made since its process began */
     const char *message;
 };
 
@@ -160,6 +179,9 @@ struct rollout_vitals {
     bool waits;        /* training is to begin once more workers are there */
     bool over;         /* the job is done */
 };
+
+/* When every ps restarts in a new program. */
+enum rollout_ps_turn { PS_STAYS, PS_WAITS_FOR_SAVE, PS_RESTARTS };
 
 struct rollout {
     enum rollout_state state;
@@ -188,9 +210,13 @@ struct rollout {
     double steps_per_s; /* the most since it began: training is slower while members check a candidate */
     int wave;           /* local: this many members, in the order of waves, are told to restart */
     double wave_s;      /* since when */
+    bool is_first_wave; /* the canary */
     double settled_s;   /* when the wave was complete; -1: it is not */
-    bool leader_may_go; /* all others know of the restart */
-    uint64_t changes;   /* of the state; see above */
+    bool brings_program;
+    struct rollout_waves waves;
+    enum rollout_ps_turn ps_turn; /* of such a rollout */
+    bool leader_may_go;           /* all others know of the restart */
+    uint64_t changes;             /* of the state; see above */
 };
 
 /* ps and workers: how many are listed; room: for all workers, with those that may join. False without memory. */
@@ -209,9 +235,12 @@ struct rollout_plan {
     double healthy_s;
     int64_t last_step; /* of the job, under the target; 0: none */
     struct rollout_demand to, from;
-    bool may_lose; /* what the model has learnt */
+    bool may_lose;              /* what the model has learnt */
+    bool brings_program;        /* only of ROLLOUT_LOCAL */
+    struct rollout_waves waves; /* likewise; none: they double */
 
     /* For rollout_resume. */
+    bool leader_is_in_target;
     bool waited;
     struct rollout_absent absent;
 };
@@ -225,7 +254,8 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
 
 /*
  * The leader was restarted during a rollout; `state` is what it had stored. A job that was restarting goes on, for the
- * leader is a part of it; anything else that may have switched goes back. reason: why it was going back already.
+ * leader is a part of it, and so does a rollout that brings a program if the leader is in it by now; anything else that
+ * may have switched goes back. reason: why it was going back already.
  */
 void rollout_resume(struct rollout *rollout, enum rollout_state state, const struct rollout_plan *plan,
                     double loss_before, const char *reason, double now_s);
@@ -235,6 +265,9 @@ void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, 
 
 /* The leader itself stood still for this long: what others did not do or say meanwhile is not held against them. */
 void rollout_stood_still(struct rollout *rollout, double seconds);
+
+/* Programs are on their way: staging takes longer then. */
+void rollout_moves(struct rollout *rollout, double now_s);
 
 /* False, with a message, if there is nothing to abort. */
 bool rollout_abort(struct rollout *rollout, double now_s, char message[256]);

@@ -66,6 +66,14 @@ static void describe_last(const struct rollout *rollout, char *text, size_t size
     }
 }
 
+static const char *describe_wave(const struct rollout *rollout)
+{
+    return rollout->ps_turn == PS_RESTARTS         ? "every ps last"
+           : rollout->ps_turn == PS_WAITS_FOR_SAVE ? "worker 0 saves the job before every ps does"
+           : rollout->is_first_wave                ? "the canary first"
+                                                   : "the canary is well";
+}
+
 static void describe_switching(const struct rollout *rollout, int there, const char *name, char *text, size_t size)
 {
     unsigned long long target = rollout->target;
@@ -76,7 +84,7 @@ static void describe_switching(const struct rollout *rollout, int there, const c
         break;
     case ROLLOUT_LOCAL:
         snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members did", target,
-                 rollout->wave <= 1 ? "the canary first" : "the canary is well", there, rollout_count_members(rollout));
+                 describe_wave(rollout), there, rollout_count_members(rollout));
         break;
     case ROLLOUT_JOB:
         snprintf(text, size, "all restart in version %llu: %d of %d members did, waiting for %s", target, there,

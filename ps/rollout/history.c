@@ -28,12 +28,11 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
     struct config before, after = {.path = NULL};
     struct error ignored;
-    bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
     if (!config_parse(&before, "fallback", (const uint8_t *)from->text, from->text_size, NULL, 0, &ignored)) {
         return false;
     }
     bool done = config_parse(&after, "target", (const uint8_t *)to->text, to->text_size, NULL, 0, &ignored) &&
-                change_kind(&before, &after, local, kind, &ignored);
+                manifest_kind(manifest, &before, &after, kind, &ignored);
     config_free(&after);
     config_free(&before);
     return done;

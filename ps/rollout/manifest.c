@@ -22,7 +22,8 @@ enum {
     MAGIC = sizeof magic - 1,
     ABORT_MAGIC = sizeof abort_magic - 1,
     DIGEST = CONFIG_DIGEST_HEX / 2,
-    FLAG_MAY_LOSE = 1
+    FLAG_MAY_LOSE = 1,
+    FLAG_PROGRAMS = 2
 };
 
 /* --- Decoding --- */
@@ -98,6 +99,57 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
     return config->local || error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
 }
 
+static bool take_u32(struct rest *rest, uint32_t *number)
+{
+    const uint8_t *bytes = take(rest, sizeof *number);
+    if (bytes) {
+        *number = get_le32(bytes);
+    }
+    return bytes;
+}
+
+/* zeros: "" */
+static bool take_digest(struct rest *rest, char digest[PROGRAM_DIGEST_HEX + 1])
+{
+    static const uint8_t zeros[PROGRAM_HASH];
+    const uint8_t *bytes = take(rest, PROGRAM_HASH);
+    digest[0] = '\0';
+    if (bytes && memcmp(bytes, zeros, PROGRAM_HASH) != 0) {
+        sodium_bin2hex(digest, PROGRAM_DIGEST_HEX + 1, bytes, PROGRAM_HASH);
+    }
+    return bytes;
+}
+
+static bool take_program(struct rest *rest, struct manifest_program *program)
+{
+    size_t size;
+    const char *name = take_text(rest, PROGRAM_ARCHITECTURE - 1, &size);
+    if (!name || !take_u64(rest, &program->size) || !take_digest(rest, program->digest) ||
+        !take_digest(rest, program->fallback)) {
+        return false;
+    }
+    memcpy(program->architecture, name, size);
+    return program->size > 0 && program->size <= PROGRAM_MAX_BYTES && program->digest[0] != '\0';
+}
+
+static bool take_programs(struct rest *rest, struct manifest_programs *programs, struct error *error)
+{
+    uint32_t waves = 0, count = 0;
+    bool done = take_u32(rest, &programs->protocol) && take_u32(rest, &programs->rate_kib) && take_u32(rest, &waves) &&
+                waves <= ROLLOUT_MAX_WAVES;
+    for (uint32_t i = 0; i < waves && done; i++) {
+        done = take_u32(rest, &programs->waves.items[i]);
+    }
+    done = done && take_u32(rest, &count) && count > 0 && count <= MANIFEST_MAX_PROGRAMS;
+    for (uint32_t i = 0; i < count && done; i++) {
+        done =
+            take_program(rest, &programs->items[i]) && !manifest_program_for(programs, programs->items[i].architecture);
+        programs->count += done;
+    }
+    programs->waves.count = (int)waves;
+    return done || error_set(error, "the manifest is torn: it ends in its programs, or they make no sense");
+}
+
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error)
 {
     struct rest rest = {bytes, size};
@@ -111,13 +163,14 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
         return error_set(error, "the manifest is torn: it ends in its head");
     }
     const uint32_t flags = get_le32(head);
-    if ((flags & ~(uint32_t)FLAG_MAY_LOSE) != 0) {
+    if ((flags & ~(uint32_t)(FLAG_MAY_LOSE | FLAG_PROGRAMS)) != 0) {
         return error_set(error, "the manifest has flags %u, which this program does not know: is the program too old?",
                          flags);
     }
     manifest->may_lose = (flags & FLAG_MAY_LOSE) != 0;
     if (!take_config(&rest, &manifest->target, "target", error) ||
-        !take_config(&rest, &manifest->fallback, "fallback", error)) {
+        !take_config(&rest, &manifest->fallback, "fallback", error) ||
+        ((flags & FLAG_PROGRAMS) != 0 && !take_programs(&rest, &manifest->programs, error))) {
         return false;
     }
     if (rest.size != MANIFEST_SIGNATURE) {
@@ -180,6 +233,35 @@ static uint8_t *put_config(uint8_t *to, struct manifest_config *config)
     return put_text(to, config->local, config->local_size);
 }
 
+static uint8_t *put_u32(uint8_t *to, uint32_t number)
+{
+    put_le32(to, number);
+    return to + sizeof number;
+}
+
+static uint8_t *put_digest(uint8_t *to, const char *digest)
+{
+    size_t size = 0;
+    memset(to, 0, PROGRAM_HASH);
+    sodium_hex2bin(to, PROGRAM_HASH, digest, strlen(digest), NULL, &size, NULL);
+    return to + PROGRAM_HASH;
+}
+
+static uint8_t *put_programs(uint8_t *to, const struct manifest_programs *programs)
+{
+    to = put_u32(put_u32(put_u32(to, programs->protocol), programs->rate_kib), (uint32_t)programs->waves.count);
+    for (int i = 0; i < programs->waves.count; i++) {
+        to = put_u32(to, programs->waves.items[i]);
+    }
+    to = put_u32(to, (uint32_t)programs->count);
+    for (int i = 0; i < programs->count; i++) {
+        const struct manifest_program *program = &programs->items[i];
+        to = put_number(put_text(to, program->architecture, strlen(program->architecture)), program->size);
+        to = put_digest(put_digest(to, program->digest), program->fallback);
+    }
+    return to;
+}
+
 bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
                      size_t *size, struct error *error)
 {
@@ -199,9 +281,10 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
     end = put_text(end, manifest->fleet, strlen(manifest->fleet));
     end = put_text(end, manifest->author, strlen(manifest->author));
     end = put_number(end, manifest->signed_s);
-    put_le32(end, manifest->may_lose ? FLAG_MAY_LOSE : 0);
-    end += sizeof(uint32_t);
+    const bool programs = manifest->programs.count > 0;
+    end = put_u32(end, (manifest->may_lose ? FLAG_MAY_LOSE : 0) | (programs ? FLAG_PROGRAMS : 0));
     end = put_config(put_config(end, &manifest->target), &manifest->fallback);
+    end = programs ? put_programs(end, &manifest->programs) : end;
     crypto_sign_detached(end, NULL, start, (unsigned long long)(end - start), secret_key);
     *bytes = start;
     *size = (size_t)(end - start) + MANIFEST_SIGNATURE;
@@ -301,6 +384,50 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
     }
     memcpy(abort->hash, hash, MANIFEST_HASH);
     return true;
+}
+
+/* --- Programs --- */
+
+const struct manifest_program *manifest_program_by_digest(const struct manifest_programs *programs, const char *digest)
+{
+    for (int i = 0; i < programs->count; i++) {
+        if (strcmp(programs->items[i].digest, digest) == 0) {
+            return &programs->items[i];
+        }
+    }
+    return NULL;
+}
+
+const struct manifest_program *manifest_program_for(const struct manifest_programs *programs, const char *architecture)
+{
+    for (int i = 0; i < programs->count; i++) {
+        if (strcmp(programs->items[i].architecture, architecture) == 0) {
+            return &programs->items[i];
+        }
+    }
+    return NULL;
+}
+
+bool manifest_brings_programs(const struct manifest *manifest)
+{
+    bool differs = false;
+    for (int i = 0; i < manifest->programs.count; i++) {
+        differs = differs || strcmp(manifest->programs.items[i].digest, manifest->programs.items[i].fallback) != 0;
+    }
+    return differs;
+}
+
+bool manifest_kind(const struct manifest *manifest, const struct config *fallback, const struct config *target,
+                   enum rollout_kind *kind, struct error *error)
+{
+    const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
+    const bool local = from->local_size != to->local_size ||
+                       (to->local_size > 0 && memcmp(from->local, to->local, to->local_size) != 0);
+    const bool programs = manifest_brings_programs(manifest);
+    return change_kind(fallback, target, local || programs, kind, error) &&
+           (!programs || *kind == ROLLOUT_LOCAL ||
+            error_set(error, "a new program can't come with keys of the job, which all members must change at once: "
+                             "roll out the program first, and then the config"));
 }
 
 /* --- What a change is --- */

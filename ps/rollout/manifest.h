@@ -8,12 +8,22 @@
  *     u32 size, name of the fleet (fleet.name)
  *     u32 size, who signed it (user@host), for people
  *     u64 when, seconds since 1970, for people
- *     u32 flags: 1: what a checkpoint has and the target has no room for may be lost; the others are zero
+ *     u32 flags: 1: what a checkpoint has and the target has no room for may be lost; 2: programs come with it; the
+ *         others are zero
  *     twice, the target and then the fallback:
  *         u64 version (fleet.version)
  *         32 bytes BLAKE2b-256 of the text that follows, which is the digest of that job config (base/config.h)
  *         u32 size, the job-scoped keys as canonical JSON (config_job_text)
  *         u32 size, the keys of single machines that come with it, as canonical JSON; 0: none do
+ *     if programs come with it (base/process/program.h):
+ *         u32 the lowest protocol version that they speak
+ *         u32 how many KiB a second ps 0 hands on in all; 0: as fast as it can
+ *         u32 count of waves, and for each: u32, how many workers restart, 2^31 added: in percent of all
+ *         u32 count of programs, and for each:
+ *             u32 size, the architecture
+ *             u64 bytes of the file
+ *             32 bytes BLAKE2b-256 of it
+ *             32 bytes BLAKE2b-256 of the one to go back to; zeros: what each machine runs
  *     64 bytes Ed25519 signature over all before it
  *
  * And the word by which the operator gives it up, which is good for that one manifest alone:
@@ -38,6 +48,7 @@
 #include "base/config.h"
 #include "base/config/keys.h"
 #include "base/error.h"
+#include "base/process/program.h"
 #include "net/member.h"
 #include "net/operator_key.h"
 #include "ps/rollout/decide.h"
@@ -47,7 +58,8 @@ enum {
     MANIFEST_MAX_NAME = 256,        /* of the fleet, and of the author */
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
     MANIFEST_MAX_LOCAL = 16 << 10,  /* of the keys of single machines */
-    MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 512,
+    MANIFEST_MAX_PROGRAMS = 4,      /* one for each architecture */
+    MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 1024,
     MANIFEST_HASH = 32,
     MANIFEST_ABORT_BYTES = 2 * MANIFEST_MAX_NAME + 256, /* at most */
 };
@@ -62,12 +74,28 @@ struct manifest_config {
     size_t local_size;
 };
 
+struct manifest_program {
+    char architecture[PROGRAM_ARCHITECTURE];
+    uint64_t size;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    char fallback[PROGRAM_DIGEST_HEX + 1]; /* "": what each machine runs */
+};
+
+struct manifest_programs {
+    int count; /* 0: none come */
+    struct manifest_program items[MANIFEST_MAX_PROGRAMS];
+    uint32_t protocol; /* the lowest version that they speak */
+    uint32_t rate_kib; /* a second; 0: no bound */
+    struct rollout_waves waves;
+};
+
 struct manifest {
     char fleet[MANIFEST_MAX_NAME + 1];
     char author[MANIFEST_MAX_NAME + 1];
     uint64_t signed_s; /* seconds since 1970 */
     bool may_lose;     /* see the flags */
     struct manifest_config target, fallback;
+    struct manifest_programs programs;
 };
 
 /*
@@ -116,7 +144,20 @@ size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t s
 bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, size_t size,
                            const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
 
+/* --- Programs --- */
+
+/* That of this digest, or of this architecture; NULL: none. */
+const struct manifest_program *manifest_program_by_digest(const struct manifest_programs *programs, const char *digest);
+const struct manifest_program *manifest_program_for(const struct manifest_programs *programs, const char *architecture);
+
+/* Are they other ones than the fallback's? A manifest that changes a config alone repeats those that are in force. */
+bool manifest_brings_programs(const struct manifest *manifest);
+
 /* --- What a change is --- */
+
+/* That of this manifest, whose two configs were parsed. A new program comes alone, or with keys of machines. */
+bool manifest_kind(const struct manifest *manifest, const struct config *fallback, const struct config *target,
+                   enum rollout_kind *kind, struct error *error);
 
 /*
  * The kind of rollout that leads from one job config to the other: live if every key that differs is live by its

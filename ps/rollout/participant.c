@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "base/text/address.h"
+#include "net/frame.h"
 #include "net/resolver.h"
 #include "ps/rollout/history.h"
 
@@ -340,6 +341,161 @@ static bool store_all(struct rollout_participant *participant, const struct part
            store_manifest(participant, order, manifest->target.version, error);
 }
 
+/* --- The program that comes with it --- */
+
+/* A config alone stays in the program that its fallback runs in. */
+static bool keep_program(const struct rollout_participant *participant, const struct manifest *manifest,
+                         struct error *error)
+{
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    const char *path = participant->config->path;
+    return program_of_version(path, manifest->fallback.version, digest, error) &&
+           (digest[0] == '\0' || program_set_version(path, manifest->target.version, digest, error));
+}
+
+/* Can this machine, which runs the fallback, go over to that program and back? */
+static bool may_change_program(const struct manifest *manifest, const struct manifest_program *program,
+                               struct error *error)
+{
+    const char *own = program_own_digest();
+    if (manifest->programs.protocol > PROTOCOL_VERSION_MAX) {
+        return error_set(error,
+                         "the new program speaks protocol versions from %u on, and this one up to %d: they could not "
+                         "train together; roll out one between them first",
+                         manifest->programs.protocol, PROTOCOL_VERSION_MAX);
+    }
+    return program->fallback[0] == '\0' || strcmp(program->fallback, own) == 0 ||
+           error_set(error, "this machine runs another program (%.16s) than the one to go back to (%.16s)", own,
+                     program->fallback);
+}
+
+/* What the next process must find: which program each version runs in, and the one to go back to. */
+static bool note_programs(const struct rollout_participant *participant, const struct manifest *manifest,
+                          const struct manifest_program *program, struct error *error)
+{
+    const char *path = participant->config->path;
+    const bool is_behind = participant->version == manifest->fallback.version;
+    if (is_behind && manifest_brings_programs(manifest) &&
+        (!may_change_program(manifest, program, error) || !programs_keep_own(&participant->fetch.programs, error) ||
+         !program_set_version(path, manifest->fallback.version, program_own_digest(), error))) {
+        return false;
+    }
+    return program_set_version(path, manifest->target.version, program->digest, error);
+}
+
+/* What no version in sight needs any more. */
+static void prune_programs(const struct rollout_participant *participant, const struct manifest *manifest)
+{
+    char before[PROGRAM_DIGEST_HEX + 1];
+    const char *keep[2 * MANIFEST_MAX_PROGRAMS + 2] = {program_own_digest(), before};
+    struct error ignored;
+    int count = 2;
+    if (!program_of_version(participant->config->path, manifest->fallback.version, before, &ignored)) {
+        return; /* a damaged file is no reason to remove what it may have named */
+    }
+    for (int i = 0; i < manifest->programs.count; i++) {
+        keep[count++] = manifest->programs.items[i].digest;
+        if (manifest->programs.items[i].fallback[0] != '\0') {
+            keep[count++] = manifest->programs.items[i].fallback;
+        }
+    }
+    programs_prune(&participant->fetch.programs, keep, count);
+}
+
+/* Finds the target's program for this machine. If it is not there yet, fetch.is_due. */
+static bool take_program(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
+{
+    struct program_fetch *fetch = &participant->fetch;
+    const struct manifest_programs *programs = &manifest->programs;
+    const struct manifest_program *program = manifest_program_for(programs, program_own_architecture());
+    participant->brings_program = manifest_brings_programs(manifest);
+    if (programs->count == 0) {
+        return keep_program(participant, manifest, error);
+    }
+    if (!program) {
+        return error_set(error, "no program for this machine, which is %s, comes with it: roll out one for each kind",
+                         program_own_architecture());
+    }
+    if (!programs_name(&fetch->programs, participant->config->path, error) ||
+        !note_programs(participant, manifest, program, error)) {
+        return false;
+    }
+    prune_programs(participant, manifest);
+    snprintf(fetch->digest, sizeof fetch->digest, "%s", program->digest);
+    fetch->size = program->size;
+    fetch->is_due = !programs_have(&fetch->programs, program->digest);
+    return true;
+}
+
+static void end_fetch(struct program_fetch *fetch)
+{
+    if (fetch->is_open) {
+        program_intake_close(&fetch->intake);
+    }
+    fetch->is_open = fetch->is_due = false;
+}
+
+/* A catch-up is tried again, but not all the time. */
+static void fail_fetch(struct rollout_participant *participant, const char *why)
+{
+    end_fetch(&participant->fetch);
+    participant->tried = ORDER_CATCH_UP;
+    fail(participant, why);
+    audit(participant, "fetch the program", why);
+}
+
+/* Is it there by now? One of a machine's members takes it in, the others look whether it has. */
+static bool look_for_program(struct rollout_participant *participant)
+{
+    struct program_fetch *fetch = &participant->fetch;
+    struct error error;
+    if (!fetch->is_due || fetch->is_open) {
+        return !fetch->is_due;
+    }
+    switch (program_intake_open(&fetch->intake, &fetch->programs, fetch->digest, fetch->size, &error)) {
+    case INTAKE_WHOLE:
+        fetch->is_due = false;
+        return true;
+    case INTAKE_OPEN:
+        fetch->is_open = true;
+        break;
+    case INTAKE_BUSY:
+        break;
+    case INTAKE_FAILED:
+        fail_fetch(participant, error.text);
+        break;
+    }
+    return false;
+}
+
+bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset)
+{
+    const struct program_fetch *fetch = &participant->fetch;
+    *digest = fetch->digest;
+    *offset = fetch->intake.there;
+    return fetch->is_open;
+}
+
+void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size)
+{
+    struct program_fetch *fetch = &participant->fetch;
+    struct error error;
+    if (!fetch->is_open || offset != fetch->intake.there || size == 0) {
+        return;
+    }
+    const bool done = program_intake_add(&fetch->intake, bytes, size, &error);
+    snprintf(participant->message, sizeof participant->message, "%llu of %llu KiB of the program are here",
+             (unsigned long long)(fetch->intake.there >> 10), (unsigned long long)(fetch->size >> 10));
+    if (!done) {
+        fail_fetch(participant, error.text);
+    } else if (fetch->intake.there == fetch->size) { /* the next order finds it */
+        program_intake_close(&fetch->intake);
+        fetch->is_open = false;
+        participant->message[0] = '\0';
+        audit(participant, "fetch the program", "done");
+    }
+}
+
 /* Verifies the order's manifest, keeps both versions, and prepares. The participant has forgotten the last one. */
 static bool stage_manifest(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
@@ -350,14 +506,14 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     }
     const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
     const bool is_behind = participant->version != to->version;
-    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
     participant->may_lose = manifest.may_lose;
     bool done =
         (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
         check_digest(participant, &manifest, error) && parse_one(to, "target", &participant->configs[0], error) &&
         parse_one(from, "fallback", &participant->configs[1], error) &&
-        change_kind(&participant->configs[1], &participant->configs[0], local, &participant->kind, error) &&
-        (!is_behind || check_machine(participant, to, error)) && store_all(participant, order, &manifest, error);
+        manifest_kind(&manifest, &participant->configs[1], &participant->configs[0], &participant->kind, error) &&
+        (!is_behind || check_machine(participant, to, error)) && store_all(participant, order, &manifest, error) &&
+        take_program(participant, &manifest, error);
     if (done) {
         const bool mixes = participant->kind != ROLLOUT_JOB;
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
@@ -401,6 +557,9 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
     }
     return parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
+           (is_back || take_program(participant, &manifest, error)) &&
+           (!participant->fetch.is_due || error_set(error, "its program is not here yet")) &&
+           program_prepare(participant->config->path, now->version, false, error) &&
            versions_switch(&participant->versions, now->version, error);
 }
 
@@ -431,6 +590,7 @@ bool participant_create(struct rollout_participant *participant, const struct co
 
 static void forget(struct rollout_participant *participant)
 {
+    end_fetch(&participant->fetch);
     config_free(&participant->configs[0]);
     config_free(&participant->configs[1]);
     config_free(&participant->then);
@@ -454,10 +614,11 @@ static void take_manifest(struct rollout_participant *participant, const struct 
     snprintf(participant->author, sizeof participant->author, "unknown");
     bool done = stage_manifest(participant, order, &error);
     participant->target = order->target;
-    participant->phase = PHASE_STAGED;
+    participant->phase = participant->fetch.is_due ? PHASE_NONE : PHASE_STAGED;
     if (done) {
         participant->fallback = (uint64_t)participant->configs[1].fleet.version;
     } else {
+        end_fetch(&participant->fetch);
         config_free(&participant->configs[0]);
         config_free(&participant->configs[1]);
         fail(participant, error.text);
@@ -532,11 +693,12 @@ static void restart(struct rollout_participant *participant, int which)
         fail(participant, error.text);
         return;
     }
-    if (participant->kind == ROLLOUT_LOCAL && participant->host.stays) {
+    if (participant->kind == ROLLOUT_LOCAL && participant->host.stays && !participant->brings_program) {
         note_version(participant, which);
         return;
     }
     if ((which == 0 && !probation_begin(path, number, participant->fallback, &error)) ||
+        !program_prepare(path, number, which == 0, &error) ||
         !versions_switch(&participant->versions, number, &error)) {
         fail(participant, error.text);
         return;
@@ -575,6 +737,9 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     struct error error;
     char before[sizeof participant->message] = "";
     const bool again = participant->tried == ORDER_CATCH_UP;
+    if (participant->fetch.is_due && !look_for_program(participant)) {
+        return;
+    }
     if (!order->manifest || (again && ++participant->refusals % TRIES != 0)) {
         return;
     }
@@ -583,6 +748,9 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     }
     forget(participant);
     bool done = stage_catch_up(participant, order, &error);
+    if (participant->fetch.is_due) { /* and then all of this again */
+        return;
+    }
     participant->tried = ORDER_CATCH_UP;
     if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* as it said before */
         fail(participant, error.text);
@@ -691,6 +859,12 @@ void participant_act(struct rollout_participant *participant, const struct parti
     bool has_both = participant->configs[1].path;
     if (!has_both) {
         act_without(participant, order);
+        return;
+    }
+    if (participant->fetch.is_due && !goes_back(order->order)) {
+        if (look_for_program(participant)) {
+            participant->phase = PHASE_STAGED;
+        }
         return;
     }
     switch (order->order) {

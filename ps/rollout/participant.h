@@ -21,6 +21,7 @@
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
+#include "base/process/program.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -59,6 +60,16 @@ struct drift {
     char text[DRIFT_TEXT]; /* what to tell people; "": no drift */
 };
 
+/* The program that the target runs in, while it is not on this machine yet. */
+struct program_fetch {
+    bool is_due;
+    struct programs programs;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    uint64_t size;
+    bool is_open; /* this process takes it in; else another one of this machine does, or nobody yet */
+    struct program_intake intake;
+};
+
 struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
@@ -79,6 +90,8 @@ struct rollout_participant {
     struct config then;                     /* what this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
+    struct program_fetch fetch;
+    bool brings_program;      /* the target is to run in another program than the fallback */
     struct audit_meter meter; /* of manifests that came */
     uint32_t refusals;        /* of what is tried again */
     enum rollout_order tried; /* the last order of its phase that ended badly, or well */
@@ -104,6 +117,10 @@ void participant_destroy(struct rollout_participant *participant); /* also one t
 void participant_act(struct rollout_participant *participant, const struct participant_order *order);
 void participant_report(const struct rollout_participant *participant,
                         struct rollout_report *report); /* borrows the message */
+
+/* Which bytes of a program it needs next from ps 0; false: none. What came is given to participant_take. */
+bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset);
+void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size);
 
 /* operator.pub beside the config. */
 bool participant_key_path(const struct config *config, char *path, size_t size, struct error *error);

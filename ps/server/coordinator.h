@@ -32,8 +32,12 @@ struct rollout_coordinator {
     double ticked_s;
     double rated_s, fastest; /* steps per second lately, at their fastest: a switch must not come too soon */
     int64_t rated_step;
-    uint32_t rated_generation; /* a restore is no step */
-    float *losses;             /* [job.worker_count] as in the message `report` */
+    uint32_t rated_generation;        /* a restore is no step */
+    float *losses;                    /* [job.worker_count] as in the message `report` */
+    struct manifest_programs carried; /* of the manifest */
+    struct programs programs;         /* that are kept here, to be handed on */
+    struct manifest_program offered;  /* by an operator, who is to bring it; no digest: none */
+    double budget, budget_s;          /* bytes that may be handed on, as of then */
 };
 
 /* Appends to this machine's audit log. Any thread, unlocked. */
@@ -64,6 +68,13 @@ enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator
 bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                 uint64_t target);
 /* Takes a member's report. Locked. */
-void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const struct message_report *report);
+void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
+                      const struct message_report *report);
+
+/*
+ * What a manifest must be to count here: signed, of this fleet, with what this place needs to keep versions. Unlocked.
+ */
+bool coordinator_accepts(const struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size,
+                         struct manifest *manifest, struct error *error);
 
 #endif

@@ -39,6 +39,7 @@ struct session {
     int ps;              /* another ps; -1: none */
     struct member guest; /* a member that came without a digest, to report; of no role: none */
     uint64_t incarnation;
+    char program[65]; /* the peer's, with its build */
 };
 
 struct server {

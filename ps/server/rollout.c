@@ -109,6 +109,7 @@ void coordinator_take_manifest(struct rollout_coordinator *coordinator, const st
     manifest_hash(bytes, size, coordinator->hash);
     memcpy(coordinator->digests[0], manifest->target.digest, sizeof coordinator->digests[0]);
     memcpy(coordinator->digests[1], manifest->fallback.digest, sizeof coordinator->digests[1]);
+    coordinator->carried = manifest->programs;
     snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
 }
 
@@ -155,7 +156,8 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     }
     snprintf(coordinator->versions.folder, sizeof coordinator->versions.folder, "%.4000s.d", config_path);
     coordinator->has_versions = true;
-    if (!record_read(&coordinator->versions, &there, &record, error)) {
+    if (!programs_name(&coordinator->programs, config_path, error) ||
+        !record_read(&coordinator->versions, &there, &record, error)) {
         return false;
     }
     if (!there) {
@@ -170,6 +172,9 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     }
     coordinator_take_manifest(coordinator, &manifest, bytes, size);
     coordinator->stored_state = record.state;
+    record.plan.brings_program = manifest_brings_programs(&manifest);
+    record.plan.waves = manifest.programs.waves;
+    record.plan.leader_is_in_target = (uint64_t)coordinator->server->config->fleet.version == record.plan.target;
     rollout_resume(&coordinator->rollout, record.state, &record.plan, record.loss_before, record.reason,
                    clock_monotonic_s());
     if (record.state != ROLLOUT_IDLE) {
@@ -359,16 +364,39 @@ bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, e
     return order == ORDER_CATCH_UP || (order != ORDER_NOTHING && target != coordinator->rollout.target);
 }
 
-void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const struct message_report *report)
+/* Is it one of those that the rollout brings? By what its process says in the handshake. */
+static bool runs_carried(const struct rollout_coordinator *coordinator, const char *program)
+{
+    const char *build = strstr(program, IDENTITY_BUILD);
+    bool found = false;
+    for (int i = 0; build && i < coordinator->carried.count; i++) {
+        found = found ||
+                strncmp(build + sizeof IDENTITY_BUILD - 1, coordinator->carried.items[i].digest, PROGRAM_ID_HEX) == 0;
+    }
+    return found;
+}
+
+/* That its present process made, as far as ps 0 knows. */
+static int64_t steps_of(const struct job_worker *worker)
+{
+    const int64_t pushes = (int64_t)worker->sequence;
+    return pushes > worker->local_step ? pushes : worker->local_step;
+}
+
+void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
+                      const struct message_report *report)
 {
     struct server *server = coordinator->server;
+    const bool is_worker = who.role == MEMBER_WORKER && who.index < server->job.worker_count;
     const struct rollout_report heard = {.phase = (enum rollout_phase)report->phase,
                                          .version = report->version,
                                          .target = report->target,
                                          .ready = report->ready != 0,
+                                         .runs_target = runs_carried(coordinator, program),
+                                         .steps = is_worker ? steps_of(&server->job.workers[who.index]) : 0,
                                          .message = report->message};
     rollout_heard(&coordinator->rollout, who, &heard, clock_monotonic_s());
-    if (who.role == MEMBER_WORKER && who.index < server->job.worker_count) {
+    if (is_worker) {
         struct job_worker *worker = &server->job.workers[who.index];
         coordinator->losses[who.index] = report->loss;
         worker->fleet_version = report->version;
@@ -393,7 +421,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
     const struct member identity = {MEMBER_PS, 0};
     uint8_t *manifest = NULL;
     server_lock(coordinator->server);
-    coordinator_hear(coordinator, identity, report);
+    coordinator_hear(coordinator, identity, coordinator->server->identity.program, report);
     *answer = (struct agent_answer){.order = {.order = coordinator_order_for(coordinator, identity, report->version),
                                               .target = coordinator->rollout.target,
                                               .step = rollout_order_step(&coordinator->rollout)},

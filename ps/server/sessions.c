@@ -3,6 +3,8 @@
  * links
  * died without a word comes back on new ones, so each has room for a few, and the one that was silent for longest goes.
  */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
@@ -131,6 +133,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         session->ps = !guest && peer->member.role == MEMBER_PS ? peer->member.index : -1;
         session->guest = guest ? peer->member : (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
         session->incarnation = peer->incarnation;
+        memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
         listener_admit(base);
     }

@@ -51,6 +51,32 @@ void restart_now(void)
 {
 }
 
+bool restart_in(const char *path, bool on_probation, struct error *error)
+{
+    (void)path;
+    (void)on_probation;
+    return error_set(error, "no program is rolled out here");
+}
+
+bool restart_at_once(const char *path, bool on_probation, struct error *error)
+{
+    return restart_in(path, on_probation, error);
+}
+
+bool restart_was_executed(void)
+{
+    return false;
+}
+
+void restart_arrived(void)
+{
+}
+
+bool supervise_is_child(void)
+{
+    return false;
+}
+
 bool restart_stand_by(void)
 {
     return true;

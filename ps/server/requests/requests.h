@@ -88,6 +88,9 @@ bool serve_receive_push(struct session *session, struct stage *stage, const stru
 /* Receives the next request, of any kind, and answers it. */
 bool serve_request(struct session *session, struct error *error);
 
+/* The whole bulk of a frame; the caller frees *bytes. */
+bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error);
+
 /* --- Requests, each from its first frame on to its answer --- */
 
 bool serve_push(struct session *session, struct error *error);
@@ -116,6 +119,11 @@ bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);
 bool serve_describe(struct session *session, struct error *error);
 bool serve_layers(struct session *session, struct error *error);
+
+/* Programs that are rolled out: programs.c. */
+bool serve_offer_program(struct session *session, struct error *error);
+bool serve_put_program(struct session *session, struct error *error);
+bool serve_get_program(struct session *session, struct error *error);
 
 /* Rollouts. */
 bool serve_report(struct session *session, struct error *error);

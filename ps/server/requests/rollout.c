@@ -24,13 +24,26 @@ static struct rollout_demand demand_of(const struct config_cluster *cluster)
     return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
 }
 
+/* What is to be handed on must be here before anybody is told of it. */
+static bool has_programs(const struct rollout_coordinator *coordinator, const struct manifest *manifest,
+                         struct error *error)
+{
+    for (int i = 0; i < manifest->programs.count; i++) {
+        const struct manifest_program *program = &manifest->programs.items[i];
+        if (!programs_have(&coordinator->programs, program->digest)) {
+            return error_set(error, "the program for %s (%.16s) is not here: it has to come before the proposal",
+                             program->architecture, program->digest);
+        }
+    }
+    return true;
+}
+
 /* Everything that speaks against a proposal, and what is known of it besides. Unlocked: it reads files. */
 static bool check_proposal(struct rollout_coordinator *coordinator, const struct manifest *manifest,
                            struct rollout_plan *plan, struct error *error)
 {
     const struct config *config = coordinator->server->launched;
     const struct manifest_config *from = &manifest->fallback, *to = &manifest->target;
-    const bool local = from->local_size != to->local_size || memcmp(from->local, to->local, to->local_size) != 0;
     struct config target, fallback = {.path = NULL};
     uint64_t version, highest;
     char digest[CONFIG_DIGEST_HEX + 1];
@@ -48,16 +61,18 @@ static bool check_proposal(struct rollout_coordinator *coordinator, const struct
         return false;
     }
     bool can = config_parse(&fallback, "manifest", (const uint8_t *)from->text, from->text_size, NULL, 0, error) &&
-               change_kind(&fallback, &target, local, &plan->kind, error);
+               manifest_kind(manifest, &fallback, &target, &plan->kind, error);
     server_lock(coordinator->server);
     plan->last_step = job_last_step_under(&coordinator->server->job, &target);
     plan->from = demand_of(&coordinator->server->job.config.cluster);
     server_unlock(coordinator->server);
     plan->to = demand_of(&target.cluster);
     plan->may_lose = manifest->may_lose;
+    plan->brings_program = manifest_brings_programs(manifest);
+    plan->waves = manifest->programs.waves;
     config_free(&fallback);
     config_free(&target);
-    return can;
+    return can && has_programs(coordinator, manifest, error);
 }
 
 static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, const struct manifest *manifest,
@@ -123,17 +138,23 @@ static bool find_means(const struct rollout_coordinator *coordinator, uint8_t ke
            versions_open(&versions, config->path, error);
 }
 
+bool coordinator_accepts(const struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size,
+                         struct manifest *manifest, struct error *error)
+{
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    return find_means(coordinator, key, error) && manifest_decode(manifest, bytes, size, key, error) &&
+           manifest_spares_machines(manifest, error);
+}
+
 /* Owns the bytes once this returns true. */
 static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
                     struct error *error)
 {
-    uint8_t key[OPERATOR_PUBLIC_KEY];
     struct manifest manifest = {.author = "unknown"};
     struct rollout_plan plan = {.healthy_s = healthy_s};
-    bool done =
-        find_means(coordinator, key, error) &&
+    const bool done =
         ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
-        manifest_decode(&manifest, bytes, size, key, error) && manifest_spares_machines(&manifest, error);
+        coordinator_accepts(coordinator, bytes, size, &manifest, error);
     plan.target = manifest.target.version;
     plan.fallback = manifest.fallback.version;
     const char *who = manifest.author[0] != '\0' ? manifest.author : "unknown";
@@ -145,8 +166,7 @@ static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, siz
     return false;
 }
 
-/* The caller frees *bytes. */
-static bool read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
+bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
 {
     *size = session->channel->bulk_left;
     *bytes = malloc(*size > 0 ? *size : 1);
@@ -168,7 +188,7 @@ bool serve_propose(struct session *session, struct error *error)
     struct error why;
     uint8_t *bytes;
     size_t size;
-    if (!read_bulk(session, &bytes, &size, error)) {
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     if (!propose(coordinator, bytes, size, healthy_s, &why)) {
@@ -203,7 +223,7 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     size_t size;
     struct manifest_abort abort = {.author = ""};
     struct error why;
-    if (!read_bulk(session, &bytes, &size, error)) {
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     const bool done = find_means(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
@@ -265,7 +285,7 @@ static void compose(struct session *session, struct member who, const struct mes
     struct rollout_coordinator *coordinator = session->server->coordinator;
     char digest[CONFIG_DIGEST_HEX + 1];
     if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
-        coordinator_hear(coordinator, who, report);
+        coordinator_hear(coordinator, who, session->program, report);
     }
     rollout_describe(&coordinator->rollout, message, 1024);
     *told = (struct message_rollout){

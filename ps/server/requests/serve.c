@@ -78,9 +78,12 @@ static bool may_ask(const struct session *session, uint16_t type)
     case MESSAGE_leave:
     case MESSAGE_get_status:
     case MESSAGE_report:
+    case MESSAGE_get_program:
         return true;
     case MESSAGE_propose:
     case MESSAGE_abort_rollout:
+    case MESSAGE_offer_program:
+    case MESSAGE_put_program:
         return session->worker < 0 && session->ps < 0 && !is_guest;
     case MESSAGE_begin_restore:
     case MESSAGE_write:
@@ -153,6 +156,12 @@ static bool answer(struct session *session, struct error *error)
         return serve_propose(session, error);
     case MESSAGE_abort_rollout:
         return serve_abort_rollout(session, error);
+    case MESSAGE_offer_program:
+        return serve_offer_program(session, error);
+    case MESSAGE_put_program:
+        return serve_put_program(session, error);
+    case MESSAGE_get_program:
+        return serve_get_program(session, error);
     case MESSAGE_ping:
         return serve_ping(session, error);
     case MESSAGE_pong:

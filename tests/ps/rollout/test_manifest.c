@@ -95,11 +95,94 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
     free(bytes);
     make("north", 4, 5, &bytes, &size); /* flags of a program to come */
-    bytes[27 + 4 + 5 + 4 + 7 + 8] = 2;
+    bytes[27 + 4 + 5 + 4 + 7 + 8] = 4;
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
-    assert_non_null(strstr(error.text, "flags 2"));
+    assert_non_null(strstr(error.text, "flags 4"));
     free(bytes);
+}
+
+static void programs_come_back_as_they_went(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    struct manifest manifest = {
+        .fleet = "north",
+        .target = {.version = 5, .text = "{\"a\":1}", .text_size = 7},
+        .fallback = {.version = 4, .text = "{\"a\":1}", .text_size = 7},
+        .programs = {.count = 2,
+                     .items = {{.architecture = "x86_64", .size = 1000}, {.architecture = "aarch64", .size = 2000}},
+                     .protocol = 2,
+                     .rate_kib = 77,
+                     .waves = {.count = 3, .items = {1, ROLLOUT_PERCENT | 10, ROLLOUT_PERCENT | 100}}}};
+    struct manifest_program *items = manifest.programs.items;
+    program_digest((const uint8_t *)"one", 3, items[0].digest);
+    program_digest((const uint8_t *)"two", 3, items[1].digest);
+    program_digest((const uint8_t *)"before", 6, items[1].fallback);
+    assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+    struct manifest got;
+    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_int_equal(got.programs.count, 2);
+    assert_int_equal(got.programs.protocol, 2);
+    assert_int_equal(got.programs.rate_kib, 77);
+    assert_int_equal(got.programs.waves.count, 3);
+    assert_int_equal(got.programs.waves.items[1], ROLLOUT_PERCENT | 10);
+    assert_true(manifest_brings_programs(&got));
+    const struct manifest_program *program = manifest_program_for(&got.programs, "aarch64");
+    assert_non_null(program);
+    assert_int_equal(program->size, 2000);
+    assert_string_equal(program->digest, items[1].digest);
+    assert_string_equal(program->fallback, items[1].fallback);
+    assert_string_equal(got.programs.items[0].fallback, "");
+    assert_ptr_equal(manifest_program_by_digest(&got.programs, items[0].digest), &got.programs.items[0]);
+    assert_null(manifest_program_for(&got.programs, "mips"));
+    for (size_t i = 0; i < size; i++) {
+        assert_false(manifest_decode_unsigned(&got, bytes, i, &error));
+    }
+    free(bytes);
+    memcpy(items[0].fallback, items[0].digest, sizeof items[0].digest);
+    memcpy(items[1].fallback, items[1].digest, sizeof items[1].digest);
+    assert_false(manifest_brings_programs(&manifest)); /* a config alone, on the programs that are in force */
+}
+
+static void programs_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    struct manifest got;
+    for (int wrong = 0; wrong < 4; wrong++) {
+        struct manifest manifest = {
+            .fleet = "north",
+            .target = {.version = 5, .text = "{}", .text_size = 2},
+            .fallback = {.version = 4, .text = "{}", .text_size = 2},
+            .programs = {.count = 2,
+                         .items = {{.architecture = "x86_64", .size = 1000}, {.architecture = "aarch64", .size = 1}}}};
+        struct manifest_program *last = &manifest.programs.items[1];
+        program_digest((const uint8_t *)"one", 3, manifest.programs.items[0].digest);
+        program_digest((const uint8_t *)"two", 3, last->digest);
+        switch (wrong) {
+        case 0:
+            last->size = 0;
+            break;
+        case 1:
+            last->size = (uint64_t)PROGRAM_MAX_BYTES + 1;
+            break;
+        case 2:
+            snprintf(last->architecture, sizeof last->architecture, "x86_64"); /* twice */
+            break;
+        default:
+            last->digest[0] = '\0';
+            break;
+        }
+        assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+        assert_false(manifest_decode(&got, bytes, size, public_key, &error));
+        assert_non_null(strstr(error.text, "in its programs"));
+        free(bytes);
+    }
 }
 
 static void versions_only_go_up(void **state)
@@ -202,6 +285,8 @@ int main(void)
         cmocka_unit_test(comes_back_as_it_went),
         cmocka_unit_test(any_other_byte_is_refused),
         cmocka_unit_test(a_digest_that_lies_is_refused_although_signed),
+        cmocka_unit_test(programs_come_back_as_they_went),
+        cmocka_unit_test(programs_that_make_no_sense_are_refused),
         cmocka_unit_test(versions_only_go_up),
     };
     return cmocka_run_group_tests(tests, make_keys, NULL);

@@ -204,6 +204,21 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     return serving_rollout(session, error);
 }
 
+bool serve_offer_program(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+bool serve_put_program(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+bool serve_get_program(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
 /* --- The ps --- */
 
 static inline struct config *serving_config(void)

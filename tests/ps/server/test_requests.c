@@ -454,14 +454,15 @@ static void test_who_may_ask_for_what(void **state)
         enum message_type type;
         const char *by; /* a letter for each asker that may */
     } rules[] = {
-        {MESSAGE_ping, "cwpog"},   {MESSAGE_leave, "cwpog"},     {MESSAGE_get_status, "cwpog"},
-        {MESSAGE_report, "cwpog"}, {MESSAGE_propose, "o"},       {MESSAGE_abort_rollout, "o"},
-        {MESSAGE_snapshot, "c"},   {MESSAGE_release, "c"},       {MESSAGE_end_restore, "c"},
-        {MESSAGE_write, "c"},      {MESSAGE_begin_restore, "c"}, {MESSAGE_staged, "p"},
-        {MESSAGE_read, "cw"},      {MESSAGE_get_aggregate, "p"}, {MESSAGE_get_model, "cw"},
-        {MESSAGE_heartbeat, "cw"}, {MESSAGE_pull, "cw"},         {MESSAGE_push, "cw"},
-        {MESSAGE_end_job, "c"},    {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
-        {MESSAGE_describe, "cw"},  {MESSAGE_layers, "cw"},
+        {MESSAGE_ping, "cwpog"},        {MESSAGE_leave, "cwpog"},     {MESSAGE_get_status, "cwpog"},
+        {MESSAGE_report, "cwpog"},      {MESSAGE_propose, "o"},       {MESSAGE_abort_rollout, "o"},
+        {MESSAGE_snapshot, "c"},        {MESSAGE_release, "c"},       {MESSAGE_end_restore, "c"},
+        {MESSAGE_write, "c"},           {MESSAGE_begin_restore, "c"}, {MESSAGE_staged, "p"},
+        {MESSAGE_read, "cw"},           {MESSAGE_get_aggregate, "p"}, {MESSAGE_get_model, "cw"},
+        {MESSAGE_heartbeat, "cw"},      {MESSAGE_pull, "cw"},         {MESSAGE_push, "cw"},
+        {MESSAGE_end_job, "c"},         {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
+        {MESSAGE_describe, "cw"},       {MESSAGE_offer_program, "o"}, {MESSAGE_put_program, "o"},
+        {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {

@@ -122,6 +122,10 @@ static bool judge(struct fleet_view *view, const struct config *here, const uint
                            manifest_decode(&manifest, view->manifest, view->manifest_size, key, &ignored) &&
                            strcmp(manifest.fleet, here->fleet.name) == 0;
     const bool came_by_it = is_signed && is_running(&manifest.target, view);
+    if (came_by_it) {
+        view->programs = manifest.programs;
+        view->brought_programs = manifest_brings_programs(&manifest);
+    }
     if (!came_by_it && !(is_signed && is_running(&manifest.fallback, view)) && !is_own(view, here)) {
         snprintf(view->doubt, FLEET_VIEW_DOUBT,
                  "only ps 0 says that this version %lld is in force: it is not what %.100s says here, and no manifest "

@@ -10,16 +10,19 @@
 
 #include "base/config.h"
 #include "net/operator_key.h"
+#include "ps/rollout/manifest.h"
 #include "worker/remote/operator/rollout_client.h"
 
 enum { FLEET_VIEW_DOUBT = 256 };
 
 struct fleet_view {
     struct config running;
-    char *job, *local;             /* its texts, as in the message `rollout`; "": none */
-    char *earlier, *earlier_local; /* of what was in force before; "": nothing is known of it */
-    uint64_t highest;              /* version that was ever proposed */
-    uint8_t *manifest;             /* as ps 0 sent it; NULL: none */
+    char *job, *local;                 /* its texts, as in the message `rollout`; "": none */
+    char *earlier, *earlier_local;     /* of what was in force before; "": nothing is known of it */
+    uint64_t highest;                  /* version that was ever proposed */
+    struct manifest_programs programs; /* that are in force, by a signed manifest; count 0: nothing is known of them */
+    bool brought_programs;             /* they came with this very version */
+    uint8_t *manifest;                 /* as ps 0 sent it; NULL: none */
     size_t manifest_size;
     /* Why `running`, or what was before, rests on the word of ps 0 alone; "": it does not. */
     char doubt[FLEET_VIEW_DOUBT], earlier_doubt[FLEET_VIEW_DOUBT];

@@ -25,6 +25,7 @@
 #include "ps/rollout/manifest.h"
 #include "worker/remote/operator/fleet_view.h"
 #include "worker/remote/operator/rollout_client.h"
+#include "worker/remote/operator/rollout_programs.h"
 
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
@@ -49,6 +50,7 @@ struct candidate {
     const char *new_local;
     const char *doubt; /* why something of it rests on the word of ps 0; "": nothing does */
     bool may_lose;
+    const struct rollout_programs *programs;
 };
 
 /* The file at path, under the same flags as this command. */
@@ -170,19 +172,25 @@ static bool show_diff(const struct config *from, const struct config *to, int *c
 static bool candidate_check(const struct candidate *both, enum rollout_kind *kind, struct error *error)
 {
     const struct config *running = both->running, *new = both->new;
+    const struct manifest manifest = {
+        .target = {.local = both->new_local, .local_size = strlen(both->new_local)},
+        .fallback = {.local = both->local, .local_size = strlen(both->local)},
+        .programs = both->programs->programs,
+    };
     const bool local_differs = strcmp(both->local, both->new_local) != 0;
     int count;
     if (!show_diff(running, new, &count, error) || !candidate_show_local(both->local, both->new_local, error)) {
         return false;
     }
-    if (count == 0 && !local_differs) {
+    rollout_programs_show(both->programs);
+    if (count == 0 && !local_differs && !manifest_brings_programs(&manifest)) {
         return error_set(error, "%s: nothing differs from what the fleet runs", new->path);
     }
     if (new->fleet.version <= running->fleet.version) {
         return error_set(error, "%s: fleet.version is %lld, but the fleet runs version %lld: give it a higher one",
                          new->path, (long long)new->fleet.version, (long long)running->fleet.version);
     }
-    return change_kind(running, new, local_differs, kind, error);
+    return manifest_kind(&manifest, running, new, kind, error);
 }
 
 /* user@host */
@@ -205,6 +213,7 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
     }
     struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
                                 .may_lose = both->may_lose,
+                                .programs = both->programs->programs,
                                 .target = {.version = (uint64_t)both->new->fleet.version,
                                            .text = target,
                                            .text_size = strlen(target),
@@ -381,7 +390,9 @@ static int decide_and_follow(const struct command_call *call, struct rollout_cli
     }
     key_path(call, secret);
     if (confirm(call, both, error) && candidate_sign(secret, both, &bytes, &size, error)) {
-        status = propose_and_follow(client, both, bytes, size, healthy_s, error);
+        status = rollout_programs_bring(both->programs, client, bytes, size, error)
+                     ? propose_and_follow(client, both, bytes, size, healthy_s, error)
+                     : COMMAND_FAILED;
     }
     free(bytes);
     return status;
@@ -395,19 +406,33 @@ static int end(int status, const struct error *error)
     return status;
 }
 
-static int roll_out(const struct command_call *call, struct rollout_client *client, const struct config *new,
-                    double healthy_s)
+/* What the fleet runs, as a new version. */
+static bool repeat_running(const struct fleet_view *view, struct config *new, char **local, struct error *error)
+{
+    if (!parse_text(new, "the fleet's config", view->job, error)) {
+        return false;
+    }
+    new->fleet.version = (int64_t)view->highest + 1;
+    *local = strdup(view->local);
+    return *local || error_set(error, "out of memory");
+}
+
+/* new: all zeros if programs come alone. */
+static int roll_out(const struct command_call *call, struct rollout_client *client, struct config *new,
+                    struct rollout_programs *programs, double healthy_s)
 {
     struct config before = {.path = NULL};
     struct error error = {""};
-    struct fleet_view view;
+    struct fleet_view view = {.job = NULL};
     struct candidate_keys keys = {call->config, new, &before};
     char *local = NULL;
     int status = COMMAND_FAILED;
     if (look_at_fleet(call, client, &view, &error) && parse_local(&before, view.local, &error) &&
-        candidate_local(&keys, &local, &error)) {
+        (new->path ? candidate_local(&keys, &local, &error) : repeat_running(&view, new, &local, &error))) {
+        rollout_programs_follow(programs, &view.programs);
         const struct candidate both = {.running = &view.running,
                                        .new = new,
+                                       .programs = programs,
                                        .job = view.job,
                                        .local = view.local,
                                        .new_local = local,
@@ -423,7 +448,8 @@ static int roll_out(const struct command_call *call, struct rollout_client *clie
 }
 
 /* What was in force before, as a new version. */
-static int revert(const struct command_call *call, struct rollout_client *client, double healthy_s)
+static int revert(const struct command_call *call, struct rollout_client *client, struct rollout_programs *programs,
+                  double healthy_s)
 {
     struct config earlier = {.path = NULL};
     struct error error = {""};
@@ -434,11 +460,16 @@ static int revert(const struct command_call *call, struct rollout_client *client
     } else if (view.earlier[0] == '\0') {
         error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that succeeded",
                   (long long)view.running.fleet.version);
+    } else if (view.brought_programs) {
+        error_set(&error, "version %lld brought a program: to revert it, roll out the one before, by --binary",
+                  (long long)view.running.fleet.version);
     } else if (parse_text(&earlier, "the config before", view.earlier, &error)) {
         log_info("version %lld would be what version %lld was", (long long)view.highest + 1,
                  (long long)earlier.fleet.version);
         earlier.fleet.version = (int64_t)view.highest + 1;
+        rollout_programs_follow(programs, &view.programs);
         const struct candidate both = {.running = &view.running,
+                                       .programs = programs,
                                        .new = &earlier,
                                        .job = view.job,
                                        .local = view.local,
@@ -578,40 +609,63 @@ static bool read_seconds(const char *text, double *seconds)
     return true;
 }
 
-static int run_rollout(const struct command_call *call)
+static int reach_and_run(const struct command_call *call, const char *what, struct config *new,
+                         struct rollout_programs *programs, double healthy_s)
 {
-    const char *what = call->operand_count > 0 ? call->operands[0] : NULL;
-    struct config new = {.path = NULL};
     struct rollout_client client;
     struct error error;
+    int status = COMMAND_FAILED;
+    if (!rollout_client_open(&client, call->config, &error) || !rollout_client_reach(&client, &error)) {
+        log_error("%s", error.text);
+    } else if (what && strcmp(what, "abort") == 0) {
+        status = abort_it(call, &client);
+    } else if (what && strcmp(what, "revert") == 0) {
+        status = revert(call, &client, programs, healthy_s);
+    } else if (what && strcmp(what, "status") == 0) {
+        status = show_status(&client);
+    } else {
+        status = roll_out(call, &client, new, programs, healthy_s);
+    }
+    rollout_client_close(&client);
+    return status;
+}
+
+static bool is_verb(const char *what)
+{
+    return what && (strcmp(what, "status") == 0 || strcmp(what, "abort") == 0 || strcmp(what, "revert") == 0);
+}
+
+static int run_rollout(const struct command_call *call)
+{
+    const char *what = call->operand_count > 0 ? call->operands[0] : NULL, *files = command_value(call, "binary");
+    struct config new = {.path = NULL};
+    struct rollout_programs programs = {.programs = {.count = 0}};
+    struct error error;
     double healthy_s;
-    if (!what) {
-        return misuse("which config? Name its file, or status, history, abort or revert");
+    if (!what && !files) {
+        return misuse("what? Name the file of a config, a program by --binary, or status, history, abort or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
     }
-    if (strcmp(what, "history") == 0) {
+    if (what && strcmp(what, "history") == 0) {
         return show_history(call->config);
     }
     if (call->config->cluster.ps_hosts.count == 0) {
         return misuse("which cluster? Give its ps_hosts and worker_hosts, in config.json or as flags");
     }
-    bool is_file = strcmp(what, "status") != 0 && strcmp(what, "abort") != 0 && strcmp(what, "revert") != 0;
-    if (is_file && !candidate_load(&new, call->config, what, &error)) {
-        log_error("%s", error.text);
-        return COMMAND_MISUSED;
+    if (is_verb(what) && files) {
+        return misuse("--binary goes with a config or alone");
     }
-    int status = COMMAND_FAILED;
-    if (!rollout_client_open(&client, call->config, &error) || !rollout_client_reach(&client, &error)) {
-        log_error("%s", error.text);
+    int status = COMMAND_MISUSED;
+    const char *rate = command_value(call, "rate_mb"), *waves = command_value(call, "waves");
+    const bool is_sound = is_verb(what) || !what || candidate_load(&new, call->config, what, &error);
+    if (is_sound && rollout_programs_read(&programs, files, rate, waves, &error)) {
+        status = reach_and_run(call, what, &new, &programs, healthy_s);
     } else {
-        status = is_file                       ? roll_out(call, &client, &new, healthy_s)
-                 : strcmp(what, "abort") == 0  ? abort_it(call, &client)
-                 : strcmp(what, "revert") == 0 ? revert(call, &client, healthy_s)
-                                               : show_status(&client);
+        log_error("%s", error.text);
     }
-    rollout_client_close(&client);
+    rollout_programs_free(&programs);
     config_free(&new);
     return status;
 }
@@ -622,12 +676,15 @@ static const struct command_flag flags[] = {
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
     {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
     {"healthy_secs", "SECONDS", "the fleet must be healthy for this long, or it goes back (10)"},
+    {"binary", "FILES", "programs to roll out, divided by commas: one for each architecture in the fleet"},
+    {"rate_mb", "MB", "hand programs on at this many MB a second in all (20)"},
+    {"waves", "WAVES", "workers that restart in a new program, wave by wave (1,10%,50%,100%)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_rollout = {
     .name = "rollout",
-    .operands = "NEW.json|status|history|abort|revert",
+    .operands = "[NEW.json]|status|history|abort|revert",
     .max_operands = 1,
     .summary = "change the config of a running cluster, and roll back if it fails",
     .details =
@@ -643,7 +700,11 @@ const struct command command_rollout = {
         "loss is not finite or far worse, a member is lost, or steps stop, the fleet rolls back to the old values and "
         "that checkpoint by itself. A worker other than worker 0 that is down when the rollout begins does not block "
         "it, and catches up when it returns, unless the restarted job would wait for it (cluster.min_workers). "
-        "Unlisted workers of an elastic cluster take part while they are present. status: progress, member by member. "
+        "Unlisted workers of an elastic cluster take part while they are present. --binary gives all machines another "
+        "program, alone or with a config that changes keys of machines: ps 0 hands it on, each machine verifies it and "
+        "keeps it in trainer.d beside its config, workers restart in it wave by wave, the last one first, and every ps "
+        "after them. Members that are started by systemd or --supervise go back by themselves if it crashes or hangs. "
+        "status: progress, member by member. "
         "abort: roll back; this, too, is signed. revert: restore the previous config as a new version. history: this "
         "machine's audit log. What ps 0 says of the config in force, and of the one before, is believed if a manifest "
         "with this operator's signature or this machine's config says the same; if not, --yes is not enough, and you "

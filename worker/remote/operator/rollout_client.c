@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/frame.h"
 #include "ps/rollout/manifest.h"
 
 static const double TIMEOUT_S = 5.0;
@@ -126,6 +127,39 @@ enum proposal rollout_client_propose(struct rollout_client *client, const uint8_
         return PROPOSAL_UNANSWERED;
     }
     return is_done(client, "propose", error) ? PROPOSAL_TAKEN : PROPOSAL_REFUSED;
+}
+
+/* Of a request that is answered by how much is there. */
+static bool take_position(const struct rollout_client *client, const char *what, uint64_t *there, struct error *error)
+{
+    const struct channel *channel = &client->link.channel;
+    if (channel->frame.type != MESSAGE_program) {
+        return is_done(client, what, error) && error_set(error, "ps 0 answered %s by done", what);
+    }
+    *there = channel->message.program.offset;
+    return true;
+}
+
+bool rollout_client_offer(struct rollout_client *client, const char *digest, const uint8_t *manifest, size_t size,
+                          uint64_t *there, struct error *error)
+{
+    const struct message_offer_program offer = {.digest = (char *)(uintptr_t)digest};
+    if (client->link.channel.version < PROTOCOL_PROGRAMS) {
+        return error_set(error,
+                         "ps 0 speaks protocol version %u, and to roll out programs it takes version %d: copy the new "
+                         "program to its machine, and restart it",
+                         client->link.channel.version, PROTOCOL_PROGRAMS);
+    }
+    return call_with_bulk(client, MESSAGE_offer_program, &offer, manifest, size, error) &&
+           take_position(client, "offer_program", there, error);
+}
+
+bool rollout_client_put(struct rollout_client *client, const char *digest, uint64_t offset, const uint8_t *bytes,
+                        size_t size, uint64_t *there, struct error *error)
+{
+    const struct message_put_program piece = {.digest = (char *)(uintptr_t)digest, .offset = offset};
+    return call_with_bulk(client, MESSAGE_put_program, &piece, bytes, size, error) &&
+           take_position(client, "put_program", there, error);
 }
 
 bool rollout_client_abort(struct rollout_client *client, const char *who, const uint8_t *bytes, size_t size,

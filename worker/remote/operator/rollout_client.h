@@ -36,6 +36,15 @@ enum proposal {
 enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
                                      struct error *error);
 
+/*
+ * Brings ps 0 a program that a signed manifest names: announces it, and then sends its bytes piece by piece. *there:
+ * how much of it ps 0 has by then. A ps 0 that is too old for this is named.
+ */
+bool rollout_client_offer(struct rollout_client *client, const char *digest, const uint8_t *manifest, size_t size,
+                          uint64_t *there, struct error *error);
+bool rollout_client_put(struct rollout_client *client, const char *digest, uint64_t offset, const uint8_t *bytes,
+                        size_t size, uint64_t *there, struct error *error);
+
 /* bytes: a signed abort (ps/rollout/manifest.h). */
 bool rollout_client_abort(struct rollout_client *client, const char *who, const uint8_t *bytes, size_t size,
                           struct error *error);

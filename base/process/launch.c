@@ -1,0 +1,120 @@
+/*
+ * Which program a process is to be, and how it comes into it. The digest is verified once more before each start: a
+ * disk may have changed the file, and a process that is someone else from the first instruction on can't be asked.
+ */
+#include "base/process/program.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cJSON.h>
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/process/restart.h"
+
+enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
+
+static bool name_version(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+{
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/%08" PRIu64 ".program", config_path, version) < VERSIONS_PATH ||
+           error_set(error, "%s: the path is too long", config_path);
+}
+
+bool program_of_version(const char *config_path, uint64_t version, char digest[PROGRAM_DIGEST_HEX + 1],
+                        struct error *error)
+{
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    digest[0] = '\0';
+    if (!name_version(config_path, version, path, error)) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (!checked_line_read(path, line, error)) {
+        return false;
+    }
+    snprintf(digest, PROGRAM_DIGEST_HEX + 1, "%.64s", line);
+    return true;
+}
+
+bool program_set_version(const char *config_path, uint64_t version, const char *digest, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return name_version(config_path, version, path, error) && checked_line_write(path, digest, error);
+}
+
+/* The program of that version, sound. *path "": it is the installed one, or this one. */
+static bool find_program(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+{
+    struct programs programs;
+    char digest[PROGRAM_DIGEST_HEX + 1], there[PROGRAM_DIGEST_HEX + 1];
+    uint8_t *bytes;
+    size_t size;
+    path[0] = '\0';
+    if (!program_of_version(config_path, version, digest, error)) {
+        return false;
+    }
+    if (digest[0] == '\0' || strcmp(digest, program_own_digest()) == 0) {
+        return true;
+    }
+    if (!programs_name(&programs, config_path, error) || !programs_path(&programs, digest, path, error) ||
+        !file_read(path, PROGRAM_MAX_BYTES, &bytes, &size, error)) {
+        return false;
+    }
+    program_digest(bytes, size, there);
+    free(bytes);
+    return strcmp(there, digest) == 0 || error_set(error, "%s: is damaged", path);
+}
+
+bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return find_program(config_path, version, path, error) &&
+           (path[0] == '\0' ||
+            ((!on_probation || probation_count(config_path, error)) && restart_in(path, on_probation, error)));
+}
+
+/* fleet.version of the file, which counts for more than what was rolled out if it is not lower. */
+static uint64_t read_file_version(const char *config_path)
+{
+    uint8_t *bytes;
+    size_t size;
+    struct error ignored;
+    if (!file_read(config_path, MAX_FILE, &bytes, &size, &ignored)) {
+        return 0;
+    }
+    cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
+    free(bytes);
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "fleet"), "version");
+    const uint64_t number = cJSON_IsNumber(version) && version->valuedouble > 0 ? (uint64_t)version->valuedouble : 0;
+    cJSON_Delete(root);
+    return number;
+}
+
+void program_launch(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    uint64_t version;
+    struct error error;
+    struct probation probation;
+    bool there;
+    if (restart_was_executed() || !versions_current(config_path, &there, &version, &error) || !there ||
+        version <= read_file_version(config_path)) {
+        return;
+    }
+    const bool on_probation =
+        probation_read(config_path, &probation) && !probation.failed && probation.target == version;
+    if (find_program(config_path, version, path, &error) &&
+        (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
+        return;
+    }
+    log_error("the program of version %" PRIu64 " does not start, so this one goes on: %s", version, error.text);
+    if (on_probation) {
+        probation_fail(config_path);
+    }
+}

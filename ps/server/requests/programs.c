@@ -1,0 +1,185 @@
+/*
+ * Programs on their way from an operator to every machine, by ps 0. An operator brings only what a manifest with the
+ * operator's signature names, so that nobody else can fill a disk here; members get what the rollout at hand carries,
+ * all together no faster than that manifest says.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "ps/server/coordinator.h"
+#include "ps/server/requests/requests.h"
+
+enum { MOST_WAIT_MS = 60000 };
+
+/* --- From an operator --- */
+
+/* How much of it is here. Unlocked, and with the turn of those who propose. */
+static bool look(const struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t *there,
+                 struct error *error)
+{
+    struct program_intake intake;
+    const enum intake_state state =
+        program_intake_open(&intake, &coordinator->programs, program->digest, program->size, error);
+    *there = state == INTAKE_WHOLE ? program->size : intake.there;
+    program_intake_close(&intake);
+    return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 takes it in: try again")
+                                : state != INTAKE_FAILED;
+}
+
+/* The manifest must be one that could be proposed now. */
+static bool take_offer(struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size, const char *digest,
+                       struct manifest_program *offered, struct error *error)
+{
+    struct manifest manifest;
+    uint64_t version, highest;
+    char ignored[CONFIG_DIGEST_HEX + 1];
+    if (!coordinator_accepts(coordinator, bytes, size, &manifest, error)) {
+        return false;
+    }
+    agent_version(coordinator->agent, &version, ignored);
+    server_lock(coordinator->server);
+    highest = coordinator->highest;
+    server_unlock(coordinator->server);
+    if (!manifest_fits(&manifest, coordinator->server->config->fleet.name, version, highest, error)) {
+        return false;
+    }
+    const struct manifest_program *program = manifest_program_by_digest(&manifest.programs, digest);
+    if (!program) {
+        return error_set(error, "the manifest names no program %.16s", digest);
+    }
+    *offered = *program;
+    return true;
+}
+
+static bool send_position(struct session *session, uint64_t request, uint64_t there, struct error *error)
+{
+    const struct message_program answer = {.offset = there};
+    return serve_send(session, MESSAGE_program, request, &answer, error);
+}
+
+bool serve_offer_program(struct session *session, struct error *error)
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    const uint64_t request = session->channel->frame.request;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    struct manifest_program offered;
+    struct error why;
+    uint8_t *bytes;
+    size_t size;
+    uint64_t there;
+    snprintf(digest, sizeof digest, "%s", session->channel->message.offer_program.digest);
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done =
+        take_offer(coordinator, bytes, size, digest, &offered, &why) && look(coordinator, &offered, &there, &why);
+    free(bytes);
+    if (!done) {
+        coordinator_note_refusal(coordinator, "unknown", "program", 0, why.text);
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+    }
+    server_lock(session->server);
+    coordinator->offered = offered;
+    server_unlock(session->server);
+    return send_position(session, request, there, error);
+}
+
+/* Bytes that come where others are expected are dropped: the answer says which. */
+static bool put(const struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t offset,
+                const uint8_t *bytes, size_t size, uint64_t *there, struct error *error)
+{
+    struct program_intake intake;
+    const enum intake_state state =
+        program_intake_open(&intake, &coordinator->programs, program->digest, program->size, error);
+    bool done = state == INTAKE_OPEN || state == INTAKE_WHOLE;
+    if (state == INTAKE_OPEN && offset == intake.there) {
+        done = program_intake_add(&intake, bytes, size, error);
+    }
+    *there = state == INTAKE_WHOLE ? program->size : intake.there;
+    program_intake_close(&intake);
+    return state == INTAKE_BUSY ? error_set(error, "another process takes it in: try again") : done;
+}
+
+bool serve_put_program(struct session *session, struct error *error)
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    const struct channel *channel = session->channel;
+    const uint64_t request = channel->frame.request, offset = channel->message.put_program.offset;
+    struct manifest_program offered;
+    struct error why;
+    uint8_t *bytes;
+    size_t size;
+    uint64_t there = 0;
+    server_lock(session->server);
+    offered = coordinator->offered;
+    server_unlock(session->server);
+    const bool is_it = offered.digest[0] != '\0' && strcmp(offered.digest, channel->message.put_program.digest) == 0;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done = is_it ? put(coordinator, &offered, offset, bytes, size, &there, &why)
+                            : error_set(&why, "that program was not offered, or another one was since");
+    free(bytes);
+    return done ? send_position(session, request, there, error)
+                : serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+}
+
+/* --- To members --- */
+
+/* May some be handed on now? Else *wait_ms is how long that takes. Locked. */
+static bool may_hand_on(struct rollout_coordinator *coordinator, size_t size, uint32_t *wait_ms)
+{
+    const double rate = 1024.0 * coordinator->carried.rate_kib, now_s = clock_monotonic_s();
+    *wait_ms = 0;
+    if (rate <= 0) {
+        return true;
+    }
+    const double most = fmax(rate / 4, 1); /* what was not used lately */
+    coordinator->budget = fmin(coordinator->budget + rate * (now_s - coordinator->budget_s), most);
+    coordinator->budget_s = now_s;
+    if (coordinator->budget < 0) {
+        *wait_ms = (uint32_t)fmin(1 + 1000 * -coordinator->budget / rate, MOST_WAIT_MS);
+        return false;
+    }
+    coordinator->budget -= (double)size;
+    return true;
+}
+
+bool serve_get_program(struct session *session, struct error *error)
+{
+    struct rollout_coordinator *coordinator = session->server->coordinator;
+    const struct message_get_program *wish = &session->channel->message.get_program;
+    const uint64_t request = session->channel->frame.request;
+    struct message_program answer = {.offset = wish->offset};
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    struct error why;
+    size_t size = 0;
+    snprintf(digest, sizeof digest, "%s", wish->digest);
+    server_lock(session->server);
+    const struct manifest_program *program = manifest_program_by_digest(&coordinator->carried, digest);
+    const bool known = program && answer.offset < program->size;
+    const bool may = known && may_hand_on(coordinator, PROGRAM_CHUNK, &answer.wait_ms);
+    if (may) {
+        rollout_moves(&coordinator->rollout, clock_monotonic_s());
+    }
+    server_unlock(session->server);
+    if (!known) {
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, "no such program is rolled out", error);
+    }
+    uint8_t *bytes = may ? malloc(PROGRAM_CHUNK) : NULL;
+    if (may &&
+        (!bytes || !programs_read(&coordinator->programs, digest, answer.offset, bytes, PROGRAM_CHUNK, &size, &why))) {
+        const bool sent = serve_send_error(session, request, ERROR_INTERNAL, bytes ? why.text : "out of memory", error);
+        free(bytes);
+        return sent;
+    }
+    struct iovec bulk = {bytes, size};
+    const struct outgoing frame = {
+        .type = MESSAGE_program, .request = request, .message = &answer, .bulk = &bulk, .bulk_parts = size > 0 ? 1 : 0};
+    const bool sent = channel_send_frame(session->channel, &frame, serve_deadline(), error);
+    free(bytes);
+    return sent;
+}

@@ -1,0 +1,268 @@
+/* Programs that a machine keeps: taken in whole or not at all, by one process at a time, from where it stopped. */
+#include <elf.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/process/program.h"
+
+enum { SIZE = 300000, PIECE = 70000 };
+
+static char folder[] = "/tmp/program-XXXXXX", config[64];
+static struct programs programs;
+static uint8_t bytes[SIZE];
+static char digest[PROGRAM_DIGEST_HEX + 1];
+
+/* Headers of a program, and noise behind them. */
+static void make_program(uint16_t machine, uint32_t seed)
+{
+    Elf64_Ehdr head = {.e_type = ET_DYN,
+                       .e_machine = machine,
+                       .e_phoff = sizeof head,
+                       .e_phentsize = sizeof(Elf64_Phdr),
+                       .e_phnum = 1};
+    const Elf64_Phdr segment = {.p_type = PT_LOAD, .p_offset = 0, .p_filesz = SIZE};
+    memcpy(head.e_ident, ELFMAG, SELFMAG);
+    head.e_ident[EI_CLASS] = ELFCLASS64;
+    head.e_ident[EI_DATA] = ELFDATA2LSB;
+    for (size_t i = 0; i < SIZE; i++) {
+        seed = seed * 1664525 + 1013904223;
+        bytes[i] = (uint8_t)(seed >> 24);
+    }
+    memcpy(bytes, &head, sizeof head);
+    memcpy(bytes + sizeof head, &segment, sizeof segment);
+    program_digest(bytes, SIZE, digest);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    struct error error;
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    assert_true(programs_name(&programs, config, &error));
+    signal(SIGXFSZ, SIG_IGN);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+/* From where it is, until this many bytes are there. */
+static bool take(uint64_t until, struct error *error)
+{
+    struct program_intake intake;
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, error), INTAKE_OPEN);
+    bool done = true;
+    while (done && intake.there < until) {
+        const uint64_t left = until - intake.there;
+        done = program_intake_add(&intake, bytes + intake.there, left < PIECE ? (size_t)left : PIECE, error);
+    }
+    program_intake_close(&intake);
+    return done;
+}
+
+static void is_taken_in_from_where_it_stopped(void **state)
+{
+    (void)state;
+    struct error error;
+    struct program_intake intake;
+    char path[VERSIONS_PATH];
+    struct stat status;
+    uint8_t got[100];
+    size_t size;
+    make_program(EM_X86_64, 1);
+    assert_true(take(PIECE, &error));
+    assert_false(programs_have(&programs, digest));
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, &error), INTAKE_OPEN);
+    assert_int_equal(intake.there, PIECE);
+    program_intake_close(&intake);
+    assert_true(take(SIZE, &error));
+    assert_true(programs_have(&programs, digest));
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, &error), INTAKE_WHOLE);
+    assert_true(programs_path(&programs, digest, path, &error));
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0755);
+    assert_int_equal(status.st_size, SIZE);
+    assert_true(programs_read(&programs, digest, SIZE - 60, got, sizeof got, &size, &error));
+    assert_int_equal(size, 60);
+    assert_memory_equal(got, bytes + SIZE - 60, 60);
+}
+
+static void another_one_than_announced_is_removed(void **state)
+{
+    (void)state;
+    struct error error;
+    make_program(EM_X86_64, 2);
+    bytes[SIZE / 2] ^= 1;
+    assert_false(take(SIZE, &error));
+    assert_non_null(strstr(error.text, "is not the one that was announced"));
+    assert_false(programs_have(&programs, digest));
+    bytes[SIZE / 2] ^= 1; /* and the right one may come then, from its beginning on */
+    assert_true(take(SIZE, &error));
+    assert_true(programs_have(&programs, digest));
+}
+
+static void more_than_announced_is_refused(void **state)
+{
+    (void)state;
+    struct error error;
+    struct program_intake intake;
+    make_program(EM_X86_64, 3);
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE - 1, &error), INTAKE_OPEN);
+    assert_false(program_intake_add(&intake, bytes, SIZE, &error));
+    assert_non_null(strstr(error.text, "more bytes came"));
+    program_intake_close(&intake);
+}
+
+static void a_full_disk_costs_nothing_but_the_rest(void **state)
+{
+    (void)state;
+    struct error error;
+    const struct rlimit full = {100000, RLIM_INFINITY}, free_again = {RLIM_INFINITY, RLIM_INFINITY};
+    make_program(EM_X86_64, 4);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &full), 0);
+    assert_false(take(SIZE, &error));
+    assert_non_null(strstr(error.text, "cannot be written"));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &free_again), 0);
+    assert_false(programs_have(&programs, digest));
+    assert_true(take(SIZE, &error));
+    assert_true(programs_have(&programs, digest));
+}
+
+static void one_that_no_disk_holds_is_not_begun(void **state)
+{
+    (void)state;
+    struct error error;
+    struct program_intake intake;
+    make_program(EM_X86_64, 5);
+    assert_int_equal(program_intake_open(&intake, &programs, digest, UINT64_C(1) << 60, &error), INTAKE_FAILED);
+    assert_non_null(strstr(error.text, "are left on that disk"));
+}
+
+/* Another process holds the lock of its own, and leaves it when it dies. */
+static void one_process_takes_it_in(void **state)
+{
+    (void)state;
+    struct error error;
+    struct program_intake intake;
+    int ready[2], done[2];
+    char byte = 0;
+    make_program(EM_X86_64, 6);
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(done), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool open = program_intake_open(&intake, &programs, digest, SIZE, &error) == INTAKE_OPEN;
+        const bool told = program_intake_add(&intake, bytes, PIECE, &error) && write(ready[1], &byte, 1) == 1;
+        _exit(read(done[0], &byte, 1) == 1 && open && told ? 0 : 1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, &error), INTAKE_BUSY);
+    assert_int_equal(write(done[1], &byte, 1), 1);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, &error), INTAKE_OPEN);
+    assert_int_equal(intake.there, PIECE);
+    program_intake_close(&intake);
+    close(ready[0]), close(ready[1]), close(done[0]), close(done[1]);
+}
+
+static void says_what_is_no_program(void **state)
+{
+    (void)state;
+    struct error error;
+    char architecture[PROGRAM_ARCHITECTURE];
+    make_program(EM_AARCH64, 7);
+    assert_true(program_examine(bytes, SIZE, architecture, &error));
+    assert_string_equal(architecture, "aarch64");
+    for (size_t size = 0; size < SIZE; size = size * 2 + 1) {
+        assert_false(program_examine(bytes, size, architecture, &error));
+    }
+    assert_non_null(strstr(error.text, "is truncated"));
+    make_program(EM_S390, 8);
+    assert_false(program_examine(bytes, SIZE, architecture, &error));
+    assert_non_null(strstr(error.text, "does not run on"));
+    assert_false(
+        program_examine((const uint8_t *)"#!/bin/sh\n................................................................",
+                        70, architecture, &error));
+    assert_non_null(strstr(error.text, "is no program"));
+    assert_int_equal(strlen(program_own_digest()), PROGRAM_DIGEST_HEX);
+}
+
+static void keeps_those_that_are_named(void **state)
+{
+    (void)state;
+    struct error error;
+    char first[PROGRAM_DIGEST_HEX + 1];
+    make_program(EM_X86_64, 9);
+    assert_true(take(SIZE, &error));
+    memcpy(first, digest, sizeof first);
+    make_program(EM_X86_64, 10);
+    assert_true(take(SIZE, &error));
+    assert_true(programs_keep_own(&programs, &error));
+    assert_true(programs_keep_own(&programs, &error));
+    const char *const keep[] = {digest, ""};
+    programs_prune(&programs, keep, 2);
+    assert_true(programs_have(&programs, digest));
+    assert_false(programs_have(&programs, first));
+    assert_false(programs_have(&programs, program_own_digest()));
+}
+
+static void versions_name_their_programs(void **state)
+{
+    (void)state;
+    struct error error;
+    struct versions versions;
+    char found[PROGRAM_DIGEST_HEX + 1];
+    make_program(EM_X86_64, 11);
+    assert_true(versions_open(&versions, config, &error));
+    assert_true(program_of_version(config, 5, found, &error));
+    assert_string_equal(found, "");
+    assert_true(program_set_version(config, 5, digest, &error));
+    assert_true(program_of_version(config, 5, found, &error));
+    assert_string_equal(found, digest);
+    assert_false(program_prepare(config, 5, false, &error)); /* it is not there */
+    char path[VERSIONS_PATH];
+    snprintf(path, sizeof path, "%s.d/00000005.program", config);
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && pwrite(fd, "zz", 2, 3) == 2);
+    close(fd);
+    assert_false(program_of_version(config, 5, found, &error));
+    assert_non_null(strstr(error.text, "is damaged"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_taken_in_from_where_it_stopped),
+        cmocka_unit_test(another_one_than_announced_is_removed),
+        cmocka_unit_test(more_than_announced_is_refused),
+        cmocka_unit_test(a_full_disk_costs_nothing_but_the_rest),
+        cmocka_unit_test(one_that_no_disk_holds_is_not_begun),
+        cmocka_unit_test(one_process_takes_it_in),
+        cmocka_unit_test(says_what_is_no_program),
+        cmocka_unit_test(keeps_those_that_are_named),
+        cmocka_unit_test(versions_name_their_programs),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,172 @@
+"""A new program for a running fleet: handed on, tried by a canary, then by all; and back, where it does no good."""
+
+import hashlib
+import json
+import shutil
+import struct
+import subprocess
+import time
+
+import pytest
+
+from fleets import OpenFleet, in_force, supervise, text_of
+from runs import wait_for
+
+MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 2)
+
+
+def build_of(path):
+    """The first half of a program's digest, by which it is known."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()[:16]
+
+
+class Machines(OpenFleet):
+    """A fleet whose members run on two machines, each with a folder of its own."""
+
+    def start_all(self):
+        self.other = self.folder / "other"
+        self.other.mkdir()
+        for name in ("operator.pub", "fleet.key", "config.json"):
+            shutil.copy2(self.folder / name, self.other / name)
+        supervise(self, "ps 0")
+        for i in range(len(self.worker_hosts)):
+            supervise(self, f"worker {i}", *(["--config=other/config.json"] if i > 0 else []))
+        self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        wait_for(lambda: 0 not in self.versions().values(), "version of everybody")
+
+    def variant(self, name="new", tail=b"another build"):
+        """A program that differs from this one in nothing but its bytes."""
+        path = self.folder / name
+        path.write_bytes(self.trainer_bytes() + tail)
+        return path
+
+    def trainer_bytes(self):
+        with open(self.trainer, "rb") as file:
+            return file.read()
+
+    def builds(self):
+        return {name: member["program"].split(", build ")[1] for name, member in self.status()[1].items()}
+
+    def bring(self, path, *flags, timeout=90):
+        return self.rollout(f"--binary={path}", "--yes", "--healthy_secs=1", *flags, timeout=timeout)
+
+    def kept(self, folder):
+        return {path.parent.name for path in (folder / "trainer.d").glob("*/trainer")}
+
+
+@pytest.fixture
+def machines(trainer, tmp_path):
+    with Machines(trainer, tmp_path / "fleet", ps=1, workers=3) as fleet:
+        fleet.start_all()
+        yield fleet
+
+
+def test_a_new_program(machines):
+    fleet = machines
+    old, new = build_of(fleet.variant("old", b"")), fleet.variant()
+    result = fleet.bring(new, "--dry-run")
+    assert result.returncode == 0 and build_of(new) in text_of(result), text_of(result)
+    result = fleet.bring(new)
+    assert result.returncode == 0, text_of(result) + fleet.text("worker 2") + fleet.text("ps 0")
+    assert set(fleet.builds().values()) == {build_of(new)}
+    assert set(fleet.versions().values()) == {2}
+    fleet.goes_on()
+    for folder in (fleet.folder, fleet.other):
+        assert fleet.kept(folder) == {old, build_of(new)}
+    audit = [json.loads(line) for line in (fleet.other / "config.json.d" / "audit.log").read_text().splitlines()]
+    fetched = [line["member"] for line in audit if line["what"] == "fetch the program"]
+    assert len(fetched) == 1, audit  # once for both members of that machine
+    restarts = [line["member"] for line in audit if line["what"] == "start again"]
+    assert restarts == ["worker 2", "worker 1"]
+    # Whoever starts them starts the installed program, and they go over to the one that was rolled out.
+    fleet.kill("worker 1")
+    supervise(fleet, "worker 1", "--config=other/config.json")
+    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps", 60)
+    assert fleet.builds()["worker 1"] == build_of(new)
+    # A config follows, and the program stays; then one more program: the last two are kept.
+    result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 0, text_of(result)
+    assert set(fleet.builds().values()) == {build_of(new)}
+    newest = fleet.variant("newest", b"a third build")
+    result = fleet.bring(newest, "--waves=1,3", "--rate_mb=40")
+    assert result.returncode == 0, text_of(result)
+    assert set(fleet.builds().values()) == {build_of(newest)} and fleet.alive()
+    assert fleet.kept(fleet.folder) == fleet.kept(fleet.other) == {build_of(new), build_of(newest)}
+    assert fleet.goes_on()["learning_rate"] == 0.04
+
+
+# --- Programs that do no good ---
+
+CRASHES = "int main(void) { __builtin_trap(); }"
+HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"
+READS_NOTHING = "int main(void) { return 2; }"
+
+
+def compile_program(folder, name, source):
+    """A program of a few lines that looks like a trainer."""
+    path = folder / name
+    subprocess.run(["cc", "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
+                   capture_output=True, timeout=60)
+    path.write_bytes(path.read_bytes() + MARK)
+    return path
+
+
+@pytest.mark.parametrize("name, source, limit", [("crashes", CRASHES, 20), ("reads_nothing", READS_NOTHING, 20),
+                                                 ("hangs", HANGS, 30)])
+def test_a_bad_program_reaches_the_canary_only(machines, name, source, limit):
+    fleet = machines
+    old = set(fleet.builds().values())
+    bad = compile_program(fleet.folder, name, source)
+    began = time.monotonic()
+    result = fleet.bring(bad)
+    assert result.returncode == 1, text_of(result)
+    assert "went back from version 2 to version 1: worker 2: it failed 2 times" in text_of(result)
+    seconds = time.monotonic() - began
+    assert set(fleet.versions().values()) == {1} and set(fleet.builds().values()) == old
+    for i in range(2):
+        assert len(fleet.events(f"worker {i}", "start")) == 1
+    fleet.goes_on()
+    assert fleet.alive() and in_force(fleet.other) == "1"
+    print(f"{name}: back after {seconds:.1f} s")
+    # And a good one goes through afterwards.
+    if name == "crashes":
+        good = fleet.variant()
+        result = fleet.bring(good)
+        assert result.returncode == 0 and set(fleet.builds().values()) == {build_of(good)}, text_of(result)
+
+
+def test_what_is_refused_before_anything_changes(machines, trainer):
+    fleet = machines
+    good = fleet.variant()
+    cut = fleet.folder / "cut"
+    cut.write_bytes(good.read_bytes()[:1 << 20])
+    foreign = fleet.folder / "foreign"
+    data = bytearray(good.read_bytes())
+    data[18:20] = struct.pack("<H", 183)  # AArch64
+    foreign.write_bytes(data)
+    late = fleet.folder / "late"
+    late.write_bytes(good.read_bytes().replace(MARK, MARK[:-4] + struct.pack("<HH", 3, 3)))
+    (fleet.folder / "text").write_text("no program")
+    for path, message in (
+        (cut, "is truncated"),
+        (foreign, "no program for this machine, which is x86_64"),
+        (fleet.folder / "text", "is no program"),
+        (fleet.folder / "missing", "cannot be opened"),
+        ("/bin/true", "is no trainer"),
+        (f"{good},{good}", "one for each architecture"),
+        (late, "speaks protocol versions from 3 on"),
+    ):
+        result = fleet.bring(path)
+        assert result.returncode in (1, 2) and message in text_of(result), (path, text_of(result))
+    for flags, message in ((("--waves=0",), "--waves must be"), (("--waves=1;2",), "--waves must be"),
+                           (("--rate_mb=-1",), "--rate_mb must be")):
+        result = fleet.bring(good, *flags)
+        assert result.returncode == 2 and message in text_of(result), text_of(result)
+    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
+    result = fleet.bring(good, "--key=other.key")
+    assert result.returncode == 1 and "is not signed by the operator key" in text_of(result)
+    result = fleet.rollout(fleet.candidate(30, train={"batch_size": 40}), f"--binary={good}", "--yes")
+    assert result.returncode == 1 and "a new program can't come with keys of the job" in text_of(result)
+    assert set(fleet.versions().values()) == {1} and fleet.alive()
+    for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
+        assert len(fleet.events(name, "start")) <= 1

@@ -1,0 +1,31 @@
+/* The programs of a rollout, as an operator gives them: files, how fast, and in which waves. */
+#ifndef WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
+#define WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
+
+#include "ps/rollout/manifest.h"
+#include "worker/remote/operator/rollout_client.h"
+
+struct rollout_programs {
+    struct manifest_programs programs;     /* for the manifest; count 0: none */
+    uint8_t *bytes[MANIFEST_MAX_PROGRAMS]; /* of each; NULL: the fleet has it */
+};
+
+/*
+ * Reads the files, divided by commas (NULL: none), each a whole trainer for another architecture. rate: MB a second;
+ * waves: "1,10%,50%,100%"; NULL: as usual. rollout_programs_free is due after a failure, too.
+ */
+bool rollout_programs_read(struct rollout_programs *programs, const char *files, const char *rate, const char *waves,
+                           struct error *error);
+void rollout_programs_free(struct rollout_programs *programs);
+
+/* What the fleet runs is what to go back to, and stays where no other comes. in_force: of the manifest in force. */
+void rollout_programs_follow(struct rollout_programs *programs, const struct manifest_programs *in_force);
+
+/* One line for each that is new. */
+void rollout_programs_show(const struct rollout_programs *programs);
+
+/* Brings ps 0 what it lacks. manifest: as signed. */
+bool rollout_programs_bring(const struct rollout_programs *programs, struct rollout_client *client,
+                            const uint8_t *manifest, size_t manifest_size, struct error *error);
+
+#endif
