@@ -486,6 +486,7 @@ static void get_stream(void *context, struct http_request *request)
 
 void api_tick(struct api *api)
 {
+    const bool ends = atomic_load(&api->ends);
     for (int i = 0; i < api->run_count; i++) {
         struct text text = {.bytes = NULL};
         for (struct api_stream *stream = api->streams; stream; stream = stream->next) {
@@ -497,6 +498,9 @@ void api_tick(struct api *api)
             }
         }
         text_free(&text);
+    }
+    while (ends && api->streams) {
+        http_stream_end(api->streams->stream); /* on_closed takes it off the list */
     }
 }
 
@@ -554,10 +558,22 @@ static void answer_plain(struct http_request *request, int status, const char *l
                                                .owner = bytes});
 }
 
+/* A run that stands still for so long that nobody would call it slow. */
 static void get_health(void *context, struct http_request *request)
 {
-    (void)context;
-    answer_plain(request, 200, "ok");
+    const struct api *api = context;
+    struct board *board = api->runs[0].board;
+    const double alive_s = atomic_load(&board->alive_s), silent_s = clock_monotonic_s() - alive_s;
+    struct board_numbers numbers;
+    char line[2 * BOARD_TEXT];
+    if (alive_s == 0 || silent_s < API_STANDSTILL_S) {
+        answer_plain(request, 200, "ok");
+        return;
+    }
+    board_copy(board, &numbers);
+    snprintf(line, sizeof line, "nothing has moved for %.0f s: %s%s%s", silent_s, board_state_name(numbers.state),
+             numbers.waiting_for[0] != '\0' ? " for " : "", numbers.waiting_for);
+    answer_plain(request, 503, line);
 }
 
 static bool is_ready(const struct api *api, char why[BOARD_TEXT])

@@ -5,6 +5,7 @@
 #ifndef OBSERVE_API_H
 #define OBSERVE_API_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "observe/board.h"
@@ -18,6 +19,8 @@ struct api_extras {
     void *context;
 };
 
+enum { API_STANDSTILL_S = 300 }; /* without a sign of life from its main loop a process is not healthy */
+
 struct api_run {
     struct board *board;
     struct api_extras extras; /* members NULL: none */
@@ -29,6 +32,7 @@ struct api {
     bool (*is_ready)(void *context, char why[BOARD_TEXT]); /* /readyz; NULL: as run 0's state says */
     void *context;
     const struct http_server *server; /* for its own counts in /metrics; NULL: none */
+    atomic_bool ends;                 /* the run is over: streams get its last status, and end */
     struct api_stream *streams;       /* the API's */
 };
 

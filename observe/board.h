@@ -115,6 +115,8 @@ struct board {
     double started_s;
     char path[600]; /* of the history's file; "": none */
 
+    _Atomic(double) alive_s; /* when the role was last seen to move, clock_monotonic_s; 0: nobody says */
+
     pthread_mutex_t mutex; /* guards these: */
     struct board_numbers numbers;
     struct board_event *events; /* [BOARD_EVENTS], a ring */

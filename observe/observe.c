@@ -21,6 +21,8 @@ enum {
     MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers under way */
 };
 
+static const double LAST_WORDS_S = 1; /* for pages to hear how it ended */
+
 atomic_bool observe_serves;
 
 static struct {
@@ -32,6 +34,7 @@ static struct {
     pthread_mutex_t mutex; /* held while the source is asked: */
     void (*fill)(void *context, struct board *board);
     void *fill_context;
+    bool had_source; /* since it serves */
     /* The server's thread's: what is compared with the next second. */
     struct seen {
         char role[12];
@@ -154,7 +157,7 @@ static void tick(void *context)
     }
     pthread_mutex_unlock(&self.mutex);
     board_tick(&self.board);
-    if (!self.fill) {
+    if (!self.had_source || self.board.member_count == 0) { /* a source may have nothing to tell yet */
         fill_in_itself(&self.board);
     }
     tell_changes(&self.board);
@@ -166,6 +169,7 @@ void observe_source(void (*fill)(void *context, struct board *board), void *cont
     pthread_mutex_lock(&self.mutex);
     self.fill = fill;
     self.fill_context = context;
+    self.had_source = self.had_source || fill; /* what it knew last stays, for those who look at the end */
     pthread_mutex_unlock(&self.mutex);
 }
 
@@ -243,6 +247,11 @@ void observe_stop(bool failed)
 {
     if (observe_is_on()) {
         observe_state(failed ? BOARD_FAILED : BOARD_DONE);
+        tell_event("done", NULL, -1, "%s %d %s", self.board.role, self.board.task, failed ? "failed" : "is done");
+    }
+    if (self.server) {
+        atomic_store(&self.api.ends, true);
+        http_server_drain(self.server, clock_monotonic_s() + LAST_WORDS_S);
     }
     atomic_store(&observe_serves, false);
     http_server_stop(self.server);
@@ -258,11 +267,24 @@ void observe_stop(bool failed)
 
 /* --- What a role says --- */
 
+static void note_alive(void)
+{
+    atomic_store_explicit(&self.board.alive_s, clock_monotonic_s(), memory_order_relaxed);
+}
+
+void observe_alive(void)
+{
+    if (observe_is_on()) {
+        note_alive();
+    }
+}
+
 void observe_state(enum board_state state)
 {
     if (observe_is_on()) {
         board_lock(&self.board)->state = state;
         board_unlock(&self.board);
+        note_alive();
     }
 }
 
@@ -291,6 +313,7 @@ void observe_waiting(const char *what)
         numbers->state = BOARD_TRAINING;
     }
     board_unlock(&self.board);
+    note_alive();
     if (is_new && what[0] != '\0') {
         tell_event("waiting", NULL, -1, "%s", what);
     }
@@ -362,6 +385,7 @@ void observe_steps(const struct observe_steps *steps)
     }
     numbers->state = BOARD_TRAINING;
     board_unlock(&self.board);
+    note_alive();
 }
 
 void observe_validation(const struct observe_validation *validation)
@@ -378,6 +402,7 @@ void observe_validation(const struct observe_validation *validation)
     const struct board_metric first =
         numbers->metric_count > 0 ? numbers->metrics[0] : (struct board_metric){.name = ""};
     board_unlock(&self.board);
+    note_alive();
     tell_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
 }
 
@@ -388,6 +413,7 @@ void observe_at(int64_t global_step)
         numbers->global_step = global_step;
         numbers->state = BOARD_VALIDATING;
         board_unlock(&self.board);
+        note_alive();
     }
 }
 
@@ -403,6 +429,7 @@ void observe_saved(const char *path, int64_t step, double seconds)
     numbers->saved++;
     snprintf(numbers->saved_path, sizeof numbers->saved_path, "%s", path);
     board_unlock(&self.board);
+    note_alive();
     tell_event("checkpoint", NULL, step, "%s", path);
 }
 

@@ -36,6 +36,9 @@ static inline bool observe_is_on(void)
 
 void observe_state(enum board_state state);
 
+/* Its main loop goes round: by the threads that matter, whenever it does; so does all else but traffic. */
+void observe_alive(void);
+
 /* What it waits for from now on: "waiting for worker 3 (c:2222), 12 s"; any other text: nothing any more. */
 void observe_waiting(const char *what);
 

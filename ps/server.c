@@ -91,6 +91,7 @@ static void accept_all(struct server *server)
            atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
         listener_accept(server->listener, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0);
         notify_alive();
+        observe_alive();
         double now_s = clock_monotonic_s();
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
@@ -291,7 +292,7 @@ int server_run(const struct config *config)
         announce(server);
         server_show(server);
         accept_all(server);
-        observe_source(NULL, NULL);
+        server_hide(server);
         status = leave(server);
         follower_destroy(follower);
     } else if (signals_pending() != 0) {

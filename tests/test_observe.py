@@ -477,6 +477,41 @@ def test_a_ps_shows_the_fleet_and_who_comes_and_goes(trainer, tmp_path):
         assert status(ports[0])["missing"] == 1
 
 
+def test_the_chief_and_each_ps_show_everybody(trainer, tmp_path):
+    ports = free_ports(3)
+    with Cluster(trainer, tmp_path, ps=2, workers=2, flags=LONG) as cluster:
+        cluster.start("ps 0", f"--http=127.0.0.1:{ports[0]}")
+        cluster.start("ps 1", f"--http=127.0.0.1:{ports[1]}")
+        cluster.start("worker 0", "--train_dir=run", f"--http=127.0.0.1:{ports[2]}")
+        cluster.start("worker 1")
+
+        def members(port):
+            told = json.loads(get(port, "/api/status")[2] or '{"members": []}')["members"]
+            return {f"{member['role']} {member['task']}": member for member in told}
+
+        everybody = {"ps 0": "ready", "ps 1": "ready", "worker 0": "training", "worker 1": "training"}
+        for port in ports:
+            wait_until(lambda port=port: {name: m["state"] for name, m in members(port).items()} == everybody)
+        for port, own in zip(ports, ("ps 0", "ps 1", "worker 0")):  # what a process takes, it alone knows
+            wait_until(lambda port=port, own=own: members(port)[own]["cpu_percent"] is not None)
+            assert [name for name, m in members(port).items() if m["memory_bytes"]] == [own]
+        cluster.kill("ps 1")
+        wait_until(lambda: members(ports[0])["ps 1"]["missing"] and members(ports[2])["ps 1"]["missing"])
+
+
+def test_a_page_hears_how_the_run_ended(trainer, tmp_path):
+    (port,) = free_ports(1)
+    process = start(trainer, "train", *SMALL, *LONG, f"--http=127.0.0.1:{port}", cwd=tmp_path)
+    wait_until(lambda: get(port, "/readyz")[0] == 200, process)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/stream", timeout=60) as stream:
+        stream.readline()
+        process.terminate()
+        told = stream.read().decode()  # http.client complains of a stream that is cut off
+    finish(process, status=None)
+    last = [line for line in told.splitlines() if line.startswith("data: ") and '"run"' in line][-1]
+    assert json.loads(last[6:])["run"]["state"] in ("done", "failed") and '"kind":"done"' in told
+
+
 def test_an_evaluator_shows_what_it_found(trainer, tmp_path):
     run(trainer, "train", *SMALL, "--train_steps=200", "--train_dir=run", cwd=tmp_path)
     port = free_ports(1)[0]

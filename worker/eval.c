@@ -93,6 +93,7 @@ struct checkpoint_follower {
 static void pause_until(double until_s)
 {
     while (clock_monotonic_s() < until_s && signals_pending() == 0) {
+        observe_alive();
         clock_pause(until_s);
     }
 }

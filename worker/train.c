@@ -221,7 +221,7 @@ static int run_train(const struct command_call *call)
         return COMMAND_FAILED;
     }
     int status = run_role(call->config, &clients);
-    observe_stop(status != COMMAND_DONE);
+    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* else it was interrupted, or restarts */
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

@@ -344,3 +344,16 @@ bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size
     connection_watch(connection);
     return true;
 }
+
+void http_stream_end(struct http_stream *stream)
+{
+    static const char end[] = "0\r\n\r\n";
+    struct http_connection *connection = connection_of(stream);
+    atomic_fetch_sub(&connection->server->stream_count, 1);
+    stream->closed(stream->owner, stream);
+    connection_live(connection, LIFE_ENDING);
+    if (stream->is_chunked) {
+        output_add(connection, end, sizeof end - 1);
+    }
+    connection_watch(connection);
+}

@@ -107,6 +107,7 @@ struct http_server {
     bool has_thread, is_accepting;
     struct wake wake;
     atomic_bool stops, drains;
+    bool has_drained; /* its thread knows */
     double now_s, ticked_s;
     char date[40];
     struct queue queues[LIFE_COUNT];

@@ -570,6 +570,10 @@ static void let_go(struct http_server *server)
     if (server->is_accepting) {
         listen_on(server, false);
     }
+    if (!server->has_drained) { /* the last words, while there is somebody to hear them */
+        server->has_drained = true;
+        tick(server);
+    }
     while (server->queues[LIFE_IDLE].first) {
         drop(server->queues[LIFE_IDLE].first);
     }

@@ -78,7 +78,7 @@ bool http_server_start(struct http_server **server, const struct http_options *o
 void http_server_stop(struct http_server *server); /* NULL is fine. Requests kept by handlers must be answered before */
 /*
  * Lets clients go: from now on none is accepted, and each connection ends with its next answer, one without a request
- * at once. Returns when all have ended, at deadline_s of clock_monotonic_s at the latest. Handlers run on.
+ * at once; what `tick` sends to streams now still goes. Returns when all have ended, at deadline_s of clock_monotonic_s at the latest. Handlers run on.
  */
 void http_server_drain(struct http_server *server, double deadline_s);
 uint16_t http_server_port(const struct http_server *server);
@@ -131,6 +131,9 @@ struct http_stream *http_stream_begin(struct http_request *request, const char *
 
 /* Bytes that the peer has not taken yet. What is not urgent is better not sent to one who lags. */
 size_t http_stream_unsent(const struct http_stream *stream);
+
+/* That was all: the peer gets what is unsent, and the end. `closed` is called now. */
+void http_stream_end(struct http_stream *stream);
 
 /* Copies. False if there is no memory for it: nothing of it is sent. */
 bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size);

@@ -204,15 +204,14 @@ static bool ask(struct client *client, const char *path, struct error *error)
     return send_all(client, request, (size_t)size, error) && read_answer(client, error);
 }
 
-/* A server says what is wrong as {"error": ...}; what is no such text is left out. */
+/* A server says what is wrong as {"error": "..."}, or on a line. */
 static bool refused(const struct client *client, struct error *error)
 {
     static const char prefix[] = "{\"error\":\"";
-    const char *text = client->size > 0 && strncmp(client->body, prefix, sizeof prefix - 1) == 0
-                           ? client->body + sizeof prefix - 1
-                           : "";
+    const char *text = client->size > 0 ? client->body : "";
+    text += strncmp(text, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
     return error_set(error, "%s answers %d%s%.*s", client->name, client->parser.status_code,
-                     text[0] != '\0' ? ": " : "", (int)strcspn(text, "\"\\"), text);
+                     text[0] != '\0' ? ": " : "", (int)strcspn(text, "\"\\\n"), text);
 }
 
 bool client_get(struct client *client, const char *path, char **body, size_t *size, struct error *error)

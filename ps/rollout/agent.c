@@ -8,16 +8,19 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config/diff.h"
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "net/link.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
+enum { MOST_LINES = 32 };                        /* of what a rollout changes, to show */
 static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
 static const double FETCH_S = 0.3; /* of a program between two reports */
@@ -38,6 +41,10 @@ struct agent {
     char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
     int ps, workers;                       /* that may be, by the longer lists of that rollout; 0: there was none */
     char drift[DRIFT_TEXT];
+    enum rollout_state state; /* as ps 0 said last */
+    uint64_t target;          /* that the lines below tell of; 0: none */
+    char diff[MOST_LINES][BOARD_TEXT];
+    int diff_count;
 };
 
 /* By network. */
@@ -79,9 +86,33 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
     return true;
 }
 
-static void publish(struct agent *agent)
+/* What the target changes of the fallback, once both are staged here. */
+static void describe_target(struct agent *agent)
+{
+    const struct rollout_participant *participant = &agent->participant;
+    const struct config *to = &participant->configs[0], *from = &participant->configs[1];
+    struct config_diff diff = {.count = 0};
+    struct error error;
+    const bool is_known = participant->target != 0 && to->fleet.version == (int64_t)participant->target &&
+                          from->cluster.ps_hosts.count > 0;
+    if (participant->target == agent->target || (participant->target != 0 && !is_known)) {
+        return;
+    }
+    agent->target = participant->target;
+    agent->diff_count = 0;
+    if (is_known && config_diff(&diff, from, to, SCOPE_JOB, &error)) {
+        for (int i = 0; i < diff.count && i < MOST_LINES; i++) {
+            config_diff_line(&diff.changes[i], agent->diff[agent->diff_count++], BOARD_TEXT);
+        }
+    }
+    config_diff_free(&diff);
+}
+
+static void publish(struct agent *agent, enum rollout_state state)
 {
     pthread_mutex_lock(&agent->lock);
+    agent->state = state;
+    describe_target(agent);
     agent->version = agent->participant.version;
     memcpy(agent->digest, agent->participant.digest, sizeof agent->digest);
     memcpy(agent->others, agent->participant.digests, sizeof agent->others);
@@ -184,7 +215,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     }
     free((void *)(uintptr_t)answer.order.manifest);
     fetch(agent);
-    publish(agent);
+    publish(agent, answer.state);
     return true;
 }
 
@@ -250,7 +281,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&
                 wake_create(&agent->wake, error) && create_link(agent, error);
     if (done) {
-        publish(agent);
+        publish(agent, ROLLOUT_IDLE);
         atomic_store(&agent->rolling, agent->participant.prepared);
         agent->runs = pthread_create(&agent->thread, NULL, run, agent) == 0;
         done = agent->runs || error_set(error, "can't start the thread that takes part in rollouts");
@@ -309,6 +340,28 @@ bool agent_has_member(struct agent *agent, struct member who)
     bool has = who.index < (who.role == MEMBER_PS ? agent->ps : agent->workers);
     pthread_mutex_unlock(&agent->lock);
     return has;
+}
+
+void agent_show(struct agent *agent, struct board_rollout *shown)
+{
+    pthread_mutex_lock(&agent->lock);
+    const char *phase = rollout_state_name(agent->state);
+    const bool is_under_way = agent->state != ROLLOUT_IDLE;
+    if (is_under_way && (!shown->is_under_way || strcmp(shown->phase, phase) != 0)) {
+        shown->since_s = clock_wall_s();
+    }
+    shown->is_under_way = is_under_way;
+    shown->version = (int64_t)agent->target;
+    snprintf(shown->phase, sizeof shown->phase, "%s", phase);
+    shown->text[0] = '\0';
+    if (is_under_way) {
+        snprintf(shown->text, sizeof shown->text, "version %llu: %s", (unsigned long long)agent->target, phase);
+    }
+    if (board_begin_diff(shown, agent->diff_count)) {
+        shown->diff_count = agent->diff_count;
+        memcpy(shown->diff, agent->diff, (size_t)agent->diff_count * sizeof *agent->diff);
+    }
+    pthread_mutex_unlock(&agent->lock);
 }
 
 void agent_drift(struct agent *agent, char text[DRIFT_TEXT])

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
+#include "observe/board.h"
 #include "ps/rollout/participant.h"
 #include "ps/identity.h"
 
@@ -50,6 +51,9 @@ void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DI
 
 /* Is that member listed in either version of the last rollout, as far as this one knows? Any thread. */
 bool agent_has_member(struct agent *agent, struct member who);
+
+/* The rollout under way, as far as this member was told of it: version, phase and what it changes. Any thread. */
+void agent_show(struct agent *agent, struct board_rollout *shown);
 
 /* What is known of drift (ps/rollout/drift.h); "": nothing. Any thread. */
 void agent_drift(struct agent *agent, char text[DRIFT_TEXT]);

@@ -20,6 +20,7 @@
 #include "net/listener.h"
 #include "ps/job/job.h"
 #include "ps/store/model.h"
+#include "ps/fleet_watch.h"
 #include "ps/identity.h"
 #include "ps/server.h"
 #include "ps/shard.h"
@@ -71,6 +72,7 @@ struct server {
     float steps_per_s;
 
     struct rollout_coordinator *coordinator; /* rollouts */
+    struct fleet_watch *watch;               /* of the other ps, for who watches; NULL: none */
 
     uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
     size_t description_size;
@@ -121,6 +123,7 @@ bool server_has_step(struct server *server);
 
 /* Who watches this process sees what the server knows, from now on: requests/status.c. */
 void server_show(struct server *server);
+void server_hide(struct server *server);
 
 /* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
 void server_lead(struct server *server);

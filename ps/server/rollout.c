@@ -505,16 +505,19 @@ void rollout_coordinator_show(const struct rollout_coordinator *coordinator, str
 {
     const struct rollout *rollout = &coordinator->rollout;
     char message[1024];
-    const bool under_way = coordinator->leads && rollout->state != ROLLOUT_IDLE;
+    const struct board_rollout before = *shown;
+    agent_show(coordinator->agent, shown);
+    if (!coordinator->leads) {
+        return;
+    }
+    const bool under_way = rollout->state != ROLLOUT_IDLE;
     if (!under_way) {
         shown->is_under_way = false;
         shown->text[0] = '\0';
         return;
     }
     const char *phase = rollout_state_name(rollout->state);
-    if (!shown->is_under_way || strcmp(shown->phase, phase) != 0) {
-        shown->since_s = clock_wall_s();
-    }
+    shown->since_s = before.is_under_way && strcmp(before.phase, phase) == 0 ? before.since_s : clock_wall_s();
     rollout_describe(rollout, message, sizeof message);
     shown->is_under_way = true;
     shown->version = (int64_t)rollout->target;

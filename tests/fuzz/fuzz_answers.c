@@ -18,7 +18,7 @@
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "worker/remote/chief/transfer.h"
 #include "worker/remote/operator/fleet_view.h"
-#include "worker/remote/operator/status.h"
+#include "ps/status_query.h"
 
 enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* in a frame's flags: its bulk ends with the operator's signature */ };
 

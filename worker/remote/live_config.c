@@ -293,6 +293,13 @@ enum live_config_end live_config_end(struct live_config *live)
     return live ? (enum live_config_end)atomic_load_explicit(&live->end, memory_order_relaxed) : LIVE_STAYS;
 }
 
+void live_config_show(struct live_config *live, struct board_rollout *shown)
+{
+    if (live) {
+        agent_show(live->agent, shown);
+    }
+}
+
 void live_config_drift(struct live_config *live, char message[256])
 {
     char drift[DRIFT_TEXT];

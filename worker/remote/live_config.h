@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "ps/identity.h"
 #include "worker/remote/chief.h"
+#include "observe/board.h"
 #include "worker/remote/shard_link.h"
 
 struct live_config;
@@ -42,6 +43,9 @@ void live_config_note_joined(struct live_config *live, bool joined);
 /* Does a rollout want this process to end, to restart or for good? Any thread; live NULL is fine. */
 enum live_config_end { LIVE_STAYS, LIVE_RESTARTS, LIVE_LEAVES };
 enum live_config_end live_config_end(struct live_config *live);
+
+/* The rollout under way (ps/rollout/agent.h). Any thread; live NULL is fine. */
+void live_config_show(struct live_config *live, struct board_rollout *shown);
 
 /* Adds what is known of drift to a message about this worker. */
 void live_config_drift(struct live_config *live, char message[256]);

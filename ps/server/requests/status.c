@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "observe/observe.h"
 #include "ps/server/requests/requests.h"
 #include "ps/status.h"
@@ -146,7 +147,8 @@ bool serve_get_status(struct session *session, struct error *error)
 
 /* --- To who watches --- */
 
-static void show_self(struct server *server, struct board *board, const struct message_status *status)
+static void show_self(struct server *server, struct board *board, struct board_member *own,
+                      const struct message_status *status)
 {
     const struct job *job = &server->job;
     static const enum board_state states[] = {[JOB_WAITING] = BOARD_WAITING,
@@ -170,11 +172,11 @@ static void show_self(struct server *server, struct board *board, const struct m
     if (!isnan(server->last_loss)) {
         board->loss = (double)server->last_loss;
     }
-    board->members[0].memory_bytes = (double)board->use.resident_bytes;
-    board->members[0].cpu_percent = board->cpu_percent;
+    own->memory_bytes = (double)board->use.resident_bytes;
+    own->cpu_percent = board->cpu_percent;
 }
 
-/* This ps, and the workers as it knows them. */
+/* All ps, the others as they say, and the workers as this one knows them. */
 static void show(void *context, struct board *board)
 {
     struct server *server = context;
@@ -182,14 +184,16 @@ static void show(void *context, struct board *board)
     struct message_status status;
     char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1], waits[256];
     const double now_s = clock_monotonic_s();
-    if (!board_begin_members(board, 1 + server->job.worker_count)) {
+    if (!board_begin_members(board, cluster->ps_hosts.count + server->job.worker_count)) {
         return;
     }
+    int count = server->watch ? fleet_watch_members(server->watch, board->members, cluster->ps_hosts.count) : 0;
+    count = count > 0 ? count : 1;
+    struct board_member *own = &board->members[count > server->index ? server->index : 0];
     server_lock(server);
     describe_self(server, &status, host, message, digest);
-    status_show(&board->members[0], &status, cluster->ps_hosts.items[server->index]);
-    show_self(server, board, &status);
-    int count = 1;
+    status_show(own, &status, cluster->ps_hosts.items[server->index]);
+    show_self(server, board, own, &status);
     for (int i = 0; i < server->job.worker_count; i++) {
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
@@ -209,5 +213,20 @@ static void show(void *context, struct board *board)
 
 void server_show(struct server *server)
 {
+    struct error error;
+    if (!observe_is_on()) {
+        return;
+    }
+    if (server->config->cluster.ps_hosts.count > 1 &&
+        !fleet_watch_create(&server->watch, server->config, &server->identity, &error)) {
+        log_warning("the other ps are not shown: %s", error.text);
+    }
     observe_source(show, server);
+}
+
+void server_hide(struct server *server)
+{
+    observe_source(NULL, NULL);
+    fleet_watch_destroy(server->watch);
+    server->watch = NULL;
 }

@@ -29,7 +29,7 @@
 #include "net/credentials.h"
 #include "net/socket.h"
 #include "worker/profile/trace.h"
-#include "worker/remote/operator/status.h"
+#include "ps/status_query.h"
 
 enum {
     MOST_MEMBERS = 256,

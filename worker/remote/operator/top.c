@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "observe/top/top.h"
 #include "ps/identity.h"
-#include "worker/remote/operator/status.h"
+#include "ps/status_query.h"
 
 static const double TIMEOUT_S = 2;
 

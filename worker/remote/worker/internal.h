@@ -9,6 +9,7 @@
 #define WORKER_REMOTE_WORKER_INTERNAL_H
 
 #include "base/random/sampler.h"
+#include "ps/fleet_watch.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/local_steps.h"
@@ -44,6 +45,7 @@ struct remote_worker {
     struct heartbeat *heartbeat;
     struct chief *chief;
     struct live_config *live;        /* rollouts */
+    struct fleet_watch *watch;       /* of all members, for who watches the chief; NULL: none */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
     struct sampler sampler;
@@ -111,5 +113,9 @@ bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *bat
 bool worker_step(struct updater *updater);
 void worker_finish(struct updater *updater);
 void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why);
+
+/* Who watches this process sees the whole fleet, if it is the chief: shown.c. */
+void worker_show(struct remote_worker *worker);
+void worker_hide(struct remote_worker *worker);
 
 #endif

@@ -197,6 +197,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
 
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
+    worker_hide(worker);
     data_server_destroy(worker->data_server);
     /* First those whose threads ask the live config whether to go on. */
     batch_fetcher_destroy(worker->feed);
@@ -237,6 +238,7 @@ static bool begin_rollouts(struct remote_worker *worker)
         return training_fail(&worker->training);
     }
     snprintf(text, sizeof text, "worker %d takes part", launched->cluster.task_index);
+    worker_show(worker);
     notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
     return true;
 }

@@ -1,5 +1,5 @@
 /* `trainer status` of a cluster that says what the test wants: whose word counts, what is shown, what is missing. */
-#include "worker/remote/operator/status.h"
+#include "ps/status_query.h"
 
 #include <math.h>
 #include <setjmp.h>

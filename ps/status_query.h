@@ -1,17 +1,25 @@
-/* Asks a running cluster how its members are, for `trainer status` and the progress line of `trainer cluster`. */
-#ifndef WORKER_REMOTE_OPERATOR_STATUS_H
-#define WORKER_REMOTE_OPERATOR_STATUS_H
+/* Asks the ps of a running cluster how its members are: for commands, and for members that show the whole fleet. */
+#ifndef PS_STATUS_QUERY_H
+#define PS_STATUS_QUERY_H
 
 #include <stdbool.h>
 
 #include "base/config.h"
 #include "base/error.h"
 #include "observe/board.h"
+#include "ps/identity.h"
 
 struct status_query;
 
 /* As an operator. config is borrowed. */
 bool status_query_create(struct status_query **query, const struct config *config, struct error *error);
+
+/*
+ * As a member, whose identity is borrowed, and as a guest: whatever its config is. A ps asks the others about themselves
+ * alone, since it knows the workers.
+ */
+bool status_query_create_for(struct status_query **query, const struct config *config, const struct identity *identity,
+                             struct error *error);
 void status_query_destroy(struct status_query *query); /* NULL is fine */
 
 /*
@@ -19,5 +27,8 @@ void status_query_destroy(struct status_query *query); /* NULL is fine */
  * again. One that did not answer is absent, and its message says why. Connections are kept for the next time.
  */
 const struct board_member *status_query_ask(struct status_query *query, double timeout_s, int *count);
+
+/* Ends waits, now and from now on. Any thread. */
+void status_query_interrupt(struct status_query *query);
 
 #endif
