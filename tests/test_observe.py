@@ -16,6 +16,7 @@ import urllib.request
 import pytest
 
 from clusters import Cluster
+from fleets import Fleet
 from ports import free_ports
 from runs import SMALL, finish, run, start
 
@@ -497,6 +498,28 @@ def test_the_chief_and_each_ps_show_everybody(trainer, tmp_path):
             assert [name for name, m in members(port).items() if m["memory_bytes"]] == [own]
         cluster.kill("ps 1")
         wait_until(lambda: members(ports[0])["ps 1"]["missing"] and members(ports[2])["ps 1"]["missing"])
+
+
+def test_a_rollout_under_way_is_shown_with_its_diff(trainer, tmp_path):
+    ports = free_ports(2)
+    with Fleet(trainer, tmp_path, ps=1, workers=1, flags=("--log_steps=20",)) as fleet:
+        fleet.start("ps 0", f"--http=127.0.0.1:{ports[0]}")
+        fleet.start("worker 0", f"--http=127.0.0.1:{ports[1]}")
+        fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        rollout = subprocess.Popen([trainer, "rollout", fleet.candidate(2, learning_rate=0.05), "--yes",
+                                    *fleet.job_flags()], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+        def shown(port):
+            return json.loads(get(port, "/api/status")[2] or "{}").get("rollout")
+
+        for port in ports:
+            wait_until(lambda port=port: shown(port) and shown(port)["diff"])
+            told = shown(port)
+            assert told["version"] == 2 and told["phase"] in ("staging", "switching", "watching"), told
+            assert "train.learning_rate" in told["diff"][0] and "0.1 -> 0.05" in told["diff"][0]
+        assert rollout.wait(timeout=90) == 0, rollout.communicate()
+        for port in ports:
+            wait_until(lambda port=port: shown(port) is None)
 
 
 def test_a_page_hears_how_the_run_ended(trainer, tmp_path):
