@@ -15,8 +15,8 @@ struct status_query;
 bool status_query_create(struct status_query **query, const struct config *config, struct error *error);
 
 /*
- * As a member, whose identity is borrowed, and as a guest: whatever its config is. A ps asks the others about themselves
- * alone, since it knows the workers.
+ * As a member, whose identity is borrowed, and as a guest: whatever its config is. A ps asks the others about
+ * themselves alone, since it knows the workers.
  */
 bool status_query_create_for(struct status_query **query, const struct config *config, const struct identity *identity,
                              struct error *error);

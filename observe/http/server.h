@@ -78,7 +78,8 @@ bool http_server_start(struct http_server **server, const struct http_options *o
 void http_server_stop(struct http_server *server); /* NULL is fine. Requests kept by handlers must be answered before */
 /*
  * Lets clients go: from now on none is accepted, and each connection ends with its next answer, one without a request
- * at once; what `tick` sends to streams now still goes. Returns when all have ended, at deadline_s of clock_monotonic_s at the latest. Handlers run on.
+ * at once; what `tick` sends to streams now still goes. Returns when all have ended, at deadline_s of
+ * clock_monotonic_s at the latest. Handlers run on.
  */
 void http_server_drain(struct http_server *server, double deadline_s);
 uint16_t http_server_port(const struct http_server *server);
