@@ -37,7 +37,7 @@ test-full: export FUZZ_TEST_SECONDS = 60
 ifeq ($(T),)
 test-full: run_tests += test-deploy
 endif
-test-full: build/venv-ansible/ready
+test-full: build/venv-installers/ready
 test-full: test
 
 test-units: $(unit_programs) $(fake_driver)
@@ -53,7 +53,7 @@ test-programs: $(programs_want)
 	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 3)) --dist loadgroup tests
 
 # What runs schedulers and installers of others.
-test-deploy: $(programs_want) build/venv-ansible/ready
+test-deploy: $(programs_want) build/venv-installers/ready
 	@$(pytest) -m deploy tests
 
 test-alone: $(programs_want)
