@@ -56,6 +56,8 @@ build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts)
 
 # Time passes faster than it does.
+build/san/tests/worker/remote/operator/test_rollout: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
