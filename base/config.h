@@ -184,6 +184,9 @@ struct config_data {
     enum data_source data_source;
     int validation_size; /* the first training images, held out; 0 = none; CONFIG_AUTO: a tenth, at most 5,000 */
     int synthetic_train, synthetic_test;
+    /* No keys, but files of a round of `train --follow`, by name: it trains on the first, and is tested with rows held
+       out of the second. NULL: all. */
+    const struct string_list *round_files, *tested_files;
     char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */

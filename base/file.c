@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -261,6 +262,21 @@ bool file_keep(const char *path, const void *bytes, size_t size, struct error *e
         free(there);
     }
     return same ? file_sync_folder_of(path, error) : file_write_atomic(path, &part, 1, error);
+}
+
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
+{
+    (void)status;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+bool file_remove_folder(const char *path, struct error *error)
+{
+    enum { MOST_DESCRIPTORS = 16 };
+    return nftw(path, remove_one, MOST_DESCRIPTORS, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT ||
+           file_error(error, path, "cannot be removed", errno);
 }
 
 bool file_make_folder(const char *path, struct error *error)

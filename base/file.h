@@ -47,6 +47,9 @@ bool file_temporary_name(char *name, size_t size, const char *path, struct error
  */
 void file_remove_leftovers(const char *folder);
 
+/* Removes a folder of our own with all that is in it; fine if there is none. Links are removed, not followed. */
+bool file_remove_folder(const char *path, struct error *error);
+
 /* Creates the folder and its parents (mode 0777 less umask); fine if it exists. */
 bool file_make_folder(const char *path, struct error *error);
 

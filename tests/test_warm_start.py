@@ -57,3 +57,17 @@ def test_a_cluster_begins_with_them_too(trainer, tmp_path):
         assert "with the parameters of first/model-" in cluster.text("ps 0")
     train(trainer, *SMALL, *flags, "--micro_batches=2", "--warm_start=first", "--train_dir=local", cwd=tmp_path)
     assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []
+
+
+def test_a_table_keeps_the_scales_that_were_learnt(trainer, tmp_path):
+    """Other rows have other means and categories: by their own scales the parameters would mean nothing."""
+    for name, offset, kinds in (("old", 0, "xy"), ("new", 100, "yz")):
+        (tmp_path / name).mkdir()
+        rows = [f"{i % 17 + offset},{kinds[i % 2]},{'ab'[i % 3 == 0]}" for i in range(200)]
+        (tmp_path / name / "train.csv").write_text("\n".join(["number,kind,y", *rows]) + "\n")
+    flags = ("--target=y", "--hidden=4", "--batch_size=20")
+    train(trainer, *flags, "--data_dir=old", "--train_steps=30", "--train_dir=first", cwd=tmp_path)
+    train(trainer, *flags, *STILL, "--data_dir=new", "--warm_start=first", "--train_dir=second", cwd=tmp_path)
+    first, second = newest(tmp_path / "first"), newest(tmp_path / "second")
+    assert weights(first) == weights(second)
+    assert tensors(first)[1]["preprocessing"] == tensors(second)[1]["preprocessing"]

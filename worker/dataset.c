@@ -389,7 +389,8 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
                          "--validation_size",
                          name, count, held_out);
     }
-    if (config->train.batch_size > count - held_out) {
+    /* Of a round of new files, however few rows they have, the one batch is short. */
+    if (config->train.batch_size > count - held_out && !config->data.round_files) {
         return error_set(error,
                          "%s: train.batch_size=%d is more than the %d images to train on (%d less "
                          "data.validation_size=%d); lower --batch_size",
@@ -569,6 +570,7 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     }
     if (!table_read_train(&whole, test, schema, &overflow, config, error)) {
         overflow_free(&overflow);
+        schema_free(schema);
         free(schema);
         return false;
     }

@@ -65,18 +65,37 @@ static bool load_test(struct eval *eval, struct error *error)
 }
 
 /* eval->trained has been opened. */
-static bool evaluate_checkpoint(struct eval *eval, struct error *error)
+static bool measure(struct eval *eval, struct error *error)
 {
     if (!load_test(eval, error) || !trained_start(&eval->trained, error)) {
         return false;
     }
     eval->evaluation.decision = eval->trained.threshold;
-    if (!evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error)) {
+    return evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error);
+}
+
+static bool evaluate_checkpoint(struct eval *eval, struct error *error)
+{
+    if (!measure(eval, error)) {
         return false;
     }
     report_evaluation(&eval->evaluation, checkpoint_path(eval->trained.file),
                       checkpoint_file_info(eval->trained.file)->global_step);
     return true;
+}
+
+bool eval_score(const struct config *config, const char *wanted, struct eval_score *score, struct error *error)
+{
+    struct eval eval = {.path = NULL};
+    const bool done =
+        trained_open(&eval.trained, config, wanted, "", CHECKPOINT_BEST_WEIGHTS, error) && measure(&eval, error);
+    if (done) {
+        score->metric = evaluation_best_metric(&eval.trained.config.train, eval.test.targets);
+        score->score = evaluation_metric(&eval.evaluation, score->metric);
+        score->rows = eval.evaluation.images;
+    }
+    eval_free(&eval);
+    return done;
 }
 
 /* --- following --- */

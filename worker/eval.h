@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "base/config.h"
+#include "base/error.h"
 
 enum { EVAL_DEFAULT_TIMEOUT_S = 86400 };
 
@@ -14,6 +15,16 @@ struct eval_follow {
     double timeout_s;  /* without a new checkpoint for so long it gives up, with status 1 */
     int64_t last_step; /* a checkpoint of this step or a later one is the last; 0: go on until a signal */
 };
+
+/* How good a checkpoint is on the rows held out for the test. */
+struct eval_score {
+    enum metric metric; /* by which models of its kind are compared: train.best_metric */
+    double score;
+    int64_t rows;
+};
+
+/* wanted: as trained_open's. */
+bool eval_score(const struct config *config, const char *wanted, struct eval_score *score, struct error *error);
 
 /* Returns the exit status; reports its own errors. The folder need not exist yet. */
 int eval_follow_run(const struct config *config, const struct eval_follow *follow);

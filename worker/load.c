@@ -2,8 +2,11 @@
 #include "worker/load.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "base/profile.h"
+#include "worker/data/table/schema.h"
+#include "worker/export/trained.h"
 
 struct test_loader {
     const struct config *config;
@@ -20,13 +23,31 @@ static void *load_test(void *context)
     return NULL;
 }
 
+/* A model goes on with the columns and scales that it has learnt from: anything else would change what it knows. */
+static bool take_over_schema(struct schema **schema, const struct config *config, struct error *error)
+{
+    struct checkpoint_file *file = NULL;
+    if (*schema || config->train.warm_start[0] == '\0' || !dataset_is_table(config)) {
+        return true;
+    }
+    bool done = trained_find(&file, config->train.warm_start, "", error);
+    if (done && checkpoint_file_info(file)->preprocessing) {
+        *schema = calloc(1, sizeof **schema);
+        done = *schema ? schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error)
+                       : error_set(error, "out of memory for its columns");
+    }
+    checkpoint_close(file);
+    return done || error_wrap(error, "train.warm_start");
+}
+
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     struct test_loader loader = {.config = config, .test = test, .loaded = !test};
     pthread_t thread;
     const bool data_first = dataset_is_needed_first(config);
     bool beside = test && !data_first && pthread_create(&thread, NULL, load_test, &loader) == 0;
-    bool loaded = dataset_load(dataset, data_first ? test : NULL, config, error) &&
+    bool loaded = take_over_schema(&dataset->schema, config, error) &&
+                  dataset_load(dataset, data_first ? test : NULL, config, error) &&
                   (!data_first || dataset_fit(config, dataset, error));
     if (beside) {
         pthread_join(thread, NULL);

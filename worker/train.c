@@ -1,12 +1,8 @@
-/*
- * trainer [train]: one process of a job. Local training is put together here: data, model, engine, updater. The test
- * set is loaded with the training set, so that a file that is missing is found before the training and not after it.
- */
+/* trainer [train]: one process of a job, in the role that the config gives it. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/cli/commands.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/process/restart.h"
@@ -15,114 +11,12 @@
 #include "ps/identity.h"
 #include "ps/server.h"
 #include "worker/clients/clients.h"
-#include "worker/dataset.h"
-#include "worker/engine_choose.h"
 #include "worker/eval.h"
-#include "worker/load.h"
-#include "worker/local_updater.h"
+#include "worker/follow.h"
+#include "worker/local_run.h"
 #include "worker/remote/worker.h"
 
 static const double EVALUATOR_INTERVAL_S = 1;
-
-/* Everything a run owns; zeros are fine to release. */
-struct local_run {
-    struct config config; /* the command's, with what depends on the data filled in; owns nothing */
-    struct dataset dataset;
-    struct examples test;
-    struct model model;
-    struct engine_startup startup;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    struct clients_options clients; /* with rounds */
-    struct config inside;           /* with rounds: of the engine that the clients share; owns nothing */
-    struct training training;
-};
-
-/* With rounds, the engine that clients share only computes: what there is to update is theirs. */
-static struct engine_options engine_options(struct local_run *run)
-{
-    struct engine_options options = {.model = &run->model, .config = &run->config};
-    if (config_has_rounds(&run->config.train)) {
-        run->inside = run->config;
-        run->inside.train.optimizer = OPTIMIZER_SGD;
-        options.config = &run->inside;
-    }
-    return options;
-}
-
-static bool create_engine(struct local_run *run, struct engine_options *options, struct error *error)
-{
-    struct training *training = &run->training;
-    const struct dataset *dataset = &run->dataset;
-    struct engine *inside;
-    if (!config_has_rounds(&run->config.train)) {
-        options->train = &dataset->train;
-        options->streaming = dataset->streaming;
-        return engine_choose(&training->engine, options, &run->startup, error);
-    }
-    if (dataset->streaming) {
-        return error_set(error, "clients train on examples in memory, and these do not fit: raise data.memory_mb");
-    }
-    options->like = &dataset->train;
-    if (!engine_choose(&inside, options, &run->startup, error)) {
-        return false;
-    }
-    options->config = &run->config;
-    options->train = &dataset->train;
-    return clients_engine_create(&training->engine, inside, options, &run->clients, error);
-}
-
-static bool open_run(struct local_run *run, struct error *error)
-{
-    struct training *training = &run->training;
-    struct engine_options options = engine_options(run);
-    const bool data_first = dataset_is_needed_first(&run->config);
-    if (!data_first) {
-        model_layout(&run->model, &run->config.model);
-        engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
-    }
-    if (!load_data(&run->dataset, &run->test, &run->config, error)) {
-        return false;
-    }
-    if (data_first) {
-        model_layout(&run->model, &run->config.model);
-        options = engine_options(run); /* again: the data have their say in it */
-        engine_begin(&run->startup, &options);
-    }
-    training->config = &run->config;
-    training->model = &run->model;
-    training->dataset = &run->dataset;
-    training->test = &run->test;
-    training->digest = run->digest;
-    training->sharers = clients_divide_data(&run->clients, &run->config) ? run->clients.count : 1;
-    training->replicas = clients_in_round(&run->clients);
-    if (!training_check_data(training, error) || !local_updater_create(&training->updater, training, error)) {
-        return false;
-    }
-    training_plan(training);
-    return config_digest(&run->config, run->digest, error) && create_engine(run, &options, error);
-}
-
-static int run_local(const struct config *config, const struct clients_options *clients)
-{
-    struct local_run run = {.config = *config, .clients = *clients, .training = {.begun_s = clock_monotonic_s()}};
-    struct engine **engine = &run.training.engine;
-    struct error error;
-    int status = COMMAND_FAILED;
-    signals_catch();
-    if (open_run(&run, &error)) {
-        status = training_run(&run.training);
-    } else {
-        log_error("%s", error.text);
-    }
-    local_updater_destroy(run.training.updater);
-    if (*engine) {
-        (*engine)->table->destroy(*engine);
-    }
-    engine_startup_end(&run.startup);
-    examples_free(&run.test);
-    dataset_free(&run.dataset);
-    return status;
-}
 
 /* Ends with the checkpoint of the job's last step; where epochs bound the job, with a signal. */
 static int run_evaluator(const struct config *config)
@@ -149,7 +43,7 @@ static int run_role(const struct config *config, const struct clients_options *c
     case JOB_LOCAL:
         break;
     }
-    return run_local(config, clients);
+    return local_run(config, clients, NULL);
 }
 
 /* Who this process is in a profile. */
@@ -220,7 +114,7 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    int status = run_role(call->config, &clients);
+    int status = command_switch(call, "follow") ? follow_run(call->config) : run_role(call->config, &clients);
     observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* else it was interrupted, or restarts */
     if (!profile_close(&error)) {
         log_error("%s", error.text);
@@ -231,6 +125,7 @@ static int run_train(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"supervise", NULL, "keep a parent process that restarts training if it dies"},
+    {"follow", NULL, "go on as new files of a table arrive in data_dir; promote what is better on held-out rows"},
     {"clients", "N", "with rounds (local_steps): play N workers in this process"},
     {"partition", "KIND", "who has which examples: iid, shards:N of one class each, or dirichlet:A"},
     {"participation", "SHARE", "share of the clients that take part in each round"},

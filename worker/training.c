@@ -53,6 +53,7 @@ bool training_fail_not_finite(struct training *training, const char *what, doubl
               "%s is %g after step %lld at learning rate %g: training stops here and saves nothing of it; %s; "
               "lower --learning_rate and start again",
               what, report_number(loss), (long long)step, schedule_learning_rate(&training->config->train, step), kept);
+    training->has_diverged = true;
     return training_fail(training);
 }
 

@@ -70,6 +70,7 @@ struct training {
     int64_t global_step, local_step;
     enum training_end end;
     struct error error;           /* of TRAINING_FAILED */
+    bool has_diverged;            /* TRAINING_FAILED by a loss that is not finite */
     int leave_status;             /* exit status of TRAINING_LEAVES */
     struct evaluation evaluation; /* of the validation, later of the test */
     struct progress progress;     /* of local training */

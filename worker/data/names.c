@@ -17,7 +17,7 @@ static int by_name(const void *a, const void *b)
 static bool add(struct names *names, int *capacity, const char *name)
 {
     if (names->count == *capacity) {
-        int larger = *capacity == 0 ? 64 : 2 * *capacity;
+        int larger = *capacity < 64 ? 64 : 2 * *capacity;
         char **items = realloc(names->items, (size_t)larger * sizeof *items);
         if (!items) {
             return false;
@@ -27,6 +27,21 @@ static bool add(struct names *names, int *capacity, const char *name)
     }
     names->items[names->count] = strdup(name);
     return names->items[names->count++];
+}
+
+bool names_add(struct names *names, const char *name)
+{
+    int capacity = names->count;
+    return add(names, &capacity, name);
+}
+
+bool names_have(const struct names *names, const char *name)
+{
+    bool found = false;
+    for (int i = 0; i < names->count && !found; i++) {
+        found = strcmp(names->items[i], name) == 0;
+    }
+    return found;
 }
 
 bool names_list(struct names *names, const char *folder, const char *pattern, struct error *error)

@@ -41,10 +41,23 @@ static bool has_ending(const char *name)
     return false;
 }
 
+static bool copy_names(struct names *names, const struct string_list *list, struct error *error)
+{
+    bool done = true;
+    *names = (struct names){.count = 0};
+    for (int i = 0; done && i < list->count; i++) {
+        done = names_add(names, list->items[i]);
+    }
+    return done || error_set(error, "out of memory for the names of %d files", list->count);
+}
+
 /* The pattern of the config if somebody set it; else all that begins with train or test. */
 static bool list_files(struct names *names, const struct config *config, enum dataset_part part, struct error *error)
 {
     const bool is_test = part == DATASET_TEST;
+    if (config->data.round_files && !is_test) {
+        return copy_names(names, config->data.round_files, error);
+    }
     const bool is_usual = is_default(config, is_test ? "test_files" : "train_files");
     const char *pattern = is_usual  ? (is_test ? "test*" : "train*")
                           : is_test ? config->data.test_files
@@ -62,6 +75,11 @@ static bool list_files(struct names *names, const struct config *config, enum da
     }
     names->count = kept;
     return true;
+}
+
+bool table_list_train(struct names *names, const struct config *config, struct error *error)
+{
+    return list_files(names, config, DATASET_TRAIN, error);
 }
 
 bool table_files_exist(bool *exist, const struct config *config, enum dataset_part part, struct error *error)
@@ -583,7 +601,7 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
                                    .train = &read,
                                    .held_out = split.validation_rows,
                                    .weights = &weights,
-                                   .test = test && !has_test_files ? &read_test : NULL};
+                                   .test = test && !has_test_files && !config->data.tested_files ? &read_test : NULL};
     read_test = encoder_shape(schema);
     done = done && encode_train(&encoding, overflow, config, error);
     encoder_end(&encoding.encoder);
@@ -630,6 +648,13 @@ static bool read_test_rows(struct examples *examples, const struct schema *schem
     return true;
 }
 
+/* The files that rows are split off for the test. */
+static bool list_held_out(struct names *names, const struct config *config, struct error *error)
+{
+    const struct string_list *tested = config->data.tested_files;
+    return tested ? copy_names(names, tested, error) : list_files(names, config, DATASET_TRAIN, error);
+}
+
 bool table_read_test(struct examples *examples, const struct schema *schema, const struct table_options *options,
                      struct error *error)
 {
@@ -642,7 +667,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
     bool done = true, is_split = names.count == 0;
     if (is_split) {
         names_free(&names);
-        done = list_files(&names, options->config, DATASET_TRAIN, error);
+        done = list_held_out(&names, options->config, error);
         if (done && names.count == 0) {
             done =
                 error_set(error, "%s: %s; name their folder with --data_dir, or one file: `trainer eval RUN FILE`",

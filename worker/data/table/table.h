@@ -14,9 +14,13 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
+#include "worker/data/names.h"
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/table/schema.h"
 #include "worker/data/table/survey.h"
+
+/* The names of the training files in data_dir. The caller calls names_free, also after a failure. */
+bool table_list_train(struct names *names, const struct config *config, struct error *error);
 
 /* True if there are files of the part. */
 bool table_files_exist(bool *exist, const struct config *config, enum dataset_part part, struct error *error);

@@ -1,0 +1,20 @@
+/* Training in one process, from the data to the test. */
+#ifndef WORKER_LOCAL_RUN_H
+#define WORKER_LOCAL_RUN_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+
+/* What its exit status does not say. */
+struct local_outcome {
+    bool has_read;     /* the data could be read, and used */
+    bool has_diverged; /* it failed by a loss that is not finite */
+};
+
+struct clients_options;
+
+/* clients: with rounds, who is played here. outcome: may be NULL. Returns the exit status; errors are logged. */
+int local_run(const struct config *config, const struct clients_options *clients, struct local_outcome *outcome);
+
+#endif
