@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/shard.h"

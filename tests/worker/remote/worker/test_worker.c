@@ -376,6 +376,13 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
     return once(&world.agreed, error);
 }
 
+enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
+{
+    (void)exchange;
+    *text = NULL;
+    return once(&world.agreed, error);
+}
+
 /* --- Heartbeats --- */
 
 static char the_heartbeat;
@@ -517,6 +524,13 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     return !world.told_all || error_set(error, "ps 1 is gone");
 }
 
+bool chief_preprocessing(char **text, const struct config *config, struct error *error)
+{
+    (void)config, (void)error;
+    *text = NULL;
+    return true;
+}
+
 void chief_record(struct chief *chief, struct chief_record *record)
 {
     (void)chief;
@@ -576,6 +590,12 @@ void live_config_drift(struct live_config *live, char message[256])
 {
     (void)live;
     snprintf(message, 256, "%s", world.drift ? world.drift : "");
+}
+
+void live_config_show(struct live_config *live, struct board_rollout *shown)
+{
+    (void)live;
+    *shown = (struct board_rollout){0};
 }
 
 bool live_config_knows(struct live_config *live, const char *digest)
@@ -844,7 +864,7 @@ static void share_of_the_data(void **state)
     struct sampler same = {.seed = (uint64_t)bench.config.train.seed, .task = 2, .examples = IMAGES, .batch_size = 4};
     int32_t wanted[BATCH];
     struct batch batch;
-    assert_true(worker_draw(&bench.worker, &batch));
+    assert_true(worker_draw(&bench.worker, 0, &batch));
     assert_int_equal(batch.count, sampler_draw(&same, 0, wanted));
     assert_memory_equal(batch.indexes, wanted, sizeof wanted);
     end(&bench);
