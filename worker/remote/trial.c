@@ -113,6 +113,8 @@ static bool write_config(struct trial *trial, struct error *error)
     struct config config = *trial->then;
     static char nothing[] = "";
     config.cluster = (struct config_cluster){.job_name = JOB_LOCAL,
+                                             .ps_count = config.cluster.ps_count,
+                                             .base_port = config.cluster.base_port,
                                              .min_replicas = 1,
                                              .min_workers = 1,
                                              .lease_secs = config.cluster.lease_secs,
