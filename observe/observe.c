@@ -35,6 +35,7 @@ static struct {
     void (*fill)(void *context, struct board *board);
     void *fill_context;
     bool had_source; /* since it serves */
+    struct api_extras extras;
     /* The server's thread's: what is compared with the next second. */
     struct seen {
         char role[12];
@@ -155,6 +156,7 @@ static void tick(void *context)
     if (self.fill) {
         self.fill(self.fill_context, &self.board);
     }
+    self.run.extras = self.extras; /* the server's thread reads them there */
     pthread_mutex_unlock(&self.mutex);
     board_tick(&self.board);
     if (!self.had_source || self.board.member_count == 0) { /* a source may have nothing to tell yet */
@@ -162,6 +164,13 @@ static void tick(void *context)
     }
     tell_changes(&self.board);
     api_tick(&self.api);
+}
+
+void observe_extras(const struct api_extras *extras)
+{
+    pthread_mutex_lock(&self.mutex);
+    self.extras = *extras;
+    pthread_mutex_unlock(&self.mutex);
 }
 
 void observe_source(void (*fill)(void *context, struct board *board), void *context)

@@ -34,6 +34,9 @@ static inline bool observe_is_on(void)
 
 /* --- What a role says --- */
 
+/* Pictures and columns from now on; what they name must live as long as the process. */
+void observe_extras(const struct api_extras *extras);
+
 void observe_state(enum board_state state);
 
 /* Its main loop goes round: by the threads that matter, whenever it does; so does all else but traffic. */

@@ -1,5 +1,6 @@
 """What a run shows of itself over HTTP (observe.http): the API, metrics, safety, and what hostile clients may do."""
 
+import base64
 import contextlib
 import gzip
 import http.client
@@ -123,6 +124,42 @@ def test_history_has_seconds_and_the_whole_run(watched):
     assert len(some["recent"]["time"]) >= len(history["recent"]["time"]) - 2
     assert min(some["recent"]["time"]) > history["recent"]["time"][1]
     assert watched.get("/api/history?since=soon")[0] == 400
+
+
+def test_first_layer_and_worst_mistakes_of_pictures(watched):
+    wait_until(lambda: {"weights", "mistakes"} <= set(watched.json("/api/status")["run"]["extras"]))
+    layer = watched.json("/api/weights")
+    assert (layer["height"], layer["width"], len(layer["units"])) == (28, 28, 32)
+    for unit in layer["units"]:
+        assert len(unit["values"]) == 784 and any(unit["values"])
+    told = watched.json("/api/mistakes")
+    sure = [mistake["confidence"] for mistake in told["mistakes"]]
+    assert sure == sorted(sure, reverse=True) and all(0.1 <= each <= 1 for each in sure) and len(sure) <= 24
+    for mistake in told["mistakes"]:
+        assert mistake["label"] != mistake["predicted"] and {mistake["label"], mistake["predicted"]} <= set("0123456789")
+        pixels = base64.b64decode(mistake["pixels"])
+        assert len(pixels) == 784 and max(pixels) > 100
+    assert watched.get("/api/columns")[0] == 404
+
+
+def test_columns_of_a_table_by_what_they_weigh(trainer, tmp_path):
+    rows = [(i * 37 % 101 / 50, i * 53 % 97 / 50, "red" if i % 3 else "blue") for i in range(400)]
+    table = "".join(f"{a},{b},{c},{int(a > 1)}\n" for a, b, c in rows)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "train.csv").write_text("signal,noise,color,target\n" + table)
+    port = free_ports(1)[0]
+    process = start(trainer, "train", "--data_dir=d", "--target=target", "--hidden=16", "--num_threads=1",
+                    "--batch_size=50", *LONG, f"--http=127.0.0.1:{port}", cwd=tmp_path)
+    try:
+        def weighs():
+            status, _, body = get(port, "/api/columns")
+            return {column["name"]: column["importance"] for column in json.loads(body)["columns"]} if status == 200 else {}
+
+        wait_until(lambda: weighs().get("signal", 0) > 0.4, process)
+        assert set(weighs()) == {"signal", "noise", "color"} and abs(sum(weighs().values()) - 1) < 1e-6
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def test_events_are_numbered_and_are_told_once(watched):

@@ -125,6 +125,7 @@ static void clear(struct evaluation *evaluation)
 {
     size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
     evaluation->images = evaluation->correct = evaluation->flagged = 0;
+    evaluation->worst_count = 0;
     evaluation->loss = 0;
     evaluation->threshold = NAN;
     memset(evaluation->class_images, 0, n * sizeof *evaluation->class_images);
@@ -156,6 +157,22 @@ static void keep_scores(struct evaluation *evaluation, const float *logits, int 
     }
 }
 
+/* It is this image's turn to be counted. */
+static void keep_mistake(struct evaluation *evaluation, int predicted, double confidence)
+{
+    int at = evaluation->worst_count;
+    while (at > 0 && evaluation->worst[at - 1].confidence < confidence) {
+        at--;
+    }
+    if (at == EVALUATION_WORST || isnan(confidence)) {
+        return;
+    }
+    evaluation->worst_count += evaluation->worst_count < EVALUATION_WORST;
+    memmove(&evaluation->worst[at + 1], &evaluation->worst[at],
+            (size_t)(evaluation->worst_count - at - 1) * sizeof *evaluation->worst);
+    evaluation->worst[at] = (struct mistake){(int)evaluation->images, predicted, confidence};
+}
+
 /* Adds one image: logits [classes], its label. The loss stays a sum until all are in. */
 static void count_image(struct evaluation *evaluation, const float *logits, int32_t label)
 {
@@ -172,6 +189,7 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     if (evaluation->scores) {
         keep_scores(evaluation, logits, best, sum);
     }
+    const int likeliest = best;
     if (classes == 2 && !isnan(evaluation->decision)) {
         best = probability(logits, 1, best, sum) >= evaluation->decision;
     }
@@ -179,6 +197,8 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     if (best == label) {
         evaluation->correct++;
         evaluation->class_correct[label]++;
+    } else {
+        keep_mistake(evaluation, best, probability(logits, best, likeliest, sum));
     }
     if (evaluation->confusions) {
         evaluation->confusions[(size_t)label * (size_t)classes + (size_t)best]++;

@@ -18,6 +18,7 @@ struct schema;
 
 enum {
     EVALUATION_MAX_CONFUSED = 256,    /* with more classes than that, no table of confusions is kept */
+    EVALUATION_WORST = 24,            /* mistakes that are kept */
     EVALUATION_MAX_SCORES = 16777216, /* with more examples x outputs than that, ROC AUC and its like are not known */
 };
 
@@ -27,6 +28,12 @@ struct evaluation_options {
     int rows;                         /* most examples of a table that will be evaluated at once; 0: pictures */
     int targets;                      /* target values of a row; 0: labels */
     const struct schema *schema;      /* of a table, borrowed: what classes and targets are called; NULL: numbers */
+};
+
+/* An example in the wrong class, and how sure of that the model was. */
+struct mistake {
+    int example, predicted;
+    double confidence;
 };
 
 /* Owned by its creator; the counts are those of the last evaluate(). */
@@ -41,6 +48,8 @@ struct evaluation {
     int64_t *class_images;    /* [classes] */
     int64_t *class_correct;   /* [classes] */
     int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
+    struct mistake worst[EVALUATION_WORST]; /* of softmax: the surest of the wrong, the worst first */
+    int worst_count;
     /* Of tables: */
     double metrics[METRICS]; /* NaN: not defined, or not known */
     int units;               /* outputs whose scores are ranked: 1 if there are two classes */

@@ -17,6 +17,7 @@
 #include "ps/store/optimizer.h"
 #include "observe/observe.h"
 #include "worker/observed.h"
+#include "worker/observed_model.h"
 #include "worker/report.h"
 
 enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };
@@ -322,6 +323,8 @@ static bool note_validation(struct training *training, const struct held_model *
         .quiet = training->progress.active,
     });
     observed_validation(evaluation, training->metric, held);
+    observed_model(evaluation, training->engine, training->model, &training->dataset->validation,
+                   training->dataset->schema);
     judge_record(training, record);
     return is_best;
 }

@@ -53,12 +53,12 @@ bool first_layer_is_known(const char *folder)
     return known;
 }
 
-/* weights: [inputs, units] */
-static void write_units(struct text *text, const float *weights, int inputs, int units, int side)
+void first_layer_write(struct text *text, const float *weights, int units, int height, int width)
 {
+    const int inputs = height * width;
     json_open(text, NULL, '{');
-    json_integer(text, "height", side);
-    json_integer(text, "width", side);
+    json_integer(text, "height", height);
+    json_integer(text, "width", width);
     json_open(text, "units", '[');
     for (int unit = 0; unit < units && unit < MOST_UNITS; unit++) {
         json_open(text, NULL, '{');
@@ -89,7 +89,8 @@ bool first_layer_json(void *context, char **json, size_t *size)
     struct text text = {.bytes = NULL};
     const bool done = weights && checkpoint_read_tensor(file, tensor, 0, count, weights, &error);
     if (done) {
-        write_units(&text, weights, inputs, units, side_of(file, tensor));
+        const int side = side_of(file, tensor);
+        first_layer_write(&text, weights, units, side, side);
     }
     free(weights);
     checkpoint_close(file);

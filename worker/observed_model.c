@@ -1,0 +1,283 @@
+/*
+ * The training thread copies numbers, of a bounded size, under a lock; the server's thread makes JSON of them, which
+ * takes longer, when it is asked.
+ */
+#include "worker/observed_model.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "observe/observe.h"
+#include "observe/text.h"
+#include "worker/dashboard/first_layer.h"
+#include "worker/data/table/schema.h"
+
+enum {
+    MOST_UNITS = 64,
+    MOST_WEIGHTS = 64 * 1024, /* floats that are kept */
+    MOST_PIXELS = 256 * 1024, /* bytes of mistakes that are kept */
+    MOST_COLUMNS = 512,
+    ROW_FLOATS = 16 * 1024, /* that are read at once */
+};
+
+static const double PERIOD_S = 5;
+
+struct column {
+    char name[64];
+    double weight;
+};
+
+static struct {
+    pthread_mutex_t mutex; /* guards what follows */
+    int height, width;     /* of pictures */
+    float *weights;        /* [height x width, units] */
+    int units;
+    uint8_t *pixels; /* [mistakes, height x width] */
+    struct {
+        char label[32], predicted[32];
+        double confidence;
+    } mistakes[EVALUATION_WORST];
+    int mistake_count;
+    struct column *columns; /* [column_count] */
+    int column_count;
+    double taken_s; /* the training thread's */
+} self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- As JSON, on the server's thread --- */
+
+static bool take(struct text *text, char **json, size_t *size)
+{
+    *json = text_take(text, size);
+    return *json;
+}
+
+static bool weights_json(void *context, char **json, size_t *size)
+{
+    struct text text = {.bytes = NULL};
+    (void)context;
+    pthread_mutex_lock(&self.mutex);
+    if (self.weights && self.units > 0) {
+        first_layer_write(&text, self.weights, self.units, self.height, self.width);
+    }
+    pthread_mutex_unlock(&self.mutex);
+    return take(&text, json, size);
+}
+
+static void write_mistake(struct text *text, int i, char *base64, size_t room)
+{
+    const size_t bytes = (size_t)self.height * (size_t)self.width;
+    json_open(text, NULL, '{');
+    json_string(text, "label", self.mistakes[i].label);
+    json_string(text, "predicted", self.mistakes[i].predicted);
+    json_number(text, "confidence", self.mistakes[i].confidence);
+    json_string(
+        text, "pixels",
+        sodium_bin2base64(base64, room, self.pixels + (size_t)i * bytes, bytes, sodium_base64_VARIANT_ORIGINAL));
+    json_close(text, '}');
+}
+
+static bool mistakes_json(void *context, char **json, size_t *size)
+{
+    struct text text = {.bytes = NULL};
+    (void)context;
+    pthread_mutex_lock(&self.mutex);
+    const size_t room =
+        sodium_base64_ENCODED_LEN((size_t)self.height * (size_t)self.width, sodium_base64_VARIANT_ORIGINAL);
+    char *base64 = self.pixels ? malloc(room) : NULL;
+    if (base64) {
+        json_open(&text, NULL, '{');
+        json_integer(&text, "height", self.height);
+        json_integer(&text, "width", self.width);
+        json_open(&text, "mistakes", '[');
+        for (int i = 0; i < self.mistake_count; i++) {
+            write_mistake(&text, i, base64, room);
+        }
+        json_close(&text, ']');
+        json_close(&text, '}');
+    }
+    free(base64);
+    pthread_mutex_unlock(&self.mutex);
+    return take(&text, json, size);
+}
+
+static bool columns_json(void *context, char **json, size_t *size)
+{
+    struct text text = {.bytes = NULL};
+    (void)context;
+    pthread_mutex_lock(&self.mutex);
+    if (self.column_count > 0) {
+        json_open(&text, NULL, '{');
+        json_open(&text, "columns", '[');
+        for (int i = 0; i < self.column_count; i++) {
+            json_open(&text, NULL, '{');
+            json_string(&text, "name", self.columns[i].name);
+            json_number(&text, "importance", self.columns[i].weight);
+            json_close(&text, '}');
+        }
+        json_close(&text, ']');
+        json_close(&text, '}');
+    }
+    pthread_mutex_unlock(&self.mutex);
+    return take(&text, json, size);
+}
+
+/* --- Numbers, on the training thread --- */
+
+/* What becomes of one row of the first layer: an input's weights. */
+typedef void take_row(void *context, int input, const float *row, int units);
+
+static bool walk_first_layer(struct engine *engine, const struct model *model, take_row *each, void *context)
+{
+    const struct variable *variable = &model->variables[0];
+    const size_t stride = (size_t)variable->stride;
+    const int at_once = stride > ROW_FLOATS ? 1 : (int)(ROW_FLOATS / stride);
+    struct error error;
+    float *rows = malloc((size_t)at_once * stride * sizeof *rows);
+    bool done = rows;
+    for (int first = 0; done && first < variable->rows; first += at_once) {
+        const int count = variable->rows - first < at_once ? variable->rows - first : at_once;
+        done = engine->table->read(engine, STORE_PARAMETERS, variable->offset + (size_t)first * stride,
+                                   (size_t)count * stride, rows, &error);
+        for (int i = 0; done && i < count; i++) {
+            each(context, first + i, rows + (size_t)i * stride, variable->cols);
+        }
+    }
+    free(rows);
+    return done;
+}
+
+struct kept_weights {
+    float *weights;
+    int units;
+};
+
+static void keep_row(void *context, int input, const float *row, int units)
+{
+    const struct kept_weights *kept = context;
+    (void)units;
+    memcpy(kept->weights + (size_t)input * (size_t)kept->units, row, (size_t)kept->units * sizeof *row);
+}
+
+static void take_weights(struct engine *engine, const struct model *model, int height, int width)
+{
+    const int inputs = model->variables[0].rows, most = MOST_WEIGHTS / inputs;
+    int units = model->variables[0].cols < MOST_UNITS ? model->variables[0].cols : MOST_UNITS;
+    units = units < most ? units : most;
+    struct kept_weights kept = {.units = units};
+    kept.weights =
+        units > 0 && inputs == height * width ? malloc((size_t)inputs * (size_t)units * sizeof *kept.weights) : NULL;
+    if (kept.weights && walk_first_layer(engine, model, keep_row, &kept)) {
+        pthread_mutex_lock(&self.mutex);
+        float *old = self.weights;
+        self.weights = kept.weights;
+        self.units = units;
+        pthread_mutex_unlock(&self.mutex);
+        kept.weights = old;
+    }
+    free(kept.weights);
+}
+
+static void take_mistakes(const struct evaluation *evaluation, const struct examples *examples)
+{
+    const size_t bytes = (size_t)examples->height * (size_t)examples->width;
+    const int most = (int)(MOST_PIXELS / bytes);
+    const int count = evaluation->worst_count < most ? evaluation->worst_count : most;
+    pthread_mutex_lock(&self.mutex);
+    if (!self.pixels) {
+        self.pixels = malloc((size_t)(most < EVALUATION_WORST ? most : EVALUATION_WORST) * bytes);
+    }
+    self.mistake_count = self.pixels ? count : 0;
+    for (int i = 0; i < self.mistake_count; i++) {
+        const struct mistake *worst = &evaluation->worst[i];
+        char text[EVALUATION_NAME];
+        snprintf(self.mistakes[i].label, sizeof self.mistakes[i].label, "%.31s",
+                 evaluation_name(evaluation, examples->labels[worst->example], text));
+        snprintf(self.mistakes[i].predicted, sizeof self.mistakes[i].predicted, "%.31s",
+                 evaluation_name(evaluation, worst->predicted, text));
+        self.mistakes[i].confidence = worst->confidence;
+        memcpy(self.pixels + (size_t)i * bytes, examples->images + (size_t)worst->example * bytes, bytes);
+    }
+    pthread_mutex_unlock(&self.mutex);
+}
+
+static void add_square(void *context, int input, const float *row, int units)
+{
+    double sum = 0;
+    for (int i = 0; i < units; i++) {
+        sum += (double)row[i] * (double)row[i];
+    }
+    ((double *)context)[input] = sum / units;
+}
+
+/* Of a number its input's weights; of a category the mean of those of its places, one of which is on at a time. */
+static double weight_of(const struct schema *schema, const struct schema_column *column, const double *squares)
+{
+    const int places = column->categories.count;
+    double sum = 0;
+    if (column->kind == SCHEMA_NUMBER) {
+        return column->input >= 0 && column->input < schema->inputs ? sqrt(squares[column->input]) : 0;
+    }
+    for (int i = 0; i < places && column->place >= 0 && column->place + i < schema->inputs; i++) {
+        sum += squares[column->place + i];
+    }
+    return places > 0 ? sqrt(sum / places) : 0;
+}
+
+static void take_columns(struct engine *engine, const struct model *model, const struct schema *schema)
+{
+    double *squares = calloc((size_t)model->variables[0].rows, sizeof *squares), all = 0;
+    struct column *columns = calloc(MOST_COLUMNS, sizeof *columns);
+    int count = 0;
+    if (squares && columns && schema->inputs == model->variables[0].rows &&
+        walk_first_layer(engine, model, add_square, squares)) {
+        for (int i = 0; i < schema->count && count < MOST_COLUMNS; i++) {
+            if (schema->columns[i].role == SCHEMA_FEATURE) {
+                snprintf(columns[count].name, sizeof columns[count].name, "%.63s", schema->columns[i].name);
+                columns[count].weight = weight_of(schema, &schema->columns[i], squares);
+                all += columns[count++].weight;
+            }
+        }
+        for (int i = 0; i < count && all > 0; i++) {
+            columns[i].weight /= all;
+        }
+        pthread_mutex_lock(&self.mutex);
+        struct column *old = self.columns;
+        self.columns = columns;
+        self.column_count = count;
+        pthread_mutex_unlock(&self.mutex);
+        columns = old;
+    }
+    free(columns);
+    free(squares);
+}
+
+void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
+                    const struct examples *examples, const struct schema *schema)
+{
+    const double now_s = clock_monotonic_s();
+    struct api_extras extras = {.context = NULL};
+    if (!observe_is_on() || (self.taken_s > 0 && now_s < self.taken_s + PERIOD_S)) {
+        return;
+    }
+    self.taken_s = now_s;
+    if (schema) {
+        take_columns(engine, model, schema);
+        extras.columns = self.column_count > 0 ? columns_json : NULL;
+    } else if (!examples_are_rows(examples)) {
+        self.height = examples->height;
+        self.width = examples->width;
+        take_weights(engine, model, examples->height, examples->width);
+        extras.weights = self.weights ? weights_json : NULL;
+        if (examples->images && examples->labels) {
+            take_mistakes(evaluation, examples);
+            extras.mistakes = mistakes_json;
+        }
+    }
+    observe_extras(&extras);
+}
