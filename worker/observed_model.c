@@ -28,7 +28,7 @@ enum {
 
 static const double PERIOD_S = 5;
 
-struct column {
+struct weighed_column {
     char name[64];
     double weight;
 };
@@ -44,7 +44,7 @@ static struct {
         double confidence;
     } mistakes[EVALUATION_WORST];
     int mistake_count;
-    struct column *columns; /* [column_count] */
+    struct weighed_column *columns; /* [column_count] */
     int column_count;
     double taken_s; /* the training thread's */
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -232,7 +232,7 @@ static double weight_of(const struct schema *schema, const struct schema_column 
 static void take_columns(struct engine *engine, const struct model *model, const struct schema *schema)
 {
     double *squares = calloc((size_t)model->variables[0].rows, sizeof *squares), all = 0;
-    struct column *columns = calloc(MOST_COLUMNS, sizeof *columns);
+    struct weighed_column *columns = calloc(MOST_COLUMNS, sizeof *columns);
     int count = 0;
     if (squares && columns && schema->inputs == model->variables[0].rows &&
         walk_first_layer(engine, model, add_square, squares)) {
@@ -247,7 +247,7 @@ static void take_columns(struct engine *engine, const struct model *model, const
             columns[i].weight /= all;
         }
         pthread_mutex_lock(&self.mutex);
-        struct column *old = self.columns;
+        struct weighed_column *old = self.columns;
         self.columns = columns;
         self.column_count = count;
         pthread_mutex_unlock(&self.mutex);
