@@ -235,15 +235,19 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
 
 /*
  * In a local rollout members restart in waves: the n-th belongs to the first wave of more than n. Workers go from the
- * last one down to worker 0, then every ps, so that the canary is the member that would be missed least.
+ * last one down to worker 0, then every ps, so that the canary is the member that would be missed least. In a new
+ * program those whose silence counts go before those that come and go: what a bad one silences must be noticed.
  */
 static int place_of(const struct rollout *rollout, struct member who)
 {
+    const struct rollout_member *own = find_member(rollout, who);
+    const bool awaited = own && own->awaited;
     int before = who.role == MEMBER_PS ? who.index : 0;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *other = &rollout->members[i];
-        before += other->takes_part && other->who.role == MEMBER_WORKER &&
-                  (who.role == MEMBER_PS || other->who.index > who.index);
+        const bool as_awaited = !rollout->brings_program || other->awaited == awaited;
+        const bool goes_first = as_awaited ? other->who.index > who.index : other->awaited;
+        before += other->takes_part && other->who.role == MEMBER_WORKER && (who.role == MEMBER_PS || goes_first);
     }
     return before;
 }

@@ -173,9 +173,11 @@ void rollout_programs_show(const struct rollout_programs *programs)
 {
     for (int i = 0; i < programs->programs.count; i++) {
         const struct manifest_program *program = &programs->programs.items[i];
+        char before[PROGRAM_ID_HEX + 1];
+        snprintf(before, sizeof before, "%.16s", program->fallback);
         if (programs->bytes[i]) {
-            log_info("program for %-17s %.16s -> %.16s  (%llu KiB)", program->architecture,
-                     program->fallback[0] != '\0' ? program->fallback : "each machine's own", program->digest,
+            log_info("program for %-16s %.18s -> %.16s  (%llu KiB)", program->architecture,
+                     program->fallback[0] == '\0' ? "each machine's own" : before, program->digest,
                      (unsigned long long)(program->size >> 10));
         }
     }

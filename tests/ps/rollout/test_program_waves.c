@@ -1,0 +1,282 @@
+/* A rollout that brings a program: in waves, every ps last, and only what works counts. Members and clock are ours. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/rollout/decide.h"
+
+enum { PS = 2, WORKERS = 10, ALL = PS + WORKERS, ROOM = ALL + 1 };
+
+static const double TICK_S = 0.25;
+static const struct member chief = {MEMBER_WORKER, 0}, leader = {MEMBER_PS, 0};
+static const struct rollout_plan plan = {
+    .target = 2,
+    .fallback = 1,
+    .kind = ROLLOUT_LOCAL,
+    .healthy_s = 1,
+    .brings_program = true,
+    .waves = {.count = 4, .items = {1, ROLLOUT_PERCENT | 10, ROLLOUT_PERCENT | 50, ROLLOUT_PERCENT | 100}}};
+
+/* What the members are, which do at once what they are told. */
+static struct {
+    struct rollout rollout;
+    double now_s;
+    struct rollout_vitals vitals;
+    uint64_t version[ROOM];
+    bool runs[ROOM];  /* the new program */
+    bool other, idle; /* those in the target run some other program; make no steps */
+    enum rollout_phase saved;
+} fleet;
+
+static int enter_with(int room)
+{
+    char message[256];
+    memset(&fleet, 0, sizeof fleet);
+    fleet.vitals = (struct rollout_vitals){.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
+    for (int i = 0; i < ROOM; i++) {
+        fleet.version[i] = 1;
+    }
+    const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
+    bool done = rollout_create(&fleet.rollout, PS, WORKERS, room);
+    for (int i = 0; done && i < PS + room; i++) { /* or it would count as off */
+        rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+    }
+    return !done || !rollout_begin(&fleet.rollout, &plan, &fleet.vitals, 0, message);
+}
+
+static int enter(void **state)
+{
+    (void)state;
+    return enter_with(WORKERS);
+}
+
+/* With a worker more, which the config does not list. */
+static int enter_elastic(void **state)
+{
+    (void)state;
+    return enter_with(WORKERS + 1);
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    rollout_destroy(&fleet.rollout);
+    return 0;
+}
+
+static void obey(int i)
+{
+    const struct member who = fleet.rollout.members[i].who;
+    const enum rollout_order order = rollout_order(&fleet.rollout, who);
+    rollout_told(&fleet.rollout, who);
+    if (order == ORDER_RESTART || order == ORDER_RETURN) {
+        fleet.version[i] = order == ORDER_RESTART ? 2 : 1;
+        fleet.runs[i] = order == ORDER_RESTART;
+    } else if (order == ORDER_SAVE) {
+        assert_true(who.role == chief.role && who.index == chief.index);
+        fleet.saved = PHASE_SAVED;
+    }
+}
+
+static void say(int i)
+{
+    const struct member who = fleet.rollout.members[i].who;
+    const bool is_chief = who.role == chief.role && who.index == chief.index;
+    const struct rollout_report report = {.phase = is_chief && fleet.saved == PHASE_SAVED ? PHASE_SAVED
+                                                   : fleet.version[i] == 2                ? PHASE_SWITCHED
+                                                                                          : PHASE_STAGED,
+                                          .version = fleet.version[i],
+                                          .target = 2,
+                                          .ready = true,
+                                          .runs_target = fleet.runs[i] && !fleet.other,
+                                          .steps = fleet.runs[i] && fleet.idle ? 0 : 10,
+                                          .message = ""};
+    rollout_heard(&fleet.rollout, who, &report, fleet.now_s);
+}
+
+static int count(int first, int last)
+{
+    int there = 0;
+    for (int i = first; i < last; i++) {
+        there += fleet.version[i] == 2;
+    }
+    return there;
+}
+
+static void tick(void)
+{
+    fleet.now_s += TICK_S;
+    fleet.vitals.global_step += 25;
+    for (int i = fleet.rollout.count - 1; i >= 0; i--) {
+        say(i);
+        obey(i);
+    }
+    rollout_tick(&fleet.rollout, &fleet.vitals, fleet.now_s);
+}
+
+static void workers_go_in_waves_and_every_ps_last(void **state)
+{
+    (void)state;
+    int most = 0, seen[8], waves = 0;
+    double canary_s = -1;
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+        const int workers = count(PS, ALL), ps = count(0, PS);
+        if (workers > most) {
+            assert_true(waves < 8);
+            seen[waves++] = most = workers;
+            canary_s = waves == 2 ? fleet.now_s - canary_s : canary_s < 0 ? fleet.now_s : canary_s;
+        }
+        assert_true(workers == 0 || fleet.version[ALL - 1] == 2); /* the canary is the last worker */
+        assert_true(ps == 0 || (workers == WORKERS && fleet.saved == PHASE_SAVED));
+        assert_true(fleet.version[0] == 1 || fleet.version[1] == 2); /* the leader goes last */
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ALL), ALL);
+    assert_int_equal(waves, 3); /* 1 is 10% of 10 */
+    assert_int_equal(seen[0], 1);
+    assert_int_equal(seen[1], 5);
+    assert_int_equal(seen[2], 10);
+    assert_true(canary_s >= 1); /* it was watched */
+}
+
+/* The canary says it is in the version, and runs another program, or makes no step: nobody follows it. */
+static void what_does_not_work_goes_no_further(void **state)
+{
+    (void)state;
+    int most = 0;
+    for (int i = 0; i < 800 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+        most = count(0, ALL) > most ? count(0, ALL) : most;
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_int_equal(most, 1);
+    assert_int_equal(count(0, ALL), 0);
+}
+
+static void another_program_does_not_count(void **state)
+{
+    fleet.other = true;
+    what_does_not_work_goes_no_further(state);
+}
+
+static void a_program_without_steps_does_not_count(void **state)
+{
+    fleet.idle = true;
+    what_does_not_work_goes_no_further(state);
+}
+
+/* Nobody would miss it if it fell silent. */
+static void who_comes_and_goes_is_no_canary(void **state)
+{
+    (void)state;
+    while (count(0, ROOM) == 0) {
+        tick();
+    }
+    assert_int_equal(fleet.version[ALL - 1], 2);
+    assert_int_equal(fleet.version[ALL], 1);
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ROOM), ROOM);
+}
+
+/* ps 0 was killed, and is back in this version of two. */
+static void restart_leader(uint64_t version)
+{
+    struct rollout_plan known = plan;
+    const enum rollout_state state = fleet.rollout.state;
+    known.leader_is_in_target = version == 2;
+    rollout_destroy(&fleet.rollout);
+    assert_true(rollout_create(&fleet.rollout, PS, WORKERS, WORKERS));
+    rollout_resume(&fleet.rollout, state, &known, 0.5, "", fleet.now_s);
+}
+
+static void a_leader_that_comes_back_in_the_target_goes_on(void **state)
+{
+    (void)state;
+    while (fleet.version[0] == 1) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.state, ROLLOUT_SWITCHING);
+    restart_leader(2);
+    assert_int_equal(rollout_order(&fleet.rollout, chief), ORDER_RESTART);
+    for (int i = 0; i < 100 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ALL), ALL);
+}
+
+static void a_leader_that_died_before_its_turn_goes_back(void **state)
+{
+    (void)state;
+    while (count(PS, ALL) < 5) {
+        tick();
+    }
+    restart_leader(1);
+    assert_int_equal(rollout_order(&fleet.rollout, chief), ORDER_RETURN);
+    for (int i = 0; i < 100 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_int_equal(count(0, ALL), 0);
+}
+
+/* Its new program died twice: it is back in the old one, and takes the others with it. */
+static void a_leader_that_its_program_killed_goes_back(void **state)
+{
+    (void)state;
+    while (fleet.version[0] == 1) {
+        tick();
+    }
+    fleet.version[0] = 1;
+    fleet.runs[0] = false;
+    restart_leader(1);
+    assert_int_equal(rollout_order(&fleet.rollout, leader), ORDER_STAGE); /* until all have heard of it */
+    for (int i = 0; i < 100 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_int_equal(count(0, ALL), 0);
+}
+
+/* As long as bytes of it travel, nobody is late. */
+static void staging_takes_as_long_as_the_program_moves(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        fleet.now_s += 30;
+        rollout_moves(&fleet.rollout, fleet.now_s);
+        for (int k = 0; k < ALL; k++) {
+            const struct rollout_report nothing_yet = {.version = 1, .target = 2, .ready = true, .message = ""};
+            rollout_heard(&fleet.rollout, fleet.rollout.members[k].who, &nothing_yet, fleet.now_s);
+        }
+        rollout_tick(&fleet.rollout, &fleet.vitals, fleet.now_s);
+        assert_int_equal(fleet.rollout.state, ROLLOUT_STAGING);
+    }
+    rollout_tick(&fleet.rollout, &fleet.vitals, fleet.now_s + ROLLOUT_STAGE_S);
+    assert_int_equal(fleet.rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_NOT_BEGUN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(workers_go_in_waves_and_every_ps_last, enter, leave),
+        cmocka_unit_test_setup_teardown(another_program_does_not_count, enter, leave),
+        cmocka_unit_test_setup_teardown(a_program_without_steps_does_not_count, enter, leave),
+        cmocka_unit_test_setup_teardown(who_comes_and_goes_is_no_canary, enter_elastic, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_comes_back_in_the_target_goes_on, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_died_before_its_turn_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_its_program_killed_goes_back, enter, leave),
+        cmocka_unit_test_setup_teardown(staging_takes_as_long_as_the_program_moves, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
