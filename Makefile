@@ -194,8 +194,10 @@ install: build/trainer
 	build/trainer completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/trainer
 	build/trainer completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_trainer
 	build/trainer completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/trainer.fish
-	sed 's|/usr/local/|$(PREFIX)/|' 'deploy/trainer@.service' >'$(DESTDIR)$(UNITDIR)/trainer@.service'
-	chmod 644 '$(DESTDIR)$(UNITDIR)/trainer@.service'
+	for unit in trainer@.service trainer-serve@.service trainer-serve@.socket; do \
+		sed 's|/usr/local/|$(PREFIX)/|' "deploy/$$unit" >"$(DESTDIR)$(UNITDIR)/$$unit" && \
+		chmod 644 "$(DESTDIR)$(UNITDIR)/$$unit" || exit 1; \
+	done
 
 # --- Housekeeping ---
 

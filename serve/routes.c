@@ -489,5 +489,6 @@ bool routes_serve(struct service *service, const struct guard *guard, struct err
                                    .log = service->access.path ? log_access : NULL,
                                    .most_bytes = 4 * service->options.most_body + ((size_t)64 << 20)};
     guard_apply(guard, &options);
+    options.listener = service->listener;
     return http_server_start(&service->server, &options, error);
 }

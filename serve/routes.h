@@ -21,6 +21,7 @@ struct service {
     struct budget budget;
     const char *reference; /* borrowed; NULL: none */
     struct access_log access;
+    int listener; /* that systemd passed; 0: none */
     struct work_options options;
     struct work *work;
     struct http_server *server;

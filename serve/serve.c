@@ -48,7 +48,8 @@ static bool read_options(const struct command_call *call, struct service *servic
 {
     struct work_options *options = &service->options;
     double workers, batch, wait_us, waiting, megabytes, models_megabytes;
-    if (!number_flag(call, "workers", threads_available(), 1, POOL_MAX_THREADS, &workers, error) ||
+    const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* a GPU is its engine's */
+    if (!number_flag(call, "workers", usual, 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
         !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
         !number_flag(call, "max_queue", DEFAULT_WAITING, 1, MOST_WAITING, &waiting, error) ||
@@ -211,6 +212,7 @@ static int run(const struct command_call *call)
     struct service service = {.begun_s = clock_wall_s()};
     struct error error;
     signals_catch();
+    service.listener = notify_listener();
     if (call->config->observe.http[0] == '\0') {
         log_error("where? Give --http=127.0.0.1:8500");
         return COMMAND_MISUSED;

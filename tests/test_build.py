@@ -160,11 +160,12 @@ def test_installs_to_a_folder(root, trainer, tmp_path):
     for document in documents.glob("**/*.md"):
         for target in re.findall(r"\]\(([^)#\s]+\.md)", document.read_text()):
             assert (document.parent / target).exists(), (document, target)
-    unit = tmp_path / "usr/lib/systemd/system/trainer@.service"
-    assert unit.stat().st_mode & 0o777 == 0o644
-    assert "\nExecStart=/usr/bin/trainer --config=" in unit.read_text() and "/usr/local/" not in unit.read_text()
-    original = (root / "deploy/trainer@.service").read_text()
-    assert unit.read_text() == original.replace("/usr/local/", "/usr/")
+    for name, start in (("trainer@.service", "/usr/bin/trainer --config="),
+                        ("trainer-serve@.service", "/usr/bin/trainer serve "), ("trainer-serve@.socket", None)):
+        unit = tmp_path / "usr/lib/systemd/system" / name
+        assert unit.stat().st_mode & 0o777 == 0o644
+        assert not start or f"\nExecStart={start}" in unit.read_text()
+        assert unit.read_text() == (root / "deploy" / name).read_text().replace("/usr/local/", "/usr/")
 
 
 def test_help_names_every_target(root):

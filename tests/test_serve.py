@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -586,6 +587,47 @@ def test_each_answer_is_a_line_of_the_access_log(trainer, digits):
         server.get("/healthz")
         wait_for(lambda: path.exists() and "healthz" in path.read_text(), "a new file")
     assert (folder / "access.log.1").read_text().count("\n") == 3
+
+
+# --- who asks, and whose socket it is ---
+
+
+def test_a_token_is_wanted_but_for_health(trainer, digits):
+    folder, pictures, probabilities, _ = digits
+    token = "s3cret" * 8
+    (folder / "token").write_text(token + "\n")
+    (folder / "token").chmod(0o600)
+    body = json.dumps({"instances": pictures[:1].tolist()})
+    with Served(trainer, "run", "--http_token_file=token", cwd=folder) as server:
+        for path in ("/healthz", "/v2/health/ready", "/openapi.json"):
+            assert server.get(path)[0] == 200
+        for path in ("/metrics", "/v2", "/v2/models/model", "/drift/model"):
+            assert server.get(path)[0] == 401
+        assert server.ask("POST", "/v1/models/model:predict", body)[0] == 401
+        answer = server.post("/v1/models/model:predict", body.encode(), Authorization=f"Bearer {token}")
+        numpy.testing.assert_allclose(answer["predictions"], probabilities[:1], atol=1e-6)
+
+
+AS_SYSTEMD = """import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.execve(sys.argv[2], sys.argv[2:], {**os.environ, "LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})"""
+
+
+def test_a_socket_of_systemd_outlives_restarts(trainer, digits):
+    """Who connects while nobody serves is answered by the next process."""
+    folder, _, _, _ = digits
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno()), trainer, "serve", "run",
+                   f"--http=127.0.0.1:{port}"]
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+                peer.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                process = subprocess.Popen(command, cwd=folder, pass_fds=[listener.fileno()],
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                assert peer.recv(64).startswith(b"HTTP/1.1 200")
+                process.terminate()
+                assert process.wait(60) == 0
 
 
 # --- load ---

@@ -90,7 +90,7 @@ def test_a_socket_that_is_not_there_does_no_harm(trainer, tmp_path, monkeypatch)
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
 def test_the_unit_is_one(trainer, root, tmp_path):
-    for name in ("trainer@.service",):
+    for name in ("trainer@.service", "trainer-serve@.service", "trainer-serve@.socket"):
         text = (root / "deploy" / name).read_text().replace("/usr/local/bin/trainer", trainer)
         (tmp_path / name).write_text(text)
         result = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True,

@@ -1,9 +1,11 @@
 /* sd_notify's protocol without libsystemd: a datagram is all that it takes. */
 #include "base/process/notify.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -55,6 +57,22 @@ void notify_restarting(void)
     snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64 "\nSTATUS=restarting\n",
              (int64_t)(clock_monotonic_s() * 1e6));
     send_text(text);
+}
+
+int notify_listener(void)
+{
+    enum { FIRST = 3 };
+    const char *process = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    const bool is_ours = process && count && strtoll(process, NULL, 10) == getpid() && strtol(count, NULL, 10) > 0;
+    unsetenv("LISTEN_PID"); /* children are not meant */
+    unsetenv("LISTEN_FDS");
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (!is_ours || getsockopt(FIRST, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
+        fcntl(FIRST, F_SETFD, FD_CLOEXEC) != 0 || fcntl(FIRST, F_SETFL, O_NONBLOCK) != 0) {
+        return 0;
+    }
+    return FIRST;
 }
 
 /* Seconds between two signs of life; 0: none are wanted. */

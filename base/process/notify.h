@@ -13,6 +13,12 @@ void notify_stopping(void);
 void notify_restarting(void);
 
 /*
+ * The first socket that systemd passes to a service that it starts by one (LISTEN_FDS): listening, set not to block and
+ * closed by exec. 0: there is none. Once.
+ */
+int notify_listener(void);
+
+/*
  * WATCHDOG=1, if the unit wants it (WATCHDOG_USEC, for this process) and half of that time has passed since the last
  * one. To be called by the loop whose progress is what matters, as often as it likes; cheap.
  */

@@ -660,8 +660,9 @@ bool http_server_start(struct http_server **out, const struct http_options *opti
     server->scratch = malloc(READ_BYTES);
     server->poll_fd = epoll_create1(EPOLL_CLOEXEC);
     bool done = server->scratch && server->poll_fd >= 0 ? true : error_set(error, "out of memory or descriptors");
+    server->listener = options->listener > 0 ? options->listener : -1;
     done = done && wake_create(&server->wake, error) &&
-           socket_listen(&server->listener, options->host, options->port, error);
+           (server->listener >= 0 || socket_listen(&server->listener, options->host, options->port, error));
     if (done && (!add_to_poll(server, server->wake.fd, &server->wake) ||
                  !add_to_poll(server, server->listener, server) || !begin_thread(server))) {
         done = error_set(error, "can't serve HTTP: out of memory or threads");

@@ -58,6 +58,7 @@ struct http_logged {
 struct http_options {
     const char *host; /* as for socket_listen */
     uint16_t port;
+    int listener; /* a socket that listens already, which passes to the server, instead of these two; 0: none */
     const struct http_route *routes; /* the first that fits; ends with a path of NULL. Borrowed, as all that follows */
     void *context;                   /* for routes and tick */
     void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */

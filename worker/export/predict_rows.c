@@ -36,8 +36,8 @@ struct prediction {
 
 static bool append(struct prediction *self, const char *text, size_t size)
 {
-    if (size > self->text_capacity - self->text_used) {
-        const size_t capacity = 2 * self->text_capacity + size;
+    if (!self->text || size > self->text_capacity - self->text_used) {
+        const size_t capacity = 2 * self->text_capacity + size + 1;
         char *larger = realloc(self->text, capacity);
         if (!larger) {
             return false;

@@ -1,0 +1,113 @@
+/*
+ * Requests for predictions as bytes from anywhere: both JSON protocols, binary tensors behind their JSON, and files as
+ * they are posted. Each is refused with one line, or becomes rows whose inputs are finite and whose places exist; what
+ * is answered is good JSON, or JSON of the said length with tensors of the said sizes behind it.
+ *
+ * The first byte chooses the protocol and the model, the next two where JSON ends (0: at the body's end).
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <math.h>
+
+#include "base/text/json.h"
+#include "observe/http/internal.h"
+#include "serve/protocol.h"
+#include "tests/serve/models.h"
+
+static const struct protocol *const protocols[] = {&protocol_open_inference, &protocol_tensorflow_predict,
+                                                   &protocol_tensorflow_classify, &protocol_plain};
+
+static void check_rows(const struct examples *rows)
+{
+    for (int i = 0; i < rows->count * rows->numbers; i++) {
+        assert(isfinite(rows->values[i]));
+    }
+    for (int i = 0; i < rows->count * rows->codes; i++) {
+        assert(rows->places[i] == -1 || (rows->places[i] >= rows->numbers && rows->places[i] < rows->inputs));
+    }
+}
+
+static void check_answer(const struct call *call, const char *type, const char *headers, const char *bytes, size_t size)
+{
+    struct json_place place;
+    struct error error;
+    size_t json_size = size;
+    if (strcmp(type, "application/octet-stream") == 0) {
+        assert(sscanf(headers, "Inference-Header-Content-Length: %zu", &json_size) == 1 && json_size <= size);
+    }
+    if (strncmp(type, "text/csv", 8) != 0) {
+        assert(json_check(bytes, json_size, &place, &error));
+    }
+    (void)call;
+}
+
+static void answer_call(struct call *call, struct intake *intake)
+{
+    char headers[512] = "";
+    struct text body = {0};
+    struct error error;
+    const size_t count = (size_t)intake->examples.count;
+    float *outputs = calloc(2 * count + 1, sizeof *outputs);
+    const struct answers answers = {.version = call->version, .outputs = outputs, .count = (int)count};
+    assert(adding_forward(NULL, false, &intake->examples, 0, (int)count, outputs, &error));
+    size_t size;
+    const char *type = call->protocol->write(call, &answers, &body, headers);
+    char *bytes = text_take(&body, &size);
+    assert(type && bytes);
+    check_answer(call, type, headers, bytes, size);
+    free(bytes);
+    free(outputs);
+}
+
+/* The header that tells where JSON ends, as a server's request has it. */
+static void set_length(struct http_request *request, char head[64], uint16_t length)
+{
+    static const char name[] = "inference-header-content-length";
+    memset(request, 0, sizeof *request);
+    if (length > 0) {
+        memcpy(head, name, sizeof name);
+        snprintf(head + sizeof name, 64 - sizeof name, "%u", (unsigned)length - 1);
+        request->head = head;
+        request->headers[request->header_count++] = (struct header){.name = 0, .value = sizeof name};
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static struct version pictures, table;
+    static struct engine *engines[2], engine;
+    static struct schema schema;
+    static struct intake intake;
+    static struct served served = {.name = "model"};
+    struct http_request request;
+    struct input input = input_of(bytes, size);
+    struct error error = {""};
+    char head[64];
+    if (!engine.table) {
+        make_version(&pictures, &engines[0], &engine, 1);
+        make_version(&table, &engines[1], &engine, 1);
+        make_schema(&schema);
+        table.trained.schema = &schema;
+        assert(drift_begin(&table.drift, &table.trained, &error));
+    }
+    const uint8_t choice = input_byte(&input);
+    const uint16_t low = input_byte(&input), length = (uint16_t)(low | input_byte(&input) << 8);
+    set_length(&request, head, length);
+    struct call call = {.request = &request,
+                        .served = &served,
+                        .version = choice & 4 ? &table : &pictures,
+                        .protocol = protocols[choice & 3]};
+    call.body = input_bytes(&input, size, &call.size);
+    assert(intake_begin(&intake, 0, call.version, &error));
+    if (call.protocol->read(&call, &intake, &error)) {
+        check_rows(&intake.examples);
+        answer_call(&call, &intake);
+    } else {
+        assert(error.text[0] != '\0' && !strchr(error.text, '\n'));
+    }
+    if (call.protocol->forget) {
+        call.protocol->forget(&call);
+    }
+    free(call.format);
+    return 0;
+}
