@@ -78,7 +78,9 @@
                                              "answered by program")                                                    \
     MESSAGE(40, get_program,   0,            "from a member to ps 0: asks for bytes of a program that is rolled out; " \
                                              "answered by program")                                                    \
-    MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")
+    MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")                     \
+    MESSAGE(42, figures,       16777216,     "tells ps 0 what is in a worker's rows, or as the chief asks for "        \
+                                             "another's; answered by figures")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -319,6 +321,9 @@
     FIELD(U64,    offset,          0,       "of the bulk in it; to an operator: how much is here, from the beginning " \
                                             "on")                                                                      \
     FIELD(U32,    wait_ms,         60000,   "ask again after this long; 0: at once")
+
+#define MESSAGE_FIELDS_figures(FIELD)                                                                                  \
+    FIELD(I32,    worker,          0,       "whose they are; of a request with bulk: the sender's, whatever it says")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

@@ -110,7 +110,9 @@ static bool create_lists(struct server *server, struct error *error)
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
-    return (server->stage_users && server->finite && server->not_finite) || error_set(error, "out of memory");
+    server->figures = calloc((size_t)workers, sizeof *server->figures);
+    return (server->figures && server->stage_users && server->finite && server->not_finite) ||
+           error_set(error, "out of memory");
 }
 
 static void create_locks(struct server *server)
@@ -129,6 +131,10 @@ static void destroy(struct server *server)
 {
     listener_destroy(server->listener);
     free(server->description);
+    for (int i = 0; server->figures && i < config_worker_room(&server->config->cluster); i++) {
+        free(server->figures[i].bytes);
+    }
+    free(server->figures);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);

@@ -1,6 +1,8 @@
 """Rounds: workers take steps of their own between exchanges, on ps, in one process, and on data of their own."""
 
 import array
+import json
+import shutil
 import struct
 
 import pytest
@@ -144,24 +146,52 @@ def write_table(path, rows, first, colours):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_rows_of_ones_own_mean_what_the_models_do(trainer, tmp_path):
-    """The second worker has other numbers, one class, and a colour that the chief never saw; a chief that is started
-    again with more rows goes on with the model's preprocessing."""
-    for index in range(2):
+def preprocessing_in(folder):
+    return json.loads(tensors(newest(folder))[1]["preprocessing"])
+
+
+def same_preprocessing(one, other):
+    """But for the rounding of sums."""
+    for a, b in zip(one["columns"], other["columns"], strict=True):
+        for key in {*a, *b}:
+            if a[key] != b[key] and not (isinstance(a[key], float) and abs(a[key] - b[key]) < 1e-9 * abs(a[key])):
+                return False
+    return True
+
+
+def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer, tmp_path):
+    """The workers have other numbers, and one of them one class alone and a colour that the chief never saw. A chief
+    that is started again with more rows goes on with the model's preprocessing."""
+    parts = [(200, 20, ["red", "green"]), (90, 60, ["blue", "green"]), (50, -7, ["green", "red", "blue"])]
+    for index, part in enumerate(parts):
         (tmp_path / f"data{index}").mkdir()
-    write_table(tmp_path / "data0" / "train.csv", 200, 20, ["red", "green"])
-    write_table(tmp_path / "data1" / "train.csv", 90, 60, ["blue", "green"])
-    flags = (*ROUNDS, "--data_source=table", "--target=class", "--data_sharding=own", "--local_steps=4",
-             "--batch_size=10", "--layers=4,8,2", "--validation_size=auto", "--save_model_secs=0", "--save_steps=10")
-    preprocessing = []
-    for steps, rows in ((20, 200), (30, 333)):
-        write_table(tmp_path / "data0" / "train.csv", rows, 20, ["red", "green"])
-        with Cluster(trainer, tmp_path, workers=2, flags=(*flags, f"--train_steps={steps}")) as cluster:
-            cluster.start("ps 0", "--data_dir=data0")
-            cluster.start("worker 1", "--data_dir=data1")
-            cluster.start("worker 0", "--data_dir=data0", "--train_dir=kept")
+        write_table(tmp_path / f"data{index}" / "train.csv", *part)
+    (tmp_path / "all").mkdir()
+    for index in range(3):
+        shutil.copy(tmp_path / f"data{index}" / "train.csv", tmp_path / "all" / f"train{index}.csv")
+    table = ("--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2", "--validation_size=auto")
+    train(trainer, *SMALL, *table, "--data_dir=all", "--train_steps=10", "--train_dir=together", cwd=tmp_path)
+    flags = (*ROUNDS, *table, "--data_sharding=own", "--local_steps=4", "--save_model_secs=0", "--save_steps=10")
+    for steps in (20, 30):
+        with Cluster(trainer, tmp_path, workers=3, flags=(*flags, f"--train_steps={steps}")) as cluster:
+            for name in ("worker 1", "ps 0", "worker 0", "worker 2"):
+                kept = ("--train_dir=kept",) if name == "worker 0" else ()
+                cluster.start(name, f"--data_dir=data{name.split()[1]}", *kept)
             cluster.wait_all(60)
             done = cluster.events("worker 0", "done")[0]
             assert done["steps"] == steps and done["test_accuracy"] > 0.8
-        preprocessing.append(tensors(newest(tmp_path / "kept"))[1]["preprocessing"])
-    assert preprocessing[0] == preprocessing[1] and "blue" not in preprocessing[0]
+        assert same_preprocessing(preprocessing_in(tmp_path / "kept"), preprocessing_in(tmp_path / "together"))
+        write_table(tmp_path / "data0" / "train.csv", 333, 20, ["red", "green", "black"])
+
+
+def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
+    for index in range(2):
+        (tmp_path / f"data{index}").mkdir()
+        write_table(tmp_path / f"data{index}" / "train.csv", 60, 20, [["red", "blue"], ["3", "4"]][index])
+    flags = (*ROUNDS, "--data_source=table", "--target=class", "--data_sharding=own", "--batch_size=10",
+             "--layers=4,8,2", "--validation_size=auto")
+    with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
+        for name in ("ps 0", "worker 1", "worker 0"):
+            cluster.start(name, f"--data_dir=data{name.split()[1]}")
+        cluster.wait("worker 0", status=1)
+        assert "column colour has texts on some workers" in cluster.text("worker 0")

@@ -287,6 +287,17 @@ static bool check_own_data(const struct config *config, struct error *error)
                          "has; set train_steps");
         return blame(config, "train", "epochs", error);
     }
+    if (config->data.scaling == SCALING_ROBUST) {
+        error_set(error,
+                  "robust needs the quantiles of all rows, which stay apart with data_sharding=own; use standard "
+                  "or minmax");
+        return blame(config, "data", "scaling", error);
+    }
+    if (config->model.hidden_count != CONFIG_AUTO) {
+        error_set(error, "leaves the outer layers to data that no member has all of with data_sharding=own; give all "
+                         "layers");
+        return blame(config, "model", "hidden", error);
+    }
     if (train->lr_decay < 1 && train->lr_decay_steps == 0) {
         error_set(error, "must be set with data_sharding=own, where an epoch has another length on each worker");
         return blame(config, "train", "lr_decay_steps", error);

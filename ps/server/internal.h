@@ -77,6 +77,11 @@ struct server {
     uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
     size_t description_size;
     char description_digest[65]; /* "" without one */
+    struct figures {
+        uint8_t *bytes; /* [size]; NULL: it has told none */
+        size_t size;
+    } * figures; /* [workers]: of each one's own rows */
+    size_t figures_bytes;
 
     uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
     int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */

@@ -180,7 +180,7 @@ static void send_frame(struct serving_session *one)
         MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,   MESSAGE_get_status,    MESSAGE_staged,
         MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,    MESSAGE_report,        MESSAGE_propose,
         MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome, MESSAGE_done,          MESSAGE_describe,
-        MESSAGE_layers,
+        MESSAGE_layers,        MESSAGE_figures,
     };
     static struct borrowed borrowed;
     union message message;

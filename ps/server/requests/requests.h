@@ -119,6 +119,7 @@ bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);
 bool serve_describe(struct session *session, struct error *error);
 bool serve_layers(struct session *session, struct error *error);
+bool serve_figures(struct session *session, struct error *error);
 
 /* Programs that are rolled out: programs.c. */
 bool serve_offer_program(struct session *session, struct error *error);

@@ -150,6 +150,8 @@ static bool answer(struct session *session, struct error *error)
         return serve_describe(session, error);
     case MESSAGE_layers:
         return serve_layers(session, error);
+    case MESSAGE_figures:
+        return serve_figures(session, error);
     case MESSAGE_report:
         return serve_report(session, error);
     case MESSAGE_propose:

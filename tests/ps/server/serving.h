@@ -269,7 +269,8 @@ static inline void serving_begin(int index)
     server->stage_users = calloc(workers, sizeof(struct session *));
     server->finite = calloc(workers, sizeof *server->finite);
     server->not_finite = calloc(workers, sizeof *server->not_finite);
-    const bool good = server->stage_users && server->finite && server->not_finite &&
+    server->figures = calloc(workers, sizeof *server->figures);
+    const bool good = server->figures && server->stage_users && server->finite && server->not_finite &&
                       shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
                       job_create(&server->job, &serving.config, index, serving.now_s, &error);
     server->following = good && job_is_follower(&server->job);
@@ -307,6 +308,10 @@ static inline void serving_end(void)
     job_destroy(&server->job);
     shard_destroy(server->shard);
     free(server->description);
+    for (int i = 0; i < config_worker_room(&serving.config.cluster); i++) {
+        free(server->figures[i].bytes);
+    }
+    free(server->figures);
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);

@@ -462,7 +462,7 @@ static void test_who_may_ask_for_what(void **state)
         {MESSAGE_heartbeat, "cw"},      {MESSAGE_pull, "cw"},         {MESSAGE_push, "cw"},
         {MESSAGE_end_job, "c"},         {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
         {MESSAGE_describe, "cw"},       {MESSAGE_offer_program, "o"}, {MESSAGE_put_program, "o"},
-        {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},
+        {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},       {MESSAGE_figures, "cw"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {

@@ -448,18 +448,26 @@ static bool weigh_test(struct examples *test, const struct schema *schema, const
 
 /* --- training --- */
 
-/* The first pass or two: what is in the columns, and which rows are held out. */
+/* The first pass or two: what is in the columns, and which rows are held out. The caller calls survey_free. */
+static bool survey_rows(struct survey *survey, struct split *split, const struct names *names,
+                        const struct config *config, struct error *error)
+{
+    struct survey_pass surveying = {.pass = {.begin = begin_survey,
+                                             .take = take_into_survey,
+                                             .config = config,
+                                             .folder = config->data.data_dir,
+                                             .names = names},
+                                    .survey = survey,
+                                    .split = split};
+    return sample_times(split, names, config, error) && survey_files(&surveying, error) && split_settle(split, error);
+}
+
 static bool survey_train(struct schema *schema, struct split *split, const struct names *names,
                          const struct config *config, struct error *error)
 {
-    const char *folder = config->data.data_dir;
     struct survey survey = {.count = 0};
-    struct survey_pass surveying = {
-        .pass = {.begin = begin_survey, .take = take_into_survey, .config = config, .folder = folder, .names = names},
-        .survey = &survey,
-        .split = split};
-    const bool done = sample_times(split, names, config, error) && survey_files(&surveying, error) &&
-                      split_settle(split, error) && survey_schema(&survey, config, folder, schema, error);
+    const bool done = survey_rows(&survey, split, names, config, error) &&
+                      survey_schema(&survey, config, config->data.data_dir, schema, error);
     survey_free(&survey);
     return done;
 }
@@ -621,6 +629,22 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
         *test = read_test;
     }
     return true;
+}
+
+bool table_survey_train(struct survey *survey, const struct config *config, struct error *error)
+{
+    struct names names;
+    bool has_test_files;
+    *survey = (struct survey){.count = 0};
+    if (!list_files(&names, config, DATASET_TRAIN, error)) {
+        return false;
+    }
+    bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
+    struct split split = make_split(config, has_test_files);
+    done = done && survey_rows(survey, &split, &names, config, error);
+    split_free(&split);
+    names_free(&names);
+    return done;
 }
 
 /* --- test --- */

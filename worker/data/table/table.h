@@ -34,6 +34,9 @@ bool table_files_exist(bool *exist, const struct config *config, enum dataset_pa
 bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
                       struct overflow *overflow, const struct config *config, struct error *error);
 
+/* What is in the columns of the rows to train on, settled. The caller calls survey_free in any case. */
+bool table_survey_train(struct survey *survey, const struct config *config, struct error *error);
+
 struct table_options {
     const struct config *config;
     uint64_t limit; /* bytes that the rows may take */

@@ -7,12 +7,9 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { DIGEST_BYTES = (PREPROCESSING_DIGEST - 1) / 2 };
-
-static const double ASK_EVERY_S = 0.2;
 
 static double soon(void)
 {
@@ -147,25 +144,75 @@ static bool ask(struct shard_part *part, char **text, enum push_pull_end *end, s
 enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
-    double told_s = clock_monotonic_s();
     *text = NULL;
     for (;;) {
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        if (end != PUSH_PULL_DONE || ask(part, text, &end, error)) {
             return end;
         }
-        if (!ask(part, text, &end, error)) {
-            link_lost(&part->link, error->text);
-        } else if (end != PUSH_PULL_DONE || *text) {
-            return end;
-        }
-        if (push_pull_must_stop(exchange)) {
-            return PUSH_PULL_STOPPED;
-        }
-        if (clock_monotonic_s() - told_s >= LINK_TOLD_EVERY_S) {
-            told_s = clock_monotonic_s();
-            log_info("waiting for worker 0 to say how rows become inputs");
-        }
-        clock_pause(clock_monotonic_s() + ASK_EVERY_S);
+        link_lost(&part->link, error->text);
     }
+}
+
+/* --- Figures --- */
+
+/* A question and its answer; *text: what the answer holds, NULL: nothing. False: the connection broke. */
+static bool exchange_figures(struct shard_part *part, int worker, char *own, char **text, enum push_pull_end *end,
+                             struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    const struct message_figures message = {.worker = worker};
+    struct iovec bulk = {own, own ? strlen(own) : 0};
+    const struct outgoing frame = {.type = MESSAGE_figures,
+                                   .request = ++channel->next_request,
+                                   .message = &message,
+                                   .bulk = &bulk,
+                                   .bulk_parts = own ? 1 : 0};
+    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
+        return false;
+    }
+    *end = PUSH_PULL_DONE;
+    if (channel->frame.type == MESSAGE_error) {
+        error_set(error, "%s: %s", part->link.name, channel->message.error.message);
+        *end = PUSH_PULL_REFUSED;
+        return true;
+    }
+    if (channel->frame.type != MESSAGE_figures) {
+        return error_set(error, "%s: answered figures by %s", part->link.name, message_name(channel->frame.type));
+    }
+    *text = channel->bulk_left > 0 ? read_text(channel, error) : NULL;
+    return *text || channel->bulk_left == 0;
+}
+
+static enum push_pull_end figures(struct push_pull *exchange, int worker, char *own, char **text, struct error *error)
+{
+    struct shard_part *part = &exchange->parts[0];
+    *text = NULL;
+    if (own && strlen(own) > message_max_bulk(MESSAGE_figures)) {
+        error_set(error,
+                  "what is in the columns takes %zu bytes, and a message holds %u: leave those with the most "
+                  "categories out (--ignore)",
+                  strlen(own), message_max_bulk(MESSAGE_figures));
+        return PUSH_PULL_REFUSED;
+    }
+    for (;;) {
+        enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE || exchange_figures(part, worker, own, text, &end, error)) {
+            return end;
+        }
+        link_lost(&part->link, error->text);
+    }
+}
+
+enum push_pull_end preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error)
+{
+    char *nothing;
+    const enum push_pull_end end = figures(exchange, exchange->config->cluster.task_index, text, &nothing, error);
+    free(nothing);
+    return end;
+}
+
+enum push_pull_end preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text, struct error *error)
+{
+    return figures(exchange, worker, NULL, text, error);
 }

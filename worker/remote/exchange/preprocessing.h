@@ -21,9 +21,16 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
                                        struct error *error);
 
 /*
- * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees.
- * Waits for ps 0, and for the chief.
+ * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees;
+ * NULL: it has said nothing yet. Waits for ps 0.
  */
 enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
+
+/*
+ * Figures of rows that stay where they are (worker/data/table/figures.h). The first tells ps 0 this worker's; the
+ * second asks it, as the chief, for another's: *text is NULL if it has none, else the caller frees it.
+ */
+enum push_pull_end preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error);
+enum push_pull_end preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text, struct error *error);
 
 #endif

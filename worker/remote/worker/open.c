@@ -3,10 +3,9 @@
 #include <stdlib.h>
 
 #include "base/process/notify.h"
-#include "worker/data/table/schema.h"
 #include "worker/load.h"
 #include "worker/remote/data_shape.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/own_rows.h"
 #include "worker/remote/worker/internal.h"
 
 static bool check_config(const struct config *config, struct error *error)
@@ -123,48 +122,12 @@ static bool create_feed(struct remote_worker *worker, struct error *error)
         error);
 }
 
-/* The text of the model's preprocessing; NULL: there is none yet, and it is the chief's to find. */
-static bool find_preprocessing(struct remote_worker *worker, char **text, struct error *error)
-{
-    const struct config *config = &worker->config;
-    struct push_pull asking;
-    *text = NULL;
-    if (worker->is_chief) {
-        return chief_preprocessing(text, config, error);
-    }
-    model_layout(&worker->model, &config->model);
-    const struct push_pull_options options = {
-        .config = config, .model = &worker->model, .identity = &worker->identity, .traffic = &worker->traffic};
-    if (!push_pull_create(&asking, &options, error)) {
-        return false;
-    }
-    const enum push_pull_end end = preprocessing_ask(&asking, text, error);
-    push_pull_destroy(&asking);
-    return end == PUSH_PULL_STOPPED
-               ? error_set(error, "asked to leave while worker 0 had not said how rows become inputs")
-               : end == PUSH_PULL_DONE;
-}
-
 /* Rows of one's own have to mean to the model what the others' do. */
 static bool take_schema(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
-    char *text;
-    if (config->data.data_sharding != SHARDING_OWN || !dataset_is_table(config)) {
-        return true;
-    }
-    if (!find_preprocessing(worker, &text, error)) {
-        return false;
-    }
-    struct schema *schema = text ? calloc(1, sizeof *schema) : NULL;
-    bool done = !text || (schema ? schema_parse(schema, text, error) : error_set(error, "out of memory for columns"));
-    free(text);
-    if (!done) {
-        free(schema);
-        return false;
-    }
-    worker->dataset.schema = schema;
-    return true;
+    return config->data.data_sharding != SHARDING_OWN || !dataset_is_table(config) ||
+           own_rows_agree(&worker->dataset.schema, config, &worker->identity, &worker->traffic, error);
 }
 
 bool worker_open(struct remote_worker *worker, struct error *error)

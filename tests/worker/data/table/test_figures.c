@@ -1,0 +1,196 @@
+/* Surveys of parts, merged, say what the survey of the whole does; and no text breaks anything. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/random.h"
+#include "worker/data/table/figures.h"
+
+enum { ROWS = 400, PARTS = 5, ROW_TEXT = 96 };
+
+static char nothing[] = "", class_name[] = "class", *target = class_name;
+static const struct config config = {.data = {.target = {.items = &target, .count = 1},
+                                              .weight = nothing,
+                                              .group = nothing,
+                                              .time = nothing,
+                                              .category_min = 2}};
+
+static const char header[] = "number,flag,colour,class\n";
+
+static void make_row(char text[ROW_TEXT], struct test_random *random)
+{
+    static const char *const colours[] = {"red", "green", "blue", "rare one", ""};
+    static const char *const classes[] = {"yes", "no", "maybe"};
+    const bool is_missing = test_random_below(random, 9) == 0;
+    char number[32] = "";
+    if (!is_missing) {
+        snprintf(number, sizeof number, "%.9g", 1e6 + 100 * (double)test_random_float(random));
+    }
+    const int colour = test_random_below(random, 40);
+    snprintf(text, ROW_TEXT, "%s,%d,%s,%s\n", number, test_random_below(random, 2),
+             colours[colour < 36   ? colour % 3
+                     : colour < 37 ? 3
+                                   : 4],
+             classes[test_random_below(random, 3)]);
+}
+
+static void survey_text(struct survey *survey, const char *text)
+{
+    struct rows *rows;
+    struct row row;
+    struct error error;
+    bool again = true;
+    assert_true(rows_open_bytes(&rows, "test", text, strlen(text), HEADER_YES, &error));
+    assert_true(survey_begin(survey, rows, &config, false, &error));
+    while (rows_next(rows, &row, &error) == CSV_ROW) {
+        assert_true(survey_add(survey, rows, &row, &error));
+    }
+    assert_true(survey_settle(survey, false, &again, &error));
+    assert_false(again);
+    rows_close(rows);
+}
+
+static void assert_close(double a, double b)
+{
+    assert_true(fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)));
+}
+
+static void check_same(const struct schema *merged, const struct schema *whole)
+{
+    assert_int_equal(merged->count, whole->count);
+    assert_int_equal(merged->inputs, whole->inputs);
+    assert_int_equal(merged->classes, whole->classes);
+    for (int i = 0; i < whole->count; i++) {
+        const struct schema_column *one = &merged->columns[i], *other = &whole->columns[i];
+        assert_string_equal(one->name, other->name);
+        assert_int_equal(one->may_miss, other->may_miss);
+        assert_close(one->center, other->center);
+        assert_close(one->scale, other->scale);
+        assert_close(one->fill, other->fill);
+        assert_int_equal(one->categories.count, other->categories.count);
+        for (int k = 0; k < other->categories.count; k++) {
+            assert_string_equal(dictionary_text(&one->categories, k), dictionary_text(&other->categories, k));
+        }
+    }
+}
+
+/* Rows of the whole and of random parts, the first of which has at least two of everything. */
+static void run_split(struct test_random *random)
+{
+    static char whole[ROWS * ROW_TEXT + 64], parts[PARTS][ROWS * ROW_TEXT + 64];
+    struct survey all, merged, other;
+    struct schema schemas[2];
+    struct error error;
+    strcpy(whole, header);
+    for (int i = 0; i < PARTS; i++) {
+        strcpy(parts[i], header);
+    }
+    for (int i = 0; i < ROWS; i++) {
+        char row[ROW_TEXT];
+        make_row(row, random);
+        strcat(whole, row);
+        strcat(parts[i < 100 ? 0 : 1 + test_random_below(random, PARTS - 1)], row);
+    }
+    survey_text(&all, whole);
+    survey_text(&merged, parts[0]);
+    for (int i = 1; i < PARTS; i++) {
+        survey_text(&other, parts[i]);
+        char *text = figures_text(&other);
+        assert_non_null(text);
+        if (!figures_merge(&merged, text, &error)) {
+            fail_msg("%s", error.text);
+        }
+        free(text);
+        survey_free(&other);
+    }
+    assert_int_equal(merged.rows, all.rows);
+    assert_true(survey_schema(&all, &config, "test", &schemas[0], &error));
+    assert_true(survey_schema(&merged, &config, "test", &schemas[1], &error));
+    check_same(&schemas[1], &schemas[0]);
+    for (int i = 0; i < 2; i++) {
+        schema_free(&schemas[i]);
+    }
+    survey_free(&all);
+    survey_free(&merged);
+}
+
+static void parts_make_the_whole(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("figures");
+    for (int i = 0; i < 30; i++) {
+        run_split(&random);
+    }
+}
+
+static void try_merge(const char *text, const char *words)
+{
+    struct survey survey;
+    struct error error;
+    survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
+    assert_false(figures_merge(&survey, text, &error));
+    assert_non_null(strstr(error.text, words));
+    survey_free(&survey);
+}
+
+static void what_does_not_fit_is_named(void **state)
+{
+    (void)state;
+    struct survey other;
+    survey_text(&other, "number,flag,hue,class\n1,0,red,yes\n2,1,blue,no\n");
+    char *text = figures_text(&other);
+    try_merge(text, "column colour is hue there");
+    free(text);
+    survey_free(&other);
+    survey_text(&other, "number,flag,colour,class\n1,0,7,yes\n2,1,8,no\n");
+    text = figures_text(&other);
+    try_merge(text, "column colour has texts on some workers");
+    free(text);
+    survey_free(&other);
+}
+
+/* Single bytes changed: whatever comes of it, it is an answer. */
+static void damage_is_an_error(void **state)
+{
+    (void)state;
+    static const char *const damaged[] = {"",
+                                          "{}",
+                                          "[]",
+                                          "{\"rows\":-1}",
+                                          "{\"rows\":1e300}",
+                                          "{\"rows\":3,\"columns\":7}",
+                                          "{\"rows\":3,\"columns\":[{}]}"};
+    struct test_random random = test_random_begin("damage");
+    struct survey survey;
+    struct error error;
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
+        survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
+        assert_false(figures_merge(&survey, damaged[i], &error));
+        survey_free(&survey);
+    }
+    for (int i = 0; i < 2000; i++) {
+        survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
+        char *text = figures_text(&survey);
+        text[test_random_below(&random, (int)strlen(text))] = (char)(1 + test_random_below(&random, 127));
+        figures_merge(&survey, text, &error);
+        free(text);
+        survey_free(&survey);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_make_the_whole),
+        cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(damage_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,170 @@
+/* Questions on a connection of their own, before anything is made whose size follows from the answer. */
+#include "worker/remote/own_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process/signals.h"
+#include "worker/data/table/figures.h"
+#include "worker/data/table/table.h"
+#include "worker/remote/chief.h"
+#include "worker/remote/exchange/preprocessing.h"
+
+static const double ASK_EVERY_S = 0.2, TELL_EVERY_S = 5; /* a ps that was started again knows of no figures */
+
+struct agreement {
+    const struct config *config;
+    struct push_pull exchange;
+    struct survey survey; /* of the rows here */
+};
+
+/* False: the process is asked to leave, or it is hopeless. */
+static bool is_done(enum push_pull_end end, struct error *error)
+{
+    return end == PUSH_PULL_STOPPED ? error_set(error, "asked to leave before the rows' preprocessing was known")
+                                    : end == PUSH_PULL_DONE;
+}
+
+static bool pause_asking(double *told_s, const char *what, struct error *error)
+{
+    const double now_s = clock_monotonic_s();
+    if (now_s - *told_s >= LINK_TOLD_EVERY_S) {
+        *told_s = now_s;
+        log_info("waiting for %s", what);
+    }
+    clock_pause(now_s + ASK_EVERY_S);
+    return signals_pending() == 0 || is_done(PUSH_PULL_STOPPED, error);
+}
+
+/* --- Workers --- */
+
+static bool tell(struct agreement *agreement, char **figures, struct error *error)
+{
+    if (!*figures && !(table_survey_train(&agreement->survey, agreement->config, error) &&
+                       ((*figures = figures_text(&agreement->survey)) ||
+                        error_set(error, "out of memory for what is in the columns")))) {
+        return false;
+    }
+    return is_done(preprocessing_tell_figures(&agreement->exchange, *figures, error), error);
+}
+
+/* What the chief said, once it has. */
+static bool await_chief(struct agreement *agreement, char **text, struct error *error)
+{
+    char *figures = NULL;
+    double told_s = clock_monotonic_s(), figures_s = -TELL_EVERY_S;
+    bool done = true;
+    *text = NULL;
+    while (done && !*text) {
+        done = is_done(preprocessing_ask(&agreement->exchange, text, error), error);
+        if (done && !*text && clock_monotonic_s() - figures_s >= TELL_EVERY_S) {
+            done = tell(agreement, &figures, error);
+            figures_s = clock_monotonic_s();
+        }
+        done = done && (*text || pause_asking(&told_s, "worker 0 to say how rows become inputs", error));
+    }
+    free(figures);
+    return done;
+}
+
+/* --- The chief --- */
+
+/* Asks for what is not there yet; *missing: how many still are. */
+static bool ask_all(struct agreement *agreement, char **figures, int *missing, struct error *error)
+{
+    *missing = 0;
+    for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
+        if (!figures[i] && !is_done(preprocessing_ask_figures(&agreement->exchange, i, &figures[i], error), error)) {
+            return false;
+        }
+        *missing += !figures[i];
+    }
+    return true;
+}
+
+static bool gather(struct agreement *agreement, char **figures, struct error *error)
+{
+    const double until_s = clock_monotonic_s() + agreement->config->cluster.lease_secs;
+    double told_s = clock_monotonic_s();
+    int missing;
+    for (;;) {
+        if (!ask_all(agreement, figures, &missing, error)) {
+            return false;
+        }
+        if (missing == 0 || clock_monotonic_s() >= until_s) {
+            break;
+        }
+        if (!pause_asking(&told_s, "other workers to say what is in their rows", error)) {
+            return false;
+        }
+    }
+    if (missing > 0) {
+        log_warning("%d worker%s not there: the preprocessing is of the others' rows", missing,
+                    missing == 1 ? " is" : "s are");
+    }
+    return true;
+}
+
+static bool merge(struct agreement *agreement, char *const *figures, struct error *error)
+{
+    for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
+        if (figures[i] && !figures_merge(&agreement->survey, figures[i], error)) {
+            return error_wrap(error, "the rows of worker %d and those before it don't go together", i);
+        }
+    }
+    return true;
+}
+
+/* What follows from all workers' rows. */
+static bool make_schema(struct agreement *agreement, struct schema *schema, struct error *error)
+{
+    const struct config *config = agreement->config;
+    const int workers = config->cluster.worker_hosts.count;
+    char **figures = calloc((size_t)workers, sizeof *figures);
+    bool done = figures || error_set(error, "out of memory for %d workers' figures", workers);
+    done = done && table_survey_train(&agreement->survey, config, error) && gather(agreement, figures, error) &&
+           merge(agreement, figures, error) &&
+           survey_schema(&agreement->survey, config, "the workers' rows", schema, error);
+    for (int i = 0; figures && i < workers; i++) {
+        free(figures[i]);
+    }
+    free(figures);
+    return done;
+}
+
+/* --- Both --- */
+
+static bool find(struct agreement *agreement, struct schema *schema, struct error *error)
+{
+    const bool is_chief = agreement->config->cluster.task_index == 0;
+    char *text = NULL;
+    if (!(is_chief ? chief_preprocessing(&text, agreement->config, error) : await_chief(agreement, &text, error))) {
+        return false;
+    }
+    const bool done = text ? schema_parse(schema, text, error) : make_schema(agreement, schema, error);
+    free(text);
+    return done;
+}
+
+bool own_rows_agree(struct schema **out, const struct config *config, const struct identity *identity,
+                    struct traffic *traffic, struct error *error)
+{
+    struct agreement agreement = {.config = config};
+    struct model model;
+    struct schema *schema = calloc(1, sizeof *schema);
+    model_layout(&model, &config->model);
+    const struct push_pull_options options = {
+        .config = config, .model = &model, .identity = identity, .traffic = traffic};
+    bool done = schema || error_set(error, "out of memory for the columns");
+    done = done && push_pull_create(&agreement.exchange, &options, error) && find(&agreement, schema, error);
+    push_pull_destroy(&agreement.exchange);
+    survey_free(&agreement.survey);
+    if (!done) {
+        free(schema);
+        return false;
+    }
+    *out = schema;
+    return true;
+}

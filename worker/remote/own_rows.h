@@ -1,0 +1,26 @@
+/*
+ * Tables with data_sharding own: rows stay where they are, and all workers encode theirs by one preprocessing, that of
+ * all rows together. Each worker surveys its own and tells ps 0 the figures; the chief merges them, and says what
+ * follows (worker/data/table/figures.h).
+ *
+ * Only the first model is made so. Who comes when there is one, or goes on from a checkpoint, takes what the model has.
+ */
+#ifndef WORKER_REMOTE_OWN_ROWS_H
+#define WORKER_REMOTE_OWN_ROWS_H
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "net/link.h"
+#include "ps/identity.h"
+#include "worker/data/table/schema.h"
+
+/*
+ * Waits for ps 0, and for the chief; the chief waits for the workers of worker_hosts, for a lease at most. *schema: to
+ * be freed by the caller, also what it points to. False also if the process is asked to leave.
+ */
+bool own_rows_agree(struct schema **schema, const struct config *config, const struct identity *identity,
+                    struct traffic *traffic, struct error *error);
+
+#endif
