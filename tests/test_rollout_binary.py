@@ -27,16 +27,17 @@ def build_of(path):
 class Machines(OpenFleet):
     """A fleet whose members run on two machines, each with a folder of its own."""
 
-    def start_all(self):
+    def start_all(self, off=()):
         self.other = self.folder / "other"
         self.other.mkdir()
         for name in ("operator.pub", "fleet.key", "config.json"):
             shutil.copy2(self.folder / name, self.other / name)
         supervise(self, "ps 0")
-        for i in range(len(self.worker_hosts)):
+        there = [i for i in range(len(self.worker_hosts)) if i not in off]
+        for i in there:
             supervise(self, f"worker {i}", *(["--config=other/config.json"] if i > 0 else []))
         self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
-        wait_for(lambda: 0 not in self.versions().values(), "version of everybody")
+        wait_for(lambda: all(self.versions()[f"worker {i}"] != 0 for i in there), "version of everybody")
 
     def variant(self, name="new", tail=b"another build"):
         """A program that differs from this one in nothing but its bytes."""
@@ -49,7 +50,7 @@ class Machines(OpenFleet):
             return file.read()
 
     def builds(self):
-        return {name: member["program"].split(", build ")[1] for name, member in self.status()[1].items()}
+        return {name: member["program"].rpartition(", build ")[2] for name, member in self.status()[1].items()}
 
     def bring(self, path, *flags, timeout=90):
         return self.rollout(f"--binary={path}", "--yes", "--healthy_secs=1", *flags, timeout=timeout)
@@ -125,6 +126,19 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
     assert operator.returncode == 0, output
     assert smallest == there and set(fleet.builds().values()) == {build_of(new)}
     assert (part.parent / "trainer").read_bytes() == new.read_bytes() and not part.exists()
+
+
+def test_a_machine_that_was_off_fetches_it_when_it_is_back(trainer, tmp_path):
+    with Machines(trainer, tmp_path / "fleet", ps=1, workers=2) as fleet:
+        fleet.start_all(off=[1])
+        new = fleet.variant()
+        result = fleet.bring(new)
+        assert result.returncode == 0 and "without worker 1, which is off" in text_of(result), text_of(result)
+        assert fleet.kept(fleet.other) == set()
+        supervise(fleet, "worker 1", "--config=other/config.json")
+        wait_for(lambda: set(fleet.builds().values()) == {build_of(new)}, "the new program everywhere", 60)
+        assert in_force(fleet.other) == "2" and set(fleet.versions().values()) == {2}
+        assert build_of(new) in fleet.kept(fleet.other)
 
 
 # --- Programs that do no good ---

@@ -36,8 +36,9 @@ struct rollout_coordinator {
     float *losses;                    /* [job.worker_count] as in the message `report` */
     struct manifest_programs carried; /* of the manifest */
     struct programs programs;         /* that are kept here, to be handed on */
-    struct manifest_program offered;  /* by an operator, who is to bring it; no digest: none */
-    double budget, budget_s;          /* bytes that may be handed on, as of then */
+    pthread_mutex_t taking_in; /* one piece of a program at a time: a file's lock keeps out other processes alone */
+    struct manifest_program offered; /* by an operator, who is to bring it; no digest: none */
+    double budget, budget_s;         /* bytes that may be handed on, as of then */
 };
 
 /* Appends to this machine's audit log. Any thread, unlocked. */

@@ -446,6 +446,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
     }
     *out = coordinator;
     coordinator->server = server;
+    pthread_mutex_init(&coordinator->taking_in, NULL);
     coordinator->scheduled = -1;
     coordinator->leads = server->index == 0;
     coordinator->losses = calloc((size_t)room, sizeof *coordinator->losses);
@@ -475,6 +476,7 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
     if (coordinator) {
         agent_destroy(coordinator->agent);
         rollout_destroy(&coordinator->rollout);
+        pthread_mutex_destroy(&coordinator->taking_in);
         free(coordinator->manifest);
         free(coordinator->losses);
         free(coordinator);

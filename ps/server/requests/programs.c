@@ -16,17 +16,25 @@ enum { MOST_WAIT_MS = 60000 };
 
 /* --- From an operator --- */
 
-/* How much of it is here. Unlocked, and with the turn of those who propose. */
-static bool look(const struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t *there,
-                 struct error *error)
+/*
+ * Adds a piece, of size 0 to look only; *there: how much is here by then. Bytes that come where others are expected are
+ * dropped: the answer says which. Unlocked.
+ */
+static bool add_piece(struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t offset,
+                      const uint8_t *bytes, size_t size, uint64_t *there, struct error *error)
 {
     struct program_intake intake;
+    pthread_mutex_lock(&coordinator->taking_in);
     const enum intake_state state =
         program_intake_open(&intake, &coordinator->programs, program->digest, program->size, error);
+    bool done = state == INTAKE_OPEN || state == INTAKE_WHOLE;
+    if (state == INTAKE_OPEN && size > 0 && offset == intake.there) {
+        done = program_intake_add(&intake, bytes, size, error);
+    }
     *there = state == INTAKE_WHOLE ? program->size : intake.there;
     program_intake_close(&intake);
-    return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 takes it in: try again")
-                                : state != INTAKE_FAILED;
+    pthread_mutex_unlock(&coordinator->taking_in);
+    return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 takes it in: try again") : done;
 }
 
 /* The manifest must be one that could be proposed now. */
@@ -74,8 +82,8 @@ bool serve_offer_program(struct session *session, struct error *error)
     if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
-    const bool done =
-        take_offer(coordinator, bytes, size, digest, &offered, &why) && look(coordinator, &offered, &there, &why);
+    const bool done = take_offer(coordinator, bytes, size, digest, &offered, &why) &&
+                      add_piece(coordinator, &offered, 0, NULL, 0, &there, &why);
     free(bytes);
     if (!done) {
         coordinator_note_refusal(coordinator, "unknown", "program", 0, why.text);
@@ -85,22 +93,6 @@ bool serve_offer_program(struct session *session, struct error *error)
     coordinator->offered = offered;
     server_unlock(session->server);
     return send_position(session, request, there, error);
-}
-
-/* Bytes that come where others are expected are dropped: the answer says which. */
-static bool put(const struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t offset,
-                const uint8_t *bytes, size_t size, uint64_t *there, struct error *error)
-{
-    struct program_intake intake;
-    const enum intake_state state =
-        program_intake_open(&intake, &coordinator->programs, program->digest, program->size, error);
-    bool done = state == INTAKE_OPEN || state == INTAKE_WHOLE;
-    if (state == INTAKE_OPEN && offset == intake.there) {
-        done = program_intake_add(&intake, bytes, size, error);
-    }
-    *there = state == INTAKE_WHOLE ? program->size : intake.there;
-    program_intake_close(&intake);
-    return state == INTAKE_BUSY ? error_set(error, "another process takes it in: try again") : done;
 }
 
 bool serve_put_program(struct session *session, struct error *error)
@@ -120,7 +112,7 @@ bool serve_put_program(struct session *session, struct error *error)
     if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
-    const bool done = is_it ? put(coordinator, &offered, offset, bytes, size, &there, &why)
+    const bool done = is_it ? add_piece(coordinator, &offered, offset, bytes, size, &there, &why)
                             : error_set(&why, "that program was not offered, or another one was since");
     free(bytes);
     return done ? send_position(session, request, there, error)
