@@ -55,6 +55,9 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts)
 
+build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
+
 # Time passes faster than it does.
 build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
