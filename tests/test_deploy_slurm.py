@@ -202,7 +202,8 @@ def test_a_preempted_job_saves_and_goes_on_when_it_may(slurm, job_folder):
     slurm.run(f"scancel {job}")
 
 
-def test_a_cancelled_job_saves(slurm, job_folder):
+@pytest.mark.parametrize("time", range(3))
+def test_a_cancelled_job_saves_and_does_not_come_again(slurm, job_folder, time):
     job = slurm.submit(job_folder, *JOB, "--train_steps=100000000", "--save_model_secs=3600")
     wait_for(lambda: len(steps(job_folder, job)) >= 3, "steps", 60)
     before = steps(job_folder, job)[-1]
