@@ -402,6 +402,15 @@ def test_class_weights_balance_what_is_rare(trainer, tmp_path):
     assert "train.class_weights: the target has no class 2" in wrong.stderr
 
 
+def test_a_config_file_may_list_the_usual_patterns(trainer, tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/train.csv").write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 7 > 3]}\n" for i in range(200)))
+    (tmp_path / "config.json").write_text('{"data": {"train_files": "train*.tfrecord*", "test_files": "test*.tfrecord*"}}')
+    result = train(trainer, "--config=config.json", "--data_dir=d", "--target=y", "--test_share=0.2", "--epochs=1",
+                   "--batch_size=20", cwd=tmp_path)
+    assert result.done["steps"] > 0
+
+
 def example(title):
     """The commands of an example in docs/data.md."""
     text = (ROOT / "docs/data.md").read_text()

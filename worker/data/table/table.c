@@ -25,9 +25,10 @@ enum { MOST_WARNINGS = 10 };
 
 /* --- files --- */
 
+/* Whoever says it: a config file may well list all keys. */
 static bool is_default(const struct config *config, const char *name)
 {
-    return !config->origins || config_origin_of(config, config_key_by_path("data", name))->source == SOURCE_DEFAULT;
+    return config_key_is_default(config_key_by_path("data", name), config);
 }
 
 static bool has_ending(const char *name)
