@@ -20,7 +20,8 @@
 #include "base/log.h"
 
 enum {
-    CONFIG_MAX_WIDTH = 65536, /* units in a layer */
+    CONFIG_MAX_WIDTH = 65536,    /* units in a layer */
+    CONFIG_MAX_INPUTS = 1 << 20, /* of the first one: tables have one for each category */
     CONFIG_MAX_HOSTS = 1024,
     CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, with `elastic` */
     CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */

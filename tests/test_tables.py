@@ -405,10 +405,24 @@ def test_class_weights_balance_what_is_rare(trainer, tmp_path):
 def test_a_config_file_may_list_the_usual_patterns(trainer, tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d/train.csv").write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 7 > 3]}\n" for i in range(200)))
-    (tmp_path / "config.json").write_text('{"data": {"train_files": "train*.tfrecord*", "test_files": "test*.tfrecord*"}}')
+    usual = {"data": {"train_files": "train*.tfrecord*", "test_files": "test*.tfrecord*"}}
+    (tmp_path / "config.json").write_text(json.dumps(usual))
     result = train(trainer, "--config=config.json", "--data_dir=d", "--target=y", "--test_share=0.2", "--epochs=1",
                    "--batch_size=20", cwd=tmp_path)
     assert result.done["steps"] > 0
+
+
+def test_a_hundred_thousand_categories(trainer, tmp_path):
+    """Wider than any other layer may be; the checkpoint, evaluation and predictions know the width, too."""
+    (tmp_path / "d").mkdir()
+    rows = [f"a{i % 50000},b{i * 7 % 50021},{'yes' if i % 3 else 'no'}" for i in range(100042)]
+    (tmp_path / "d/train.csv").write_text("\n".join(["one,two,y", *rows]) + "\n")
+    result = train(trainer, "--data_dir=d", "--target=y", "--categorical=one,two", "--category_min=1", "--hidden=4",
+                   "--test_share=0.01", "--optimizer=sgd", "--train_steps=20", "--log_steps=0", "--train_dir=run",
+                   cwd=tmp_path)
+    assert int(re.search(r"(\d+) inputs of 2 columns", result.named("start")[0]["data"])[1]) > 95000
+    (tmp_path / "new.csv").write_text("two,one\nb7,a1\nb1,never\n")
+    assert len(predictions(trainer, "run", "new.csv", cwd=tmp_path)) == 2
 
 
 def example(title):

@@ -624,9 +624,9 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
         layers[i + 1] = is_usual ? USUAL_HIDDEN : model->hidden[i];
     }
     layers[hidden + 1] = schema ? schema_outputs(schema) : dataset->train.classes;
-    if (layers[0] > CONFIG_MAX_WIDTH || layers[hidden + 1] > CONFIG_MAX_WIDTH) {
-        return error_set(error, "data of %d inputs and %d outputs is too wide for a model; the most is %d", layers[0],
-                         layers[hidden + 1], CONFIG_MAX_WIDTH);
+    if (layers[0] > CONFIG_MAX_INPUTS || layers[hidden + 1] > CONFIG_MAX_WIDTH) {
+        return error_set(error, "data of %d inputs and %d outputs is too wide for a model; the most is %d and %d",
+                         layers[0], layers[hidden + 1], CONFIG_MAX_INPUTS, CONFIG_MAX_WIDTH);
     }
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;

@@ -101,8 +101,8 @@ const struct config_key config_keys[] = {
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
      .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "units per layer: inputs (pixels of an image), hidden layers, classes; 784,10 is softmax "
-                    "regression"},
+     .description = "units per layer: inputs (pixels of an image; up to 1048576), hidden layers, classes; 784,10 is "
+                    "softmax regression"},
     {"model", "hidden", KEY_HIDDEN, AT(model.hidden), AT(model.hidden_count), 1, CONFIG_MAX_WIDTH,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "units of the hidden layers, if inputs and outputs are to follow from the data; replaces layers; "

@@ -47,12 +47,25 @@ static bool add_words(cJSON *object, const char *const *words)
     return true;
 }
 
+static cJSON *add_form(cJSON *forms)
+{
+    cJSON *form = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(forms, form)) {
+        cJSON_Delete(form);
+        return NULL;
+    }
+    return form;
+}
+
+/* The first layer may be wider than the others. */
 static bool add_layers(cJSON *object, const struct config_key *key)
 {
     cJSON *items = cJSON_AddObjectToObject(object, "items");
-    return items && add_text(object, "type", "array") && add_number(object, "minItems", 2) &&
-           add_number(object, "maxItems", CONFIG_MAX_LAYERS) && add_text(items, "type", "integer") &&
-           add_limits(items, key);
+    cJSON *inputs = add_form(cJSON_AddArrayToObject(object, "prefixItems"));
+    return items && inputs && add_text(inputs, "type", "integer") && add_number(inputs, "minimum", key->minimum) &&
+           add_number(inputs, "maximum", CONFIG_MAX_INPUTS) && add_text(object, "type", "array") &&
+           add_number(object, "minItems", 2) && add_number(object, "maxItems", CONFIG_MAX_LAYERS) &&
+           add_text(items, "type", "integer") && add_limits(items, key);
 }
 
 static bool add_names(cJSON *object)
@@ -86,16 +99,6 @@ static bool add_layer_devices(cJSON *object)
     cJSON *device = patterns ? cJSON_AddObjectToObject(patterns, layer_pattern) : NULL;
     return device && add_text(object, "type", "object") && cJSON_AddFalseToObject(object, "additionalProperties") &&
            add_text(device, "type", "string") && add_text(device, "pattern", layer_device_pattern);
-}
-
-static cJSON *add_form(cJSON *forms)
-{
-    cJSON *form = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(forms, form)) {
-        cJSON_Delete(form);
-        return NULL;
-    }
-    return form;
 }
 
 static bool add_count_or_auto(cJSON *object, const struct config_key *key)

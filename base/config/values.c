@@ -339,7 +339,9 @@ struct elements {
 static bool add_layer(const struct config_key *key, struct elements *elements, double width, const char *shown,
                       struct error *error)
 {
-    if (!number_fits(key, width) || width != floor(width) || elements->count == CONFIG_MAX_LAYERS) {
+    const bool is_input = key->type == KEY_LAYERS && elements->count == 0;
+    const bool fits = number_fits(key, width) || (is_input && width >= key->minimum && width <= CONFIG_MAX_INPUTS);
+    if (!fits || width != floor(width) || elements->count == CONFIG_MAX_LAYERS) {
         return reject(key, elements->count == CONFIG_MAX_LAYERS ? "more of them" : shown, error);
     }
     elements->numbers[elements->count++] = width;

@@ -232,7 +232,8 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
     const char *next = text;
     for (char *end; model->layer_count < CONFIG_MAX_LAYERS; next = end + 1) {
         long width = strtol(next, &end, 10);
-        if (end == next || width < 1 || width > CONFIG_MAX_WIDTH || (*end != ',' && *end != '\0')) {
+        const int most = model->layer_count == 0 ? CONFIG_MAX_INPUTS : CONFIG_MAX_WIDTH;
+        if (end == next || width < 1 || width > most || (*end != ',' && *end != '\0')) {
             model->layer_count = 0;
             break;
         }

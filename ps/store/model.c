@@ -62,13 +62,13 @@ void model_units_text(const struct config_model *config, char text[MODEL_UNITS_T
 }
 
 /* Reads one width and what follows it; 0: it is none. */
-static int take_width(const char **text)
+static int take_width(const char **text, long most)
 {
     char *end;
     const long width = strtol(*text, &end, 10);
     const bool ends_well = end != *text && (*end == '\0' || (*end == ',' && end[1] != '\0'));
     *text = *end == ',' ? end + 1 : end;
-    return ends_well && width >= 1 && width <= CONFIG_MAX_WIDTH ? (int)width : 0;
+    return ends_well && width >= 1 && width <= most ? (int)width : 0;
 }
 
 bool model_take_units(struct config_model *config, const char *text, struct error *error)
@@ -77,7 +77,7 @@ bool model_take_units(struct config_model *config, const char *text, struct erro
     const char *at = text;
     taken.layer_count = 0;
     while (*at != '\0' && taken.layer_count < CONFIG_MAX_LAYERS) {
-        const int width = take_width(&at);
+        const int width = take_width(&at, taken.layer_count == 0 ? CONFIG_MAX_INPUTS : CONFIG_MAX_WIDTH);
         if (width == 0) {
             return error_set(error, "\"%.128s\" are no layers", text);
         }

@@ -73,7 +73,7 @@ static bool lay_out_places(struct schema *schema)
         column->place = (int)inputs;
         column->code = schema->codes++;
         inputs += is_category ? 1 + (int64_t)column->categories.count + column->may_miss : 1;
-        if (inputs > CONFIG_MAX_WIDTH) {
+        if (inputs > CONFIG_MAX_INPUTS) {
             return false;
         }
     }
@@ -103,7 +103,7 @@ static bool lay_out(struct schema *schema, struct error *error)
         return error_set(error,
                          "the columns make more than %d inputs; leave those with the most categories out (--ignore), "
                          "or raise --category_min",
-                         CONFIG_MAX_WIDTH);
+                         CONFIG_MAX_INPUTS);
     }
     if (schema->inputs == 0) {
         return error_set(error, "no column is left to learn from; name some by --features");
