@@ -33,6 +33,7 @@ static const struct command *const commands[] = {
     &command_completion,
     &command_manual,
     &command_keygen,
+    &command_sign,
     NULL,
 };
 /* clang-format on */

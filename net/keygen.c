@@ -1,4 +1,6 @@
 /* `trainer keygen`: the keys that members of a cluster know each other by. */
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +8,7 @@
 #include "base/log.h"
 #include "net/credentials.h"
 #include "net/member.h"
+#include "net/minisign.h"
 #include "net/operator_key.h"
 
 enum { DEFAULT_DAYS = 365, MAX_DAYS = 36500 };
@@ -41,6 +44,23 @@ static int misuse(const char *what)
     return COMMAND_MISUSED;
 }
 
+static bool create_operator(const char *path, char known_as[MINISIGN_KEY_TEXT], struct error *error)
+{
+    char public_path[PATH_MAX];
+    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    struct minisign_key key;
+    if (!operator_key_create(path, error)) {
+        return false;
+    }
+    snprintf(public_path, sizeof public_path, "%s.pub", path);
+    if (!operator_key_read_public(public_path, public_key, error)) {
+        return false;
+    }
+    minisign_key_of(&key, public_key);
+    minisign_key_format(&key, known_as);
+    return true;
+}
+
 static int run(const struct command_call *call)
 {
     const char *out = command_value(call, "out");
@@ -51,6 +71,7 @@ static int run(const struct command_call *call)
     struct error error;
     struct member member;
     long days = DEFAULT_DAYS;
+    char known_as[MINISIGN_KEY_TEXT];
     if (days_text) {
         char *end;
         days = strtol(days_text, &end, 10);
@@ -79,7 +100,7 @@ static int run(const struct command_call *call)
     if (who && !member_parse(who, &member, &error)) {
         return misuse(error.text);
     }
-    bool done = operator_key ? operator_key_create(operator_key, &error)
+    bool done = operator_key ? create_operator(operator_key, known_as, &error)
                 : who        ? credentials_create_member(ca, &member, (int)days, out, &error)
                 : ca         ? credentials_create_authority(ca, &error)
                              : credentials_create_fleet_key(out, &error);
@@ -89,8 +110,8 @@ static int run(const struct command_call *call)
     }
     if (operator_key) {
         log_info("wrote %s, which signs configs: keep it secret; and %s.pub: copy it to every machine, beside "
-                 "config.json, as operator.pub",
-                 operator_key, operator_key);
+                 "config.json, as operator.pub. minisign knows it as %s",
+                 operator_key, operator_key, known_as);
     } else if (who) {
         log_info("wrote %s, the key of %s, valid for %ld days; start that member with --fleet_key=%s", out, who, days,
                  out);

@@ -16,6 +16,7 @@
 #include "cuda/payload.h"
 #include "net/tls/gcm.h"
 #include "base/kernels.h"
+#include "worker/release.h"
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -71,9 +72,30 @@ static void collect(struct version_facts *facts)
     collect_gpu(facts);
 }
 
+static int verify(const char *path, const char *key)
+{
+    struct release_proof proof;
+    struct error error;
+    if (!release_verify(path, key, &proof, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    printf("%s is as released: \"%s\", signed by the key %s\n", path, proof.comment, proof.key);
+    return COMMAND_DONE;
+}
+
 static int run(const struct command_call *call)
 {
+    const char *released = command_value(call, "verify"), *key = command_value(call, "key");
     struct version_facts facts = {.kernels = ""};
+    if (released && !command_switch(call, "json")) {
+        return verify(released, key);
+    }
+    if (released || key) {
+        log_error("version: %s; try: trainer version --verify=FILE --key=KEY",
+                  released ? "--verify cannot be combined with --json" : "--key needs --verify");
+        return COMMAND_MISUSED;
+    }
     struct utsname system;
     collect(&facts);
     const char *kernel = uname(&system) == 0 ? system.release : "unknown";
@@ -113,6 +135,8 @@ static int run(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"json", NULL, "one JSON object"},
+    {"verify", "FILE", "instead, check a downloaded file of a release by SHA256SUMS and its signature, beside it"},
+    {"key", "KEY", "whose signature counts: RW..., or a public key's file; by default the one that came along"},
     {NULL, NULL, NULL},
 };
 

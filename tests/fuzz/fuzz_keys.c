@@ -1,10 +1,12 @@
 /*
- * Key files from anywhere: a fleet's or a member's in PEM, with a second one that is trusted beside it, and the
- * operator's. Refused with one line that names the file, or keys that make passes which they let through.
+ * Key files from anywhere: a fleet's or a member's in PEM, with a second one that is trusted beside it, the operator's,
+ * and minisign's with its signatures. Refused with one line that names the file, or keys that make passes which they
+ * let through.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "net/credentials.h"
+#include "net/minisign.h"
 #include "net/operator_key.h"
 
 static void check_credentials(const char *path)
@@ -26,6 +28,33 @@ static void check_credentials(const char *path)
     credentials_free(credentials);
 }
 
+static void check_minisign(const uint8_t *bytes, size_t size)
+{
+    static const uint8_t digest[MINISIGN_DIGEST] = {1};
+    static const struct minisign_key nobodys = {{1}, {2}};
+    char *text = text_of(bytes, size), again[MINISIGN_KEY_TEXT];
+    struct minisign_key key;
+    struct minisign signature;
+    struct error error = {""};
+    if (minisign_key_parse(&key, text, &error)) {
+        minisign_key_format(&key, again);
+        assert(strstr(text, again)); /* there is one way to write it */
+    } else {
+        check_refusal(&error, "is no public key");
+    }
+    if (minisign_parse(&signature, text, &error)) {
+        assert(strlen(signature.comment) < sizeof signature.comment && strstr(text, signature.comment));
+        assert(!minisign_verify(&signature, &nobodys, digest, &error));
+        check_refusal(&error, "was not signed");
+        memcpy(signature.id, nobodys.id, sizeof signature.id);
+        assert(!minisign_verify(&signature, &nobodys, digest, &error));
+        check_refusal(&error, "is not what");
+    } else {
+        check_refusal(&error, "is ");
+    }
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     char path[300], beside[310];
@@ -37,6 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     snprintf(path, sizeof path, "%s/key", fuzz_folder());
     snprintf(beside, sizeof beside, "%s.next", path);
     fuzz_write(path, part, part_size);
+    check_minisign(part, part_size);
     unlink(beside);
     if (input_left(&input) > 0) {
         part = input_part(&input, &part_size);

@@ -1,0 +1,188 @@
+/* Signatures in minisign's format: one that minisign made, ours, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include <sodium.h>
+
+#include "net/minisign.h"
+#include "tests/net/loopback.h"
+
+/* `minisign -G -W` and `minisign -S -m vector -t 'trainer 0.1.0'` (0.11), of "released\n". */
+static const char key_text[] = "RWRLVrnUhih0M2hMDtRgbnWjXqBbOW4FWVOgYJV7t26fwMjUn74/7Ff7";
+static const char key_file[] = "untrusted comment: minisign public key 33742886D4B9564B\n"
+                               "RWRLVrnUhih0M2hMDtRgbnWjXqBbOW4FWVOgYJV7t26fwMjUn74/7Ff7\n";
+static const char theirs[] =
+    "untrusted comment: signature from minisign secret key\n"
+    "RURLVrnUhih0M1Vl0Id4MzeeOG6N1LxfIZp4txmt1ww+HnyBORkeBTJn02OhoLfRLI6PO0zQg4a2XRycr7uyHb75RvbD4ENaxQg=\n"
+    "trusted comment: trainer 0.1.0\n"
+    "eLbvjTs9xJckZ7fFQDcEaTfGsKNss9jC2y9B1St0qbtKrYByZqbjD9xmADCdHTeJmGwkdJ4eYYlGH1WAIqaLCw==\n";
+/* The same with -l. */
+static const char old[] =
+    "untrusted comment: signature from minisign secret key\n"
+    "RWRLVrnUhih0MwkFhyNsUeax5LSQn13Y+YOHqsCMBIxN6vHZ4WWMlPZZC1+MDEjcaqltj6Wn2Q3ovShg+SSBlA48KOlh+okjAwo=\n"
+    "trusted comment: trainer 0.1.0\n"
+    "t8gdkpks6ZpMU1Vj7VeQaQA9he5KrXWtOJYxBV8Pg4r+89ZFaaLWWOKpiF4iLi97HbMxwmoGc0AZ0kmfu6HJBw==\n";
+
+static void digest_of(const char *text, uint8_t digest[MINISIGN_DIGEST])
+{
+    crypto_generichash(digest, MINISIGN_DIGEST, (const uint8_t *)text, strlen(text), NULL, 0);
+}
+
+static void minisigns_own_verify(void **state)
+{
+    (void)state;
+    struct error error = {""};
+    struct minisign_key key, same;
+    struct minisign signature;
+    uint8_t digest[MINISIGN_DIGEST];
+    char text[MINISIGN_KEY_TEXT];
+    assert_true(minisign_key_parse(&key, key_text, &error));
+    assert_true(minisign_key_parse(&same, key_file, &error));
+    assert_memory_equal(&key, &same, sizeof key);
+    minisign_key_format(&key, text);
+    assert_string_equal(text, key_text);
+    assert_true(minisign_parse(&signature, theirs, &error));
+    assert_string_equal(signature.comment, "trainer 0.1.0");
+    digest_of("released\n", digest);
+    assert_true(minisign_verify(&signature, &key, digest, &error));
+    assert_false(minisign_parse(&signature, old, &error));
+    assert_non_null(strstr(error.text, "old kind"));
+}
+
+static void ours_verify(void **state)
+{
+    (void)state;
+    struct error error = {""};
+    struct minisign_key key;
+    struct minisign signature;
+    uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY], digest[MINISIGN_DIGEST];
+    char text[MINISIGN_MAX_FILE], again[MINISIGN_MAX_FILE], key_of_it[MINISIGN_KEY_TEXT];
+    crypto_sign_keypair(public_key, secret_key);
+    minisign_key_of(&key, public_key);
+    minisign_key_format(&key, key_of_it);
+    digest_of("list", digest);
+    assert_true(minisign_sign(secret_key, digest, "trainer 0.1.0", text, &error));
+    assert_true(minisign_sign(secret_key, digest, "trainer 0.1.0", again, &error));
+    assert_string_equal(text, again);
+    assert_non_null(strstr(text, key_of_it));
+    assert_true(minisign_parse(&signature, text, &error));
+    assert_true(minisign_verify(&signature, &key, digest, &error));
+}
+
+/* Each thing that a signature is of, altered by itself. */
+static void what_was_altered_is_refused(void **state)
+{
+    (void)state;
+    struct error error = {""};
+    struct minisign_key key;
+    struct minisign signature, whole;
+    uint8_t digest[MINISIGN_DIGEST];
+    assert_true(minisign_key_parse(&key, key_text, &error) && minisign_parse(&whole, theirs, &error));
+    digest_of("released", digest);
+    assert_false(minisign_verify(&whole, &key, digest, &error));
+    assert_non_null(strstr(error.text, "is not what was signed by the key RWRLVr"));
+    digest_of("released\n", digest);
+    signature = whole;
+    signature.signature[63] ^= 1;
+    assert_false(minisign_verify(&signature, &key, digest, &error));
+    signature = whole;
+    signature.comment[8] = '9';
+    assert_false(minisign_verify(&signature, &key, digest, &error));
+    assert_non_null(strstr(error.text, "a comment that was not signed"));
+    signature = whole;
+    signature.id[0] ^= 1;
+    assert_false(minisign_verify(&signature, &key, digest, &error));
+    assert_non_null(strstr(error.text, "was not signed by the key"));
+    key.id[0] ^= 1; /* somebody else's key under this id */
+    key.key[0] ^= 1;
+    assert_false(minisign_verify(&signature, &key, digest, &error));
+}
+
+/* Cut anywhere, and each character replaced by another: never what was signed. */
+static void torn_texts_are_refused(void **state)
+{
+    (void)state;
+    struct error error;
+    struct minisign signature, whole;
+    struct minisign_key key, other;
+    uint8_t digest[MINISIGN_DIGEST];
+    char text[sizeof theirs];
+    assert_true(minisign_key_parse(&key, key_text, &error) && minisign_parse(&whole, theirs, &error));
+    digest_of("released\n", digest);
+    for (size_t length = 0; length < strlen(theirs) - 1; length++) {
+        memcpy(text, theirs, length);
+        text[length] = '\0';
+        assert_false(minisign_parse(&signature, text, &error));
+    }
+    for (size_t at = strlen("untrusted comment: signature from minisign secret key\n"); at < strlen(theirs) - 1; at++) {
+        memcpy(text, theirs, sizeof text);
+        text[at] = text[at] == 'x' ? 'y' : 'x';
+        assert_false(minisign_parse(&signature, text, &error) && minisign_verify(&signature, &key, digest, &error));
+    }
+    for (size_t length = 0; length < strlen(key_text); length++) {
+        memcpy(text, key_text, length);
+        text[length] = '\0';
+        assert_false(minisign_key_parse(&other, text, &error));
+    }
+    assert_false(minisign_key_parse(&other, theirs, &error));
+}
+
+static void a_comment_is_one_printable_line(void **state)
+{
+    (void)state;
+    static const uint8_t secret_key[OPERATOR_SECRET_KEY], digest[MINISIGN_DIGEST];
+    struct error error = {""};
+    char text[MINISIGN_MAX_FILE], longest[MINISIGN_COMMENT + 1];
+    memset(longest, 'c', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_false(minisign_sign(secret_key, digest, "", text, &error));
+    assert_false(minisign_sign(secret_key, digest, "two\nlines", text, &error));
+    assert_false(minisign_sign(secret_key, digest, "\033[1m", text, &error));
+    assert_false(minisign_sign(secret_key, digest, longest, text, &error));
+    assert_non_null(strstr(error.text, "at most 255 characters"));
+    longest[MINISIGN_COMMENT - 1] = '\0';
+    assert_true(minisign_sign(secret_key, digest, longest, text, &error));
+}
+
+static void a_file_is_read_in_pieces(void **state)
+{
+    (void)state;
+    enum { SIZE = 200 * 1000 };
+    static uint8_t bytes[SIZE];
+    char folder[64];
+    struct error error = {""};
+    uint8_t digest[MINISIGN_DIGEST], expected[MINISIGN_DIGEST];
+    loopback_make_folder(folder);
+    const char *path = loopback_file(folder, "large");
+    randombytes_buf(bytes, sizeof bytes);
+    FILE *file = fopen(path, "wb");
+    assert_true(file && fwrite(bytes, 1, sizeof bytes, file) == sizeof bytes && fclose(file) == 0);
+    crypto_generichash(expected, sizeof expected, bytes, sizeof bytes, NULL, 0);
+    assert_true(minisign_digest(path, digest, &error));
+    assert_memory_equal(digest, expected, sizeof digest);
+    assert_false(minisign_digest(folder, digest, &error)); /* a folder */
+    assert_int_equal(remove(path), 0);
+    assert_false(minisign_digest(path, digest, &error));
+    assert_non_null(strstr(error.text, "cannot be opened"));
+    loopback_remove_folder(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(minisigns_own_verify),
+        cmocka_unit_test(ours_verify),
+        cmocka_unit_test(what_was_altered_is_refused),
+        cmocka_unit_test(torn_texts_are_refused),
+        cmocka_unit_test(a_comment_is_one_printable_line),
+        cmocka_unit_test(a_file_is_read_in_pieces),
+    };
+    return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
