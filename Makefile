@@ -77,9 +77,10 @@ link_with   := $(x25519:%=-Wl,--wrap=%) -Wl,-u,__wrap_mbedtls_ecp_mul -lmbedtls 
 	$(if $(filter x86_64,$(machine)),-lintel-ipsec-mb) -lm -lpthread
 
 $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
+# As many digits of a commit in every clone.
 $(call remember,build/version,$(or \
-	$(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null),$(VERSION)$(shell \
-	git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
+	$(shell git describe --tags --match 'v[0-9]*' --abbrev=10 --dirty 2>/dev/null | sed 's/^v//'),$(VERSION)$(shell \
+	git describe --always --abbrev=10 --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
 date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 2>/dev/null),$(DATE))
 
 # --- Third-party libraries: base/deps fetches and builds them ---
@@ -87,7 +88,7 @@ date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 
 # System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
 goals    := $(or $(MAKECMDGOALS),all)
 tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-deploy test-repeat,$(goals))
-purposes := build \
+purposes := build $(if $(filter dist,$(goals)),dist) \
 	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
 	$(if $(filter test-full test-deploy,$(goals)),deploy) \
@@ -139,14 +140,15 @@ include base/deps/cross.mk
 objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
 musl_cc := build/deps/musl/bin/musl-cc
 
-# Debugging information is kept beside the program that is copied around, which finds it by its link.
+# Debugging information is kept beside the program that is copied around, which finds it by its link. There is no build
+# id: it would tell programs apart by the folder that they were built in, which only this information names.
 build/trainer: build/trainer.debug
 	@$(shell $(CC) -print-prog-name=objcopy) --strip-debug --add-gnu-debuglink=$< $< $@.new
 	@mv $@.new $@
 	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB$(if $(gpu_missing), without the GPU engine: $(gpu_missing))"
 
 build/trainer.debug: $(objects) $(musl_libs) build/product/flags
-	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with)
+	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with) -Wl,--build-id=none
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)
@@ -181,23 +183,11 @@ mnist:
 	@base/deps/mnist $(DATA_DIR)
 
 install: build/trainer
-	install -D -m 755 build/trainer $(DESTDIR)$(PREFIX)/bin/trainer
-	for file in config.json LICENSE README.md docs/*.md net/PROTOCOL.md tests/bench/RESULTS.md tests/net/tls/TLSFUZZER.md \
-			tests/simulate/README.md tests/fuzz/README.md; do \
-		install -D -m 644 $$file $(DESTDIR)$(PREFIX)/share/doc/trainer/$$file || exit 1; \
-	done
-	install -D -m 644 deploy/gpu.conf $(DESTDIR)$(PREFIX)/share/doc/trainer/gpu.conf
-	install -d $(DESTDIR)$(UNITDIR) $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 \
-		bash-completion/completions zsh/site-functions fish/vendor_completions.d)
-	build/trainer manual >$(DESTDIR)$(PREFIX)/share/man/man1/trainer.1
-	build/trainer manual trainer-config >$(DESTDIR)$(PREFIX)/share/man/man5/trainer-config.5
-	build/trainer completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/trainer
-	build/trainer completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_trainer
-	build/trainer completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/trainer.fish
-	for unit in trainer@.service trainer-serve@.service trainer-serve@.socket; do \
-		sed 's|/usr/local/|$(PREFIX)/|' "deploy/$$unit" >"$(DESTDIR)$(UNITDIR)/$$unit" && \
-		chmod 644 "$(DESTDIR)$(UNITDIR)/$$unit" || exit 1; \
-	done
+	@PROGRAM=$< PREFIX='$(PREFIX)' UNITDIR='$(UNITDIR)' DESTDIR='$(DESTDIR)' deploy/install
+
+# --- Releases ---
+
+include deploy/dist/dist.mk
 
 # --- Housekeeping ---
 
@@ -231,6 +221,7 @@ help:
 	@echo "make mutants   COUNT=$(COUNT) changes in each of ROOM='ps net worker': do unit tests notice?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
 	@echo "make vectors   remake the tests' reference figures"
+	@echo "make dist      archives, Debian packages, container images, a bill of materials in build/dist; KEY= signs"
 	@echo "make install   program, manual pages, completion to PREFIX=$(PREFIX) under DESTDIR=, systemd's unit to UNITDIR="
 	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="

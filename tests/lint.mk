@@ -84,7 +84,7 @@ build/lint/circles: $(product_files) tests/lint/circles.py
 
 # Scripts and makefiles too, for the length of their lines and the rules between their sections.
 house_files := $(sort $(product_files) $(formatted) Makefile $(wildcard cuda/*.mk base/deps/*.mk tests/*.mk tests/*.py \
-	tests/*/*.py))
+	tests/*/*.py deploy/dist/*.mk deploy/dist/*.py))
 
 build/lint/house: $(house_files) tests/lint/house.py $(musl_libs)
 	@mkdir -p $(@D)

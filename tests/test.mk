@@ -13,6 +13,7 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 # Everything is built before anything runs: tests that measure time want the machine.
 programs_want := build/trainer build/clocked/trainer build/bench/ps_load build/bench/gpu_bench build/fake/libcuda.so.1 \
 	build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready build/venv-deploy/ready \
+	build/venv-dist/ready \
 	$(if $(T),,aarch64)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 

@@ -73,11 +73,13 @@ def copy(root, tmp_path):
     (tree / "build").mkdir()
     (tree / "cuda").mkdir()
     (tree / "observe/page").mkdir(parents=True)
+    (tree / "deploy/dist").mkdir(parents=True)
     (tree / "tests").mkdir()
     fragments = [path.relative_to(root) for path in root.glob("tests/*.mk")]
     headers = [path.relative_to(root) for path in root.glob("base/*.h")]
     sources = ("base/error.c", "base/file.c", "base/random/philox.h")
-    for name in ("Makefile", "cuda/build.mk", "observe/page/page.mk", *fragments, *headers, *sources):
+    for name in ("Makefile", "cuda/build.mk", "observe/page/page.mk", "deploy/dist/dist.mk", *fragments, *headers,
+                 *sources):
         shutil.copy(root / name, tree / name)
     (tree / "base/philox_user.c").write_text('#include "base/random/philox.h"\nextern int philox_user;\n')
     shutil.copytree(root / "base/deps", tree / "base/deps")
@@ -155,7 +157,7 @@ def test_installs_to_a_folder(root, trainer, tmp_path):
     )
     assert output_of(str(tmp_path / "usr/bin/trainer"), "version")
     documents = tmp_path / "usr/share/doc/trainer"
-    for name in ("config.json", "README.md", "LICENSE", "gpu.conf", "docs/training.md"):
+    for name in ("config.json", "README.md", "CHANGELOG.md", "LICENSE", "gpu.conf", "docs/training.md"):
         assert (documents / name).exists()
     for document in documents.glob("**/*.md"):
         for target in re.findall(r"\]\(([^)#\s]+\.md)", document.read_text()):
@@ -166,11 +168,13 @@ def test_installs_to_a_folder(root, trainer, tmp_path):
         assert unit.stat().st_mode & 0o777 == 0o644
         assert not start or f"\nExecStart={start}" in unit.read_text()
         assert unit.read_text() == (root / "deploy" / name).read_text().replace("/usr/local/", "/usr/")
+    for name in ("lib/sysusers.d/trainer.conf", "lib/tmpfiles.d/trainer.conf", "share/man/man1/trainer.1"):
+        assert (tmp_path / "usr" / name).stat().st_mode & 0o777 == 0o644
 
 
 def test_help_names_every_target(root):
     text = output_of("make", "help", cwd=root)
-    for target in "all run test bench lint debug fuzz install clean distclean".split():
+    for target in "all run test bench lint debug fuzz dist install clean distclean".split():
         assert re.search(rf"\b{target}\b", text), target
 
 

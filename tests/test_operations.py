@@ -22,6 +22,7 @@ RUN_BY = {
     "sbatch": "test_deploy_slurm.py::test_a_job_trains_on_three_nodes",
     "ansible-playbook": "test_deploy_installers.py::"
                         "test_the_role_makes_members_that_run_and_changes_nothing_the_second_time",
+    "minisign -Vm SHA256SUMS": "test_dist.py::test_the_sums_are_signed",
     "trainer manual trainer-config": "test_operations.py::test_manual_and_completion",
     "MEMBER=": "test_systemd_unit.py::test_the_unit_under_systemd",
     "--http=127.0.0.1:9200 --train_dir=run": "test_observe.py",

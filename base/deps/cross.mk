@@ -2,7 +2,7 @@
 # made of links to this one: build/aarch64/build/trainer. All rules are the Makefile's.
 
 cross_architectures := aarch64
-linked := Makefile LICENSE README.md docs config.json trainer.c $(rooms) tests
+linked := Makefile LICENSE README.md docs config.json trainer.c $(rooms) deploy tests
 
 # After the others: two package managers at once get into each other's way.
 $(cross_architectures:%=build/packages-cross-%): build/packages-cross-%: base/deps/packages | $(packages)
