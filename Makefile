@@ -94,7 +94,8 @@ purposes := build $(if $(filter dist,$(goals)),dist) \
 	$(if $(filter test-full test-deploy,$(goals)),deploy) \
 	$(if $(tested)$(filter fuzz fuzz-long build/fuzz/%,$(goals)),fuzz) \
 	$(if $(tested)$(filter lint format bench vectors mutants test-threads fuzz-long fuzz-coverage build/venv% \
-		build/lint/%,$(goals)),python)
+		build/lint/%,$(goals)),python) \
+	$(if $(filter bench,$(goals)),bench)
 packages := build/packages-$(subst $(empty) ,-,$(strip $(purposes)))
 
 $(packages): base/deps/packages

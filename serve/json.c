@@ -109,32 +109,41 @@ static bool add_number(struct json_value value, float *values, size_t *count, bo
     return true;
 }
 
-/* A picture is at most [height][width][1]. */
-static bool add_numbers(struct json_value value, int depth, float *values, size_t most, size_t *count, bool *whole,
-                        struct error *error)
+/* The number that begins here ends before what may follow one. */
+static struct json_value number_at(const char *at, const char *end)
 {
-    if (value.kind != JSON_ARRAY) {
-        return *count < most ? add_number(value, values, count, whole, error)
-                             : error_set(error, "more than %zu values", most);
+    const char *behind = at;
+    while (behind < end && *behind != ',' && *behind != ']' && *behind > ' ') {
+        behind++;
     }
-    if (depth == 0) {
-        return error_set(error, "nested too deeply");
-    }
-    struct json_walk walk = json_walk(value);
-    struct json_value inner;
-    while (json_next(&walk, &inner)) {
-        if (!add_numbers(inner, depth - 1, values, most, count, whole, error)) {
-            return false;
-        }
-    }
-    return true;
+    return (struct json_value){.kind = JSON_NUMBER, .text = at, .size = (size_t)(behind - at)};
 }
 
+/* One pass over the text, which is good JSON: it does not matter how the numbers are nested. */
 bool json_numbers(struct json_value array, float *values, size_t most, size_t *count, bool *whole, struct error *error)
 {
+    const char *at = array.text, *end = at + array.size;
     *count = 0;
     *whole = true;
-    return add_numbers(array, 4, values, most, count, whole, error);
+    if (array.kind != JSON_ARRAY) {
+        return add_number(array, values, count, whole, error);
+    }
+    while (at < end) {
+        if (*at == '[' || *at == ']' || *at == ',' || *at <= ' ') {
+            at++;
+            continue;
+        }
+        const bool is_number = *at == '-' || (*at >= '0' && *at <= '9');
+        const struct json_value value = is_number ? number_at(at, end) : json_whole(at, (size_t)(end - at));
+        if (is_number && *count == most) {
+            return error_set(error, "more than %zu values", most);
+        }
+        if (!add_number(value, values, count, whole, error)) {
+            return false;
+        }
+        at = value.text + value.size;
+    }
+    return true;
 }
 
 /* --- rows --- */

@@ -23,7 +23,7 @@ static const char *skip_string(const char *at, const char *end)
 
 static const char *skip_scalar(const char *at, const char *end)
 {
-    while (at < end && !strchr(",]} \t\n\r", *at)) {
+    while (at < end && *at != ',' && *at != ']' && *at != '}' && *at > ' ') {
         at++;
     }
     return at;
@@ -86,7 +86,14 @@ struct json_value json_whole(const char *text, size_t size)
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         text += 3;
     }
-    return value_at(skip_blanks(text, end), end);
+    text = skip_blanks(text, end);
+    if (text < end && (*text == '[' || *text == '{')) { /* nothing but blanks follows: its end needs no search */
+        while (end[-1] != ']' && end[-1] != '}') {
+            end--;
+        }
+        return (struct json_value){.kind = kind_of(*text), .text = text, .size = (size_t)(end - text)};
+    }
+    return value_at(text, end);
 }
 
 const char *json_kind_name(enum json_kind kind)
